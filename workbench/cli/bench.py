@@ -69,8 +69,8 @@ def bench(
             help="bundled, spec-bench, mt-bench, humaneval, gsm8k or mbpp; work: all kinds of work, or one of them: "
             "copy-edit, summary, retrieval, refactoring, json, chat, stories, maths, repeat; answers: problems whose "
             "answers are checked; acceptance: drafters of forced acceptance against Hugging Face; gpu: targets of 1B "
-            "and 8B shape made on the GPU, and smollm2 where it is there, against Hugging Face; vision: held-out scenes, all vision drafters; or verifiers: the cost of "
-            "each rule."
+            "and 8B shape made on the GPU, and smollm2 where it is there, against Hugging Face; vision: held-out "
+            "scenes, all vision drafters; or verifiers: the cost of each rule."
         ),
     ] = "bundled",
     data: Annotated[Path | None, typer.Option(help="Folder with the files of the suites that are not bundled.")] = None,

@@ -44,7 +44,7 @@ def docs(
     debug: Debug = False,
 ) -> None:
     """Bring up to date what is generated: README, boards, catalogue, recipes, keys, prompts (for developers)."""
-    from workbench.bench import board, claimsboard, verifier_suite  # import PyTorch
+    from workbench.bench import board, claimsboard, verifier_suite, workboard  # import PyTorch
     from workbench.cli import claims, train
     from workbench.methods import known
     from workbench.training import work
@@ -58,6 +58,7 @@ def docs(
     files = {readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(known.methods()))}
     files |= {boards / name: text for name, text in pages(known.methods()).items()}
     files[boards / "claims.md"] = claimsboard.markdown(claimsboard.rows(board.read(claimsboard.BOARD, boards)))
+    files[boards / "work.md"] = workboard.markdown(workboard.targets(board.read(workboard.BOARD, boards)))
     if (costs := boards / verifier_suite.BOARD).is_file():
         found = json.loads(costs.read_text(encoding="utf-8"))
         files[costs.with_suffix(".md")] = verifier_suite.page(found)

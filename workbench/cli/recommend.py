@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench.cli import checks
+from workbench.cli import checks, kindsofwork
 from workbench.cli.bench import progress_bar
 from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Json, Target
@@ -18,6 +18,9 @@ from workbench.service.checks import check_models
 
 if TYPE_CHECKING:
     from workbench.bench.recommend import Asked, Recommendation
+
+TOKENS = 64
+"""Length limit of a run, in tokens."""
 
 
 def recommend(
@@ -33,7 +36,18 @@ def recommend(
     drafter: Drafter = DEFAULT_DRAFTER,
     dtype: Dtype = "auto",
     device: Device = "auto",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every run, in tokens.")] = 64,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Length limit of every run, in tokens: 64, of --kinds 48.")
+    ] = None,
+    kinds: Annotated[
+        bool, typer.Option("--kinds", help="Instead, what needs no training on each kind of work; see `bench --suite`.")
+    ] = False,
+    per_kind: Annotated[int, typer.Option(min=1, help="Prompts of each kind, for --kinds.")] = 3,
+    report: Annotated[
+        bool,
+        typer.Option(help="Save what --kinds measures on its board, kind by kind; it goes on where it was stopped."),
+    ] = False,
+    fresh: Annotated[bool, typer.Option(help="With --report: measure anew what the board has.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -46,6 +60,15 @@ def recommend(
     """
     if last and prompts is not None:
         raise typer.BadParameter("give one of --prompts and --last", param_hint="--last")
+    if kinds:
+        if last or prompts is not None:
+            raise typer.BadParameter("the kinds have their own prompts", param_hint="--kinds")
+        return kindsofwork.measure(
+            target, device, dtype, method or (), per_kind, max_new_tokens, report, fresh, as_json
+        )
+    if report or fresh:
+        raise typer.BadParameter("only what --kinds measures has a board", param_hint="--report")
+    max_new_tokens = max_new_tokens or TOKENS
     from workbench.bench.prompts import load_prompts
 
     texts = [] if last else load_prompts(prompts)
