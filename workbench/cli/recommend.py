@@ -17,7 +17,7 @@ from workbench.core.errors import PromptError
 from workbench.service.checks import check_models
 
 if TYPE_CHECKING:
-    from workbench.bench.recommend import Asked, Recommendation
+    from workbench.bench.recommend import Recommendation
 
 TOKENS = 64
 """Length limit of a run, in tokens."""
@@ -75,10 +75,10 @@ def recommend(
     pair = check_models(target, drafter, device, dtype)
     for name in method or ():
         checks.method(name, {}, pair)
-    kept = _kept(target, last) if last else []
     from workbench.bench import recommend as measuring
     from workbench.bench.datasets import first_of_each_group
 
+    kept = measuring.of_kept_runs(target, last) if last else []
     models = load(target, drafter, device, dtype)
     if prompts is None:
         texts = first_of_each_group(texts, 1) if texts else []
@@ -96,21 +96,6 @@ def recommend(
     print(json.dumps(found.to_wire(), ensure_ascii=False) if as_json else to_markdown(found))
     if not found.complete:
         raise typer.Exit(130)
-
-
-def _kept(target: str, last: int) -> list[Asked]:
-    """Prompts of the newest kept runs of a target, without those with pictures and without doubles."""
-    from workbench.bench.recommend import Asked
-    from workbench.trace.store import RunStore
-
-    store, found = RunStore(None), dict[tuple[int, ...], Asked]()
-    for run in store.find(target=target).select("id").head(4 * last).collect()["id"].to_list():
-        header = store.load(run).header
-        if not header.pictures and header.prompt_tokens and len(found) < last:
-            found.setdefault(tuple(header.prompt_tokens), Asked(run, list(header.prompt_tokens)))
-    if not found:
-        raise PromptError(f"There is no kept run of {target}.", "`workbench generate --keep` keeps one; or --prompts.")
-    return list(found.values())
 
 
 def to_markdown(found: Recommendation) -> str:

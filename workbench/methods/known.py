@@ -124,9 +124,14 @@ class Known:
         return "pictures" in self.needs
 
     @property
+    def drafts(self) -> bool:
+        """Whether it is more than plain decoding, by means that a real drafter has."""
+        return self.name != PLAIN and self.promise != "simulation"
+
+    @property
     def is_training_free(self) -> bool:
-        """Whether it drafts with nothing but the target: no draft model, no head, no foreknowledge."""
-        return self.promise != "simulation" and self.name != PLAIN and not set(self.needs) - {"trees"}
+        """Whether it drafts with nothing but the target: no draft model, no head."""
+        return self.drafts and not set(self.needs) - {"trees"}
 
     def own(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Values of this method's parameters alone, checked and in their types.
