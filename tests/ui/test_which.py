@@ -120,9 +120,7 @@ def test_a_stop_gives_what_was_measured(client: Asked) -> None:
     assert not advice["found"]["complete"]
 
 
-def test_a_client_s_own_refusal_reaches_the_page(
-    view: WhichView, client: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_s_own_refusal_reaches_the_page(view: WhichView, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise PromptError("Nothing there.", "Ask elsewhere.")
 
