@@ -63,6 +63,7 @@ def test_all_take_turns_alone_in_the_background_until_the_time_is_up() -> None:
     assert said[-1].spent >= 1.2
     assert all(run.background for run in host.made)  # type: ignore[attr-defined]
     order = [(asked["method"], asked["prompt"], asked["max_new_tokens"]) for asked in host.asked]
+    assert order.pop(0) == ("autoregressive", advice.LOADING, 1), "loads the models, and tells how far it is"
     assert order[:2] == [("autoregressive", "Once", 12), ("autoregressive", "Twice", 12)], "each prompt is tried first"
     assert [method for method, _, _ in order[2:5]] == ["autoregressive", "draft-model", "draft-tree"]
     assert {n for _, _, n in order[5:]} == {16}
@@ -120,7 +121,7 @@ def test_token_ids_of_a_run_are_asked_as_they_are() -> None:
     found = measured(host, [("run-1", [3, 4, 5])], 0.5, methods=["draft-tree"])[-1].found
     assert found is not None
     assert found["prompts"] == ["run-1"]
-    assert {tuple(asked["prompt"]) for asked in host.asked} == {(3, 4, 5)}
+    assert {tuple(asked["prompt"]) for asked in host.asked[1:]} == {(3, 4, 5)}
     assert {asked["method"] for asked in host.asked} == {"autoregressive", "draft-tree"}
 
 

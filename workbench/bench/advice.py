@@ -8,7 +8,7 @@ no budget.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -26,6 +26,10 @@ from workbench.bench.sample import sample_of
 from workbench.core.errors import MethodUnavailableError, ParameterError, PromptError, WorkbenchError
 from workbench.engine.machine import machine_facts
 from workbench.methods import known
+from workbench.trace.events import Trace
+
+LOADING = "a"
+"""What the run continues that is there to load the models: a message cannot be put into a chat format before."""
 
 
 @runtime_checkable
@@ -121,23 +125,27 @@ def _steps(
     prompts: list[str | list[int]] = []
     ids = dict[int, list[int]]()
 
+    def alone(prompt: str | list[int], method: str, tokens: int, params: dict[str, Any]) -> Generator[str, None, Trace]:
+        """One run, begun again while it has to give way; why it waits, and its trace."""
+        nonlocal spent
+        start = partial(
+            host.start, prompt, method, params={**params, "temperature": 0.0}, target=target, drafter=drafter,
+            max_new_tokens=tokens, user=user, alone=True,
+        )  # fmt: skip
+        while True:
+            run = Hosted(host, start, stopped, host.others_run)
+            with contextlib.closing(run.follow()) as following:
+                yield from following
+            if run.trace is not None:
+                spent += run.seconds
+                return run.trace
+
     def entrant(method: known.Known) -> Entrant:
         mine = settings(method)
 
         def write(prompt: int, repeat: int | None) -> Writing:
-            nonlocal spent
             tokens = max_new_tokens if repeat is not None else min(WARM_UP, max_new_tokens)
-            start = partial(
-                host.start, prompts[prompt], method.name, params={**mine, "temperature": 0.0}, target=target,
-                drafter=drafter, max_new_tokens=tokens, user=user, alone=True,
-            )  # fmt: skip
-            trace = None
-            while trace is None:  # None: it gave way to somebody else's
-                run = Hosted(host, start, stopped, host.others_run)
-                with contextlib.closing(run.follow()) as following:
-                    yield from following
-                trace = run.trace
-            spent += run.seconds
+            trace = yield from alone(prompts[prompt], method.name, tokens, mine)
             ids.setdefault(prompt, list(trace.header.prompt_tokens))
             whole = trace.header.prefill_s + trace.footer.seconds
             return sample_of(trace, method.name, prompt, repeat or 0, whole)
@@ -161,6 +169,9 @@ def _steps(
 
     yield now("loading the models")
     try:
+        with contextlib.closing(alone(LOADING, BASELINE, 1, {})) as loading:  # tells how far it is
+            for waits in loading:
+                yield now("loading the models", waits)
         for i, each in enumerate(texts):  # that a prompt is too long shows before anything is measured
             try:
                 prompts.append(each[1] if isinstance(each, tuple) else host_prompt(host, each, Plan(target=target)))

@@ -86,7 +86,8 @@ class Heats:
             if not over():
                 yield from self._one(entrant, 0, None, "warm-up")
         alive = self.entrants
-        for self.passes in count(1):
+        for number in count(1):
+            self.passes = number
             for prompt, _, entrant in turns(order(alive, self.passes - 1), self._prompts, 1):
                 if over():
                     return

@@ -71,7 +71,7 @@ export async function add(page, body, contents) {
   body.prepend(section);
   const link = h("a", { href: pagehead.place("which") }, "Which for me?");
   contents.prepend(link);
-  const view = { page, host, section, open, channel: null, job: null, advice: null, heard: 0, made: false, written: "" };
+  const view = { page, host, section, open, channel: null, job: null, advice: null, heard: 0, made: false, written: "", silent: false };
   const show = () => opened(view);
   open.addEventListener("click", show);
   link.addEventListener("click", show);
@@ -197,9 +197,12 @@ function start(view) {
 }
 
 function halt(view) {
-  if (view.job) view.host.call("stop", { job: view.job });
-  else give(view);
+  if (view.job) view.host.call("stop", { job: view.job }).catch(() => null);
   kit.write(view.said, "Stops …");
+  if (!view.job || view.silent) {
+    give(view);
+    kit.write(view.said, "Given up: the app did not answer. What was measured stays below.");
+  }
 }
 
 function give(view) {
@@ -214,11 +217,10 @@ function measuring(view, on) {
 }
 
 function watch(view) {
-  if (!view.channel || performance.now() - view.heard < SILENCE_MS) return;
-  const held = view.advice?.found ? " What was measured stays below." : "";
-  give(view);
-  kit.write(view.said, "");
-  complain(view, { message: "The app does not answer any more.", remedy: `Check that it is still running, then measure again.${held}` });
+  const quiet = view.channel ? performance.now() - view.heard : 0;
+  view.silent = quiet > SILENCE_MS;
+  const seconds = Math.round(quiet / 1000);
+  if (view.silent) kit.write(view.said, `No answer for ${seconds} s: is the app still running? Stop gives up.`);
 }
 
 function hear(view, message) {
