@@ -16,13 +16,13 @@ from workbench.ui.which import WhichView
 from workbench.views import recorded
 
 
-def add(demo: gr.Blocks, client: Client, kept: KeptRuns) -> None:
+def add(demo: gr.Blocks, client: Client, kept: KeptRuns | None = None) -> None:
     """Add the page to the app.
 
     Args:
         demo: the finished main page.
         client: says which method can run with which models, and measures which is fastest.
-        kept: runs whose prompts may be asked again.
+        kept: runs whose prompts may be asked again; None: none.
     """
 
     def methods(request: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def add(demo: gr.Blocks, client: Client, kept: KeptRuns) -> None:
         claims, work = claimsboard.rows(), workboard.targets()
         return {"exactness": exactness, "claims": claims, "combinations": found, "work": work}
 
-    view = WhichView(client, kept)
+    view = WhichView(client, kept or KeptRuns())
     answers = [methods, matrix, recording, boards, *view.answers()]
     add_page(demo, "Methods", "methodcards", answers, view.decode)
 

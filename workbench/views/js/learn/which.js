@@ -168,8 +168,8 @@ function build(view, { targets, numbers, offered, keeps, last }) {
 }
 
 function option(t) {
-  const off = t.available === false, made = h("option", { value: t.name, disabled: off }, off ? `${t.title}: ${t.reason}` : t.title);
-  return made;
+  const off = t.available === false, words = off ? `${t.title}: ${t.reason || t.detail}` : t.title;
+  return h("option", { value: t.name, disabled: off }, words);
 }
 
 function pick(form, value) {
