@@ -84,13 +84,8 @@ def test_a_stop_keeps_whole_kinds_and_it_goes_on_with_the_rest(models: Models, r
 def test_only_what_would_be_measured_alike_is_taken_up(models: Models, ran: list[tuple[str, int]]) -> None:
     found, _ = measure(models)
     prompts = {kind: [p.name for p in each] for kind, each in SUITE.items()}
-    asked: dict[str, Any] = {
-        "target": "tiny-llama",
-        "dtype": "float32",
-        "names": NAMES,
-        "prompts": prompts,
-        "tokens": 8,
-    }
+    asked: dict[str, Any] = {"target": "tiny-llama", "dtype": "float64", "names": NAMES, "prompts": prompts}
+    asked["tokens"] = 8
     assert workboard.still_holds(found, **asked) == found
     for name, other in {"target": "x", "dtype": "x", "names": ["suffix"], "tokens": 9, "prompts": {}}.items():
         assert not workboard.still_holds(found, **asked | {name: other}), name

@@ -69,7 +69,7 @@ def test_lines_are_messages_and_json_lines_are_prompts(view: WhichView, client: 
         ({"text": '{"prompt": 3}'}, "Line 1 of the text"),
         ({"text": "too long"}, "prompt 1: it has 9,000 tokens"),
         ({"text": "a", "seconds": 1}, "seconds"),
-        ({"text": "a", "target": "../etc"}, "target"),
+        ({"text": "a", "target": "../etc"}, "not the name of a model"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_measured(view: WhichView, request_: dict[str, Any], says: str) -> None:
