@@ -41,8 +41,8 @@ test("a file that is not text, or too large, says so", async () => {
 
 test("cells of the table say speed-up, interval and τ, and a kind says what to take", () => {
   const cell = { speedup: { value: 1.5, low: 1.25, high: 2, verdict: "faster" }, tau: { value: 2 } };
-  assert.deepEqual(words(cell), { value: "1.50× ✓", more: "1.25–2.00×, τ 2.00" });
-  assert.deepEqual(words({ ...cell, speedup: { ...cell.speedup, low: null, verdict: "one run" } }), { value: "1.50×", more: "τ 2.00" });
+  assert.deepEqual(words(cell), { value: "1.50× ✓", more: "1.25–2.00×, τ\u00a02.00" });
+  assert.deepEqual(words({ ...cell, speedup: { ...cell.speedup, low: null, verdict: "one run" } }), { value: "1.50×", more: "τ\u00a02.00" });
   assert.equal(words(undefined), null);
   const target = { methods: [{ method: "suffix", title: "Suffix" }], best: { chat: "suffix", maths: null } };
   assert.equal(advice(target, "chat"), "Suffix");

@@ -7,7 +7,7 @@ import * as kit from "../shared/kit.js";
  *  @param {{speedup: any, tau: any}|undefined} cell  @returns {{value: string, more: string}|null} */
 export function words(cell) {
   if (!cell?.speedup) return null;
-  const { value, low, high, verdict } = cell.speedup, tau = cell.tau ? `τ ${cell.tau.value.toFixed(2)}` : "";
+  const { value, low, high, verdict } = cell.speedup, tau = cell.tau ? `τ\u00a0${cell.tau.value.toFixed(2)}` : "";
   const interval = low === null ? "" : `${low.toFixed(2)}–${high.toFixed(2)}×`;
   return { value: `${value.toFixed(2)}×${verdict === "faster" ? " ✓" : ""}`, more: [interval, tau].filter(Boolean).join(", ") };
 }
@@ -41,7 +41,10 @@ export function build(targets) {
   function show(target) {
     buttons.forEach((button, i) => button.setAttribute("aria-pressed", `${targets[i] === target}`));
     kit.write(about, `Methods that draft with nothing but the target: speed-up over plain decoding of the same prompt, its 95 % interval, and τ, tokens per pass of the target. ${target.prompts} prompts of a kind, up to ${target.tokens} tokens each, ${target.dtype}. ★: the fastest of its kind; the first of many owes some of its lead to chance. ✓: the whole interval lies above 1. Measured on ${target.machine}.`);
-    place.replaceChildren(best(target), table(target), h("p", {}, h("code", {}, target.command)));
+    // on a phone a table is thirty screens long: what to take stands above it
+    const open = matchMedia("(min-width: 701px)").matches, words = h("summary", {}, "All methods");
+    const all = h("details", { open }, words, table(target), h("p", {}, h("code", {}, target.command)));
+    place.replaceChildren(best(target), all);
   }
 }
 
