@@ -33,7 +33,8 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # - build a drafter in a few lines that needs no second model, and prove that it is the engine's prompt lookup,
 # - tell from a text alone, before any model runs, how much a copying drafter will win on it,
-# - say what a trie and a table of successors add to it, and when each of them is worth its place in the tree.
+# - say what a trie and a table of successors add to it, and when each of them is worth its place in the tree,
+# - read from a table, or measure on your own prompts, which of the drafters without training suits which work.
 #
 # **You need** to know how a round works (00) and why the target can check many tokens in one pass (01).
 
@@ -521,6 +522,80 @@ for lane in lanes:
     seconds = sum(r.seconds for r in rounds_)
     in_model = sum(r.verify_s for r in rounds_) / seconds
     print(f"{lane:16} {in_model:4.0%} of the time is the target's; the rest is drafting and overhead")
+
+# %% [markdown]
+# ## All of them, by kind of work
+#
+# This lesson built one of the drafters that need no training; the workbench has more, and somebody has measured them all
+# on nine kinds of work, beside plain decoding of the same prompts, on the bundled target and on SmolLM2. **Predict**
+# before you look: on which kinds will nothing be gained? Will the same drafter be the fastest on both targets? And whose τ
+# is high while its speed-up is not?
+
+# %%
+from workbench.bench import workboard
+
+boards, figures_ = workboard.targets(), []  # of `workbench recommend --kinds --report`, saved in assets/boards/work.json
+for board in boards:
+    kinds = list(board["kinds"])
+    cells = [[method["cells"][kind] for kind in kinds] for method in board["methods"]]
+    drawn = go.Heatmap(
+        x=[board["kinds"][kind] for kind in kinds],
+        y=[method["title"] for method in board["methods"]],
+        z=[[cell["speedup"]["value"] for cell in row] for row in cells],
+        text=[[f"{cell['speedup']['value']:.2f}×<br>τ {cell['tau']['value']:.2f}" for cell in row] for row in cells],
+        texttemplate="%{text}",
+        zmid=1.0,
+        colorscale="RdBu",
+        colorbar={"title": "speed-up"},
+    )
+    title = f"Speed-up over plain decoding on {board['target']}, {board['prompts']} prompts of a kind"
+    layout = go.Layout(title=title, yaxis={"autorange": "reversed"}, height=640)
+    figures_.append(w.figure(go.Figure([drawn], layout)))
+    print(f"\n{board['target']}: the fastest of each kind")
+    for kind, best in board["best"].items():
+        print(f"  {board['kinds'][kind]:28} {best or 'plain decoding'}")
+
+for board in boards:
+    lookups = next(method["cells"] for method in board["methods"] if method["method"] == "prompt-lookup")
+    assert lookups["repeat"]["tau"]["value"] > lookups["stories"]["tau"]["value"]
+w.show(*figures_)
+
+# %% [markdown]
+# Where the answer is in the question, what copies wins on both targets, and which copier it is hardly matters: their
+# intervals overlap (the [board](../assets/boards/work.md) has them; with three prompts of a kind they are wide). On
+# stories and chat most gain nothing; `rest` does on the bundled target, whose stories are like those in the bundled store.
+# And τ is not speed: `del` has one of the largest on the bundled target and wins little, because its drafts are passes of
+# the same layers. Nothing is trained for a drafter here, but how the target was trained matters: the early layers of the
+# bundled one learnt to speak, and serve as a drafter (`early-exit`); those of SmolLM2 did not.
+#
+# ## Which for your own prompts?
+#
+# A table of somebody else's prompts is a hint. Ask your own: put them below and run the cell. The methods take turns until
+# the time is up; an interval that holds 1 says that more time or prompts are needed.
+
+# %%
+my_prompts = [
+    "Repeat this text three times:\nThe old boat went slowly down the quiet river",
+    "Tell me a story about a girl called Mia and a silver key.",
+]
+few = ("prompt-lookup", "suffix", "lookahead-trie", "rest")  # leave `methods` out to ask all that run
+able = [method["name"] for method in wb.methods() if method["available"] and method["name"] in few]
+seconds = 6 if FAST else 60
+found = None
+if able and "recommending" in wb.offers:
+    for step in wb.recommending(my_prompts, seconds=seconds, methods=able, max_new_tokens=length):
+        found = step.found
+if found:
+    print(found["answer"], "\n")
+    for choice in found["ranking"]:
+        print(f"{choice['method']:16} {choice['speedup']['value']:.2f}×  {choice['why']}")
+    print("\n" + found["command"])
+else:
+    print("The time was too short for a comparison: give it more seconds.")
+
+# %% [markdown]
+# The same is a command (`workbench recommend --prompts mine.jsonl --minutes 10`) and a button of the app: Methods → Which
+# for me?
 
 # %% [markdown]
 # ## The same on a real model

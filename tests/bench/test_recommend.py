@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import worlds
 
+from workbench.bench import heats
 from workbench.bench import recommend as measuring
 from workbench.bench.contenders import EngineContender
 from workbench.bench.recommend import Asked, recommend
@@ -152,10 +153,10 @@ def test_where_nothing_is_surely_faster_plain_decoding_is_the_answer() -> None:
 
 def test_repeats_are_counted_by_hand() -> None:
     """Behind [1 2 3 4 1 2 3]: 4 was told, 9 was not, then [4 9 7] and the like never stood before."""
-    prompts = [Asked("a", [1, 2, 3, 4, 1, 2, 3])]
+    prompts = {0: [1, 2, 3, 4, 1, 2, 3]}
     sample = Sample("autoregressive", 0, 0, [4, 9, 7, 7], 1.0, 1.0, 4)
-    assert measuring._repeats(prompts, [sample]) == 1 / 4
-    assert measuring._repeats(prompts, []) is None
+    assert heats.repeats(prompts, [sample]) == 1 / 4
+    assert heats.repeats(prompts, []) is None
 
 
 def test_no_prompt_and_no_method_are_said() -> None:

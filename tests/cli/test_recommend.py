@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 import worlds
 
+from workbench.bench import board, workboard
 from workbench.bench import recommend as measuring
+from workbench.bench.kinds import KINDS
+from workbench.bench.prompts import BenchPrompt
 from workbench.bench.recommend import Asked
+from workbench.cli import kindsofwork
 from workbench.cli import recommend as asking
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
@@ -91,6 +95,9 @@ def test_the_last_kept_runs_of_the_target_are_asked_again(
         (["recommend", "--last", "2", "--prompts", "x"], "one of --prompts and --last"),
         (["recommend", "--method", "sufix"], "Did you mean 'suffix'"),
         (["recommend", "--minutes", "0"], "--minutes"),
+        (["recommend", "--report"], "only what --kinds measures has a board"),
+        (["recommend", "--kinds", "--last", "2"], "the kinds have their own prompts"),
+        (["recommend", "--kinds", "--method", "sufix"], "Did you mean 'suffix'"),
         (["datastore", "show", "nowhere"], "holds no store"),
         (["datastore", "build", "nowhere.txt", "--out", "x"], "nowhere.txt cannot be used"),
     ],
@@ -118,3 +125,25 @@ def test_a_store_is_built_shown_and_refused_when_it_is_damaged(workbench: Comman
     assert "cut or damaged" in workbench("datastore", "show", str(out)).err
     card = json.loads((out / "card.json").read_text())
     assert card["target"] == "text-target"
+
+
+def test_kinds_of_work_are_saved_and_gone_on_with(
+    models: Models, workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path))
+    monkeypatch.setattr(kindsofwork, "load", lambda *_: models)
+    small = {kind: [BenchPrompt(f"{kind}-1", "ab", kind)] for kind in KINDS}
+    monkeypatch.setattr("workbench.bench.datasets.load_suite", lambda *_: [p for each in small.values() for p in each])
+    asked = ["recommend", "--kinds", "--report", "--method", "suffix", "--max-new-tokens", "4"]
+    told = workbench(*asked)
+    assert told.status == 0, told.err
+    assert "| `suffix` |" in told.out
+    assert set(board.read("work")) == {f"{kind} on text-target" for kind in KINDS}
+    assert (tmp_path / "work.md").read_text() == workboard.markdown(workboard.targets())
+    saved = board.read("work")
+    again = workbench(*asked, "--json")
+    assert "On the board already" in again.err
+    assert board.read("work") == saved
+    assert again.json[0]["target"] == "text-target"
+    assert workbench(*asked, "--fresh").status == 0
+    assert board.read("work") != saved

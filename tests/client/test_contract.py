@@ -104,7 +104,18 @@ def test_what_a_backend_cannot_do_is_known_before_and_refused_with_a_remedy(
     client: Client, pictures: dict[str, Any]
 ) -> None:
     assert set(client.barred()) <= {"pause", "step", "change", "pace"}
-    assert client.offers <= {"estimate", "pairing"}
+    assert client.offers <= {"estimate", "pairing", "recommending"}
+    if "recommending" not in client.offers:
+        with pytest.raises(MethodUnavailableError):
+            client.recommending(["Once"])
+    elif not isinstance(client, FakeWorkbench):
+        said = list(client.recommending(["Once"], seconds=5, methods=["suffix"], max_new_tokens=4))
+        assert [step.last for step in said] == [False] * (len(said) - 1) + [True]
+        assert said[-1].found is not None
+        assert [choice["method"] for choice in said[-1].found["ranking"]] == ["suffix"]
+        assert said[-1].found["prompts"] == ["prompt 1"]
+        with pytest.raises(PromptError, match="empty"):
+            list(client.recommending(["Once", " "]))
     assert bool(client.estimate({"method": "draft-model", **ASKED})) == ("estimate" in client.offers)
     if "pairing" not in client.offers:
         with pytest.raises(MethodUnavailableError):

@@ -10,12 +10,15 @@ from typing import Any
 
 from views.synthetic import WORDS, Writer, header
 
+from workbench.bench.advice import Advice
 from workbench.bench.pairing import Pairs
+from workbench.bench.recommendation import Choice, Recommendation
 from workbench.bench.steps import Step
 from workbench.core.errors import PromptError, TokenizerMismatchError, UnknownNameError, WorkbenchError
 from workbench.service.limits import Limits
 from workbench.trace.events import Change, Footer, Header, Round, Trace
 from workbench.trace.metrics import DEFINITIONS
+from workbench.trace.speedup import Estimate
 
 
 def param(
@@ -281,6 +284,20 @@ class FakeRun:
         self.stopped = True
 
 
+def recommended(n: int, complete: bool, names: list[str]) -> dict[str, Any]:
+    """What is said after n runs."""
+    width = 1 + 3 / n
+    choices = [
+        Choice(name, title, params, Estimate(value, value / width, value * width, n, 1), 2.1, 0.6, 1.3, 2.0, 9.0, left)
+        for name, title, params, value, left in (
+            ("draft-tree", "Draft tree", {"width": 3}, 1.8, 0), ("draft-model", "Draft model", {}, 0.7, 1)
+        )
+    ]  # fmt: skip
+    machine = {"cpu": "none", "cores": 1, "torch": "–", "transformers": "–", "date": "today", "load": 0.0}
+    made = Recommendation("synthetic-target", names, choices, 0.4, 2.0 * n, 1, complete, machine, {"oracle": "No."})
+    return made.to_wire()
+
+
 class FakeWorkbench:
     """The client's methods, without models."""
 
@@ -389,7 +406,24 @@ class FakeWorkbench:
             yield Pairs(ratios, "waits: another run has the device", True)
         yield Pairs(ratios, "", False, "stopped" if first else "the interval lies on one side of 1×")
 
-    offers = frozenset({"pairing"})
+    def recommending(
+        self, prompts: Any, *, seconds: float = 60.0, stopped: Any = bool, target: str | None = None, **_: Any
+    ) -> Iterator[Advice]:
+        """Two methods, one of them faster; a prompt that says "too long" is."""
+        if any("too long" in (p if isinstance(p, str) else p.prompt) for p in prompts if not isinstance(p, tuple)):
+            raise PromptError("prompt 1: it has 9,000 tokens; the context holds 1,024.", "Give a shorter one.")
+        names = [p[0] if isinstance(p, tuple) else getattr(p, "name", "") for p in prompts]
+        yield Advice(0.0, seconds, text="loading the models")
+        for n in range(1, 31):
+            if stopped():
+                yield Advice(2.0 * n, seconds, n, "stopped", "", recommended(n, False, names), True)
+                return
+            time.sleep(4 * self.pace)
+            waiting = "waits: another run has the device" if n == 3 else ""
+            yield Advice(2.0 * n, seconds, n, f"prompt 1/1 · draft-{n}", waiting, recommended(n, True, names))
+        yield Advice(seconds, seconds, 30, "done", "", recommended(30, True, names), True)
+
+    offers = frozenset({"pairing", "recommending"})
     ready = True
     hub_only = False
     limits = Limits()

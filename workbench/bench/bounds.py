@@ -6,5 +6,7 @@ RUNS = 400
 """The most runs in one comparison, warm-up included."""
 CELLS = 400
 """The most cells of one sweep."""
+SHORTEST_S, LONGEST_S = 5, 3600
+"""Seconds that a recommendation may take."""
 TOKENS = 4096
 """The longest run of a comparison or a sweep, in new tokens."""

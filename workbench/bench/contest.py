@@ -25,6 +25,7 @@ def measure(
     repeats: int = 3,
     progress: Progress | None = None,
     lost: Lost | None = None,
+    warm_up: int = WARM_UP_RUNS,
 ) -> tuple[list[Sample], bool]:
     """Run every contender on every prompt, `repeats` times.
 
@@ -37,12 +38,13 @@ def measure(
         progress: told about every run.
         lost: told about every contender that ended; its samples are dropped and the others go on. Without it such an
             end is raised.
+        warm_up: runs of every contender before anything is timed.
 
     Returns:
         The samples, and whether the plan was completed. Ctrl-C ends the run: what was measured is kept, and the
         prompt that was under way is left out, so that every contender has the same prompts.
     """
-    total = (len(prompts) * repeats + WARM_UP_RUNS) * len(contenders)
+    total = (len(prompts) * repeats + warm_up) * len(contenders)
     samples: list[Sample] = []
     finished = 0
     done = 0
@@ -63,7 +65,7 @@ def measure(
             return None
 
     try:
-        for _ in range(WARM_UP_RUNS):
+        for _ in range(warm_up):
             for contender in contenders:
                 _tell(progress, done, total, f"warm-up · {contender.name}")
                 run(contender, 0, 0)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.bench import kinds
 from workbench.bench.answerable import answered
 from workbench.bench.prompts import BenchPrompt, load_prompts
 from workbench.core.errors import PromptError, UnknownNameError
@@ -96,14 +97,15 @@ DATASETS = {
 BUNDLED = "bundled"
 ANSWERS = "answers"
 """Problems whose answers a program checks: see `answerable`."""
-NAMES = (BUNDLED, ANSWERS, *DATASETS)
+NAMES = (BUNDLED, ANSWERS, kinds.WORK, *kinds.KINDS, *DATASETS)
 
 
 def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
     """The prompts of a suite.
 
     Args:
-        name: one of `NAMES`; "bundled" and "answers" need no data.
+        name: one of `NAMES`; "bundled" and "answers" need no data, nor do the kinds of work, which ask some of
+            Spec-Bench's questions where it is given.
         data: folder with the data sets' files, plain or gzipped, or one such file under any name.
 
     Raises:
@@ -114,6 +116,8 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
         return load_prompts()
     if name == ANSWERS:
         return answered()
+    if name in (kinds.WORK, *kinds.KINDS):
+        return kinds.bundled(name) if data is None else kinds.of_spec_bench(name, load_suite("spec-bench", data))
     if name not in DATASETS:
         raise UnknownNameError.of("suite", name, NAMES)
     dataset = DATASETS[name]

@@ -112,13 +112,36 @@ def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise PromptError(f"The prompts cannot be read from {path}: {reason}.", "Give a file of JSON lines.") from None
+    return _of_lines(lines, str(path))
+
+
+def read_prompts(text: str) -> list[BenchPrompt]:
+    r"""Prompts that somebody has written or pasted: a message a line, or JSON lines as `load_prompts` reads them.
+
+    Raises:
+        PromptError: it is empty, or a line of JSON is not such an object.
+
+    Example:
+        >>> [p.prompt for p in read_prompts("Why does it rain?\n\nTell me a story.")]
+        ['Why does it rain?', 'Tell me a story.']
+    """
+    lines = text.splitlines()
+    if text.lstrip().startswith("{"):
+        return _of_lines(lines, "the text")
+    written = [(i, line.strip()) for i, line in enumerate(lines, 1) if line.strip()]
+    if not written:
+        raise PromptError("There is no prompt.", "Write one a line, or choose a file.")
+    return [BenchPrompt(f"line {i}", line, chat=True) for i, line in written]
+
+
+def _of_lines(lines: Sequence[str], path: str) -> list[BenchPrompt]:
     prompts = [_parse(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
         raise PromptError(f"{path} holds no prompts.", 'Write one object a line: {"prompt": "Once upon a time"}')
     return prompts
 
 
-def _parse(line: str, number: int, path: Path) -> BenchPrompt:
+def _parse(line: str, number: int, path: str) -> BenchPrompt:
     try:
         row = json.loads(line)
         text = row["prompt"]

@@ -68,11 +68,12 @@ def bench(
     suite: Annotated[
         str,
         typer.Option(
-            help="bundled, spec-bench, mt-bench, humaneval, gsm8k or mbpp; answers: problems whose answers are "
-            "checked; acceptance: drafters of forced acceptance against Hugging Face; gpu: targets of 1B and 8B shape "
-            "made on the GPU, and smollm2 where it is "
-            "there, against Hugging Face; vision: held-out scenes, all vision drafters; verifiers: the cost of "
-            "each rule; or host: what drafters cost the host, by context."
+            help="bundled, spec-bench, mt-bench, humaneval, gsm8k or mbpp; work: all kinds of work, or one of them: "
+            "copy-edit, summary, retrieval, refactoring, json, chat, stories, maths, repeat; answers: problems whose "
+            "answers are checked; acceptance: drafters of forced acceptance against Hugging Face; gpu: targets of 1B "
+            "and 8B shape made on the GPU, and smollm2 where it is there, against Hugging Face; vision: held-out "
+            "scenes, all vision drafters; verifiers: the cost of each rule; or host: what drafters cost the host, by "
+            "context."
         ),
     ] = "bundled",
     data: Annotated[Path | None, typer.Option(help="Folder with the files of the suites that are not bundled.")] = None,

@@ -43,12 +43,13 @@ def docs(
     boards: Annotated[Path, typer.Option(help="Folder of the boards.")] = Path("assets/boards"),
     debug: Debug = False,
 ) -> None:
-    """Bring up to date what is generated: README, boards, the catalogue, recipes, keys of claims (for developers)."""
-    from workbench.bench import board, claimsboard, hostcosts, verifier_suite  # import PyTorch
+    """Bring up to date what is generated: README, boards, catalogue, recipes, keys, prompts (for developers)."""
+    from workbench.bench import board, claimsboard, hostcosts, verifier_suite, workboard  # import PyTorch
     from workbench.cli import claims, train
     from workbench.methods import known
+    from workbench.training import work
 
-    for source in (known, train, claims):
+    for source in (known, train, claims, work):
         wanted = source.text()
         if not source.FILE.is_file() or wanted != source.FILE.read_text(encoding="utf-8"):
             if check:
@@ -57,6 +58,7 @@ def docs(
     files = {readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(known.methods()))}
     files |= {boards / name: text for name, text in pages(known.methods()).items()}
     files[boards / "claims.md"] = claimsboard.markdown(claimsboard.rows(board.read(claimsboard.BOARD, boards)))
+    files[boards / "work.md"] = workboard.markdown(workboard.targets(board.read(workboard.BOARD, boards)))
     if (costs := boards / verifier_suite.BOARD).is_file():
         found = json.loads(costs.read_text(encoding="utf-8"))
         files[costs.with_suffix(".md")] = verifier_suite.page(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench.cli import checks
+from workbench.cli import checks, kindsofwork
 from workbench.cli.bench import progress_bar
 from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Json, Target
@@ -17,7 +17,10 @@ from workbench.core.errors import PromptError
 from workbench.service.checks import check_models
 
 if TYPE_CHECKING:
-    from workbench.bench.recommend import Asked, Recommendation
+    from workbench.bench.recommend import Recommendation
+
+TOKENS = 64
+"""Length limit of a run, in tokens."""
 
 
 def recommend(
@@ -33,7 +36,18 @@ def recommend(
     drafter: Drafter = DEFAULT_DRAFTER,
     dtype: Dtype = "auto",
     device: Device = "auto",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every run, in tokens.")] = 64,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Length limit of every run, in tokens: 64, of --kinds 48.")
+    ] = None,
+    kinds: Annotated[
+        bool, typer.Option("--kinds", help="Instead, what needs no training on each kind of work; see `bench --suite`.")
+    ] = False,
+    per_kind: Annotated[int, typer.Option(min=1, help="Prompts of each kind, for --kinds.")] = 3,
+    report: Annotated[
+        bool,
+        typer.Option(help="Save what --kinds measures on its board, kind by kind; it goes on where it was stopped."),
+    ] = False,
+    fresh: Annotated[bool, typer.Option(help="With --report: measure anew what the board has.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -46,16 +60,25 @@ def recommend(
     """
     if last and prompts is not None:
         raise typer.BadParameter("give one of --prompts and --last", param_hint="--last")
+    if kinds:
+        if last or prompts is not None:
+            raise typer.BadParameter("the kinds have their own prompts", param_hint="--kinds")
+        return kindsofwork.measure(
+            target, device, dtype, method or (), per_kind, max_new_tokens, report, fresh, as_json
+        )
+    if report or fresh:
+        raise typer.BadParameter("only what --kinds measures has a board", param_hint="--report")
+    max_new_tokens = max_new_tokens or TOKENS
     from workbench.bench.prompts import load_prompts
 
     texts = [] if last else load_prompts(prompts)
     pair = check_models(target, drafter, device, dtype)
     for name in method or ():
         checks.method(name, {}, pair)
-    kept = _kept(target, last) if last else []
     from workbench.bench import recommend as measuring
     from workbench.bench.datasets import first_of_each_group
 
+    kept = measuring.of_kept_runs(target, last) if last else []
     models = load(target, drafter, device, dtype)
     if prompts is None:
         texts = first_of_each_group(texts, 1) if texts else []
@@ -73,21 +96,6 @@ def recommend(
     print(json.dumps(found.to_wire(), ensure_ascii=False) if as_json else to_markdown(found))
     if not found.complete:
         raise typer.Exit(130)
-
-
-def _kept(target: str, last: int) -> list[Asked]:
-    """Prompts of the newest kept runs of a target, without those with pictures and without doubles."""
-    from workbench.bench.recommend import Asked
-    from workbench.trace.store import RunStore
-
-    store, found = RunStore(None), dict[tuple[int, ...], Asked]()
-    for run in store.find(target=target).select("id").head(4 * last).collect()["id"].to_list():
-        header = store.load(run).header
-        if not header.pictures and header.prompt_tokens and len(found) < last:
-            found.setdefault(tuple(header.prompt_tokens), Asked(run, list(header.prompt_tokens)))
-    if not found:
-        raise PromptError(f"There is no kept run of {target}.", "`workbench generate --keep` keeps one; or --prompts.")
-    return list(found.values())
 
 
 def to_markdown(found: Recommendation) -> str:

@@ -14,6 +14,7 @@ from workbench.service.users import LOCAL
 from workbench.trace.events import Trace
 
 if TYPE_CHECKING:
+    from workbench.bench.advice import Advice
     from workbench.bench.compare import Comparison
     from workbench.bench.pairing import Pairs
     from workbench.bench.steps import Step
@@ -202,6 +203,9 @@ class Workbench(Client):
 
     def pairing(self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any) -> Iterator[Pairs]:
         return self._backend.pairing(prompt, method, params, **options)
+
+    def recommending(self, prompts: Sequence[Any], **options: Any) -> Iterator[Advice]:
+        return self._backend.recommending(prompts, **options)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         return self._backend.conditions(lane, target)

@@ -10,6 +10,7 @@ from workbench.service.limits import Limits
 from workbench.service.users import LOCAL
 
 if TYPE_CHECKING:
+    from workbench.bench.advice import Advice
     from workbench.bench.pairing import Pairs
     from workbench.bench.steps import Step
     from workbench.engine.extras import Extras
@@ -59,7 +60,7 @@ class Client(Protocol):
 
     @property
     def offers(self) -> frozenset[str]:
-        """Calls that not every backend can answer, of those it can: "estimate", "pairing"."""
+        """Calls that not every backend can answer, of those it can: "estimate", "pairing", "recommending"."""
         ...
 
     @property
@@ -232,6 +233,35 @@ class Client(Protocol):
 
         Raises:
             MethodUnavailableError: that cannot be had there; see `offers`.
+        """
+        ...
+
+    def recommending(
+        self,
+        prompts: Sequence[Any],
+        *,
+        seconds: float = 60.0,
+        target: str | None = None,
+        drafter: str | None = None,
+        max_new_tokens: int = 64,
+        methods: Sequence[str] = (),
+        user: str = LOCAL,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Advice]:
+        """Measure in the background which method is fastest on prompts, step by step; closing the iterator ends it.
+
+        Args:
+            prompts: messages to the target; or `workbench.bench.prompts.BenchPrompt`s, or (name, token ids).
+            seconds: of measuring; waiting for others is not counted.
+            target: by default the backend's.
+            drafter: draft model; None: the one that belongs to the target.
+            max_new_tokens: length limit of every run.
+            methods: measured beside plain decoding; by default all exact ones that run.
+            user: opaque key for limits and fairness.
+            stopped: asked often; once it says yes, the last step comes with what was measured until then.
+
+        Raises:
+            WorkbenchError: the request is wrong, or that cannot be had there; see `offers`.
         """
         ...
 

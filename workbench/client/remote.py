@@ -17,12 +17,13 @@ from workbench.client import wire
 from workbench.client.answers import checked, unreachable
 from workbench.client.connection import Connection
 from workbench.client.remoterun import RemoteRun
-from workbench.client.requests import Comparing, Generation
-from workbench.core.errors import MethodUnavailableError
+from workbench.client.requests import Comparing, Generation, Recommending
+from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.service.limits import Limits
 from workbench.service.users import LOCAL
 
 if TYPE_CHECKING:
+    from workbench.bench.advice import Advice
     from workbench.bench.pairing import Pairs
     from workbench.bench.steps import Step
     from workbench.engine.extras import Extras
@@ -72,7 +73,7 @@ class Remote(Connection):
         """What an app of ZeroGPU cannot do with a run, it says when it is asked to."""
         return {}
 
-    offers: frozenset[str] = frozenset()
+    offers: frozenset[str] = frozenset({"recommending"})
     ready = True
     hub_only = True
     """A name that is not listed there is no folder of this machine."""
@@ -177,6 +178,34 @@ class Remote(Connection):
     def pairing(self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any) -> Iterator[Pairs]:
         """Not here. Raises MethodUnavailableError."""
         raise MethodUnavailableError("A speed-up is measured pair by pair where the models are.", "Use `compare`.")
+
+    def recommending(
+        self, prompts: Sequence[Any], *, user: str = LOCAL, stopped: Callable[[], bool] = lambda: False, **asked: Any
+    ) -> Iterator[Advice]:
+        """The steps of a recommendation there, which ends when nobody listens. `user` is decided by the server."""
+        if any(isinstance(p, tuple) for p in prompts):
+            raise PromptError("An app is given texts, not token ids.", "Give the prompts as texts.")
+        given = [p if isinstance(p, str) else {"text": p.prompt, "name": p.name, "chat": p.chat} for p in prompts]
+        return self._recommending(Recommending.arguments(prompts=given, **asked), stopped)
+
+    def _recommending(self, asked: list[Any], stopped: Callable[[], bool]) -> Iterator[Advice]:
+        from workbench.bench.advice import Advice
+
+        last = None
+        try:
+            with contextlib.closing(self.events("recommending", asked)) as messages:
+                for message in messages:
+                    last = Advice(**checked(message))
+                    if last.last:
+                        break
+                    yield last
+                    if stopped():
+                        break
+        except httpx.HTTPError as problem:
+            raise unreachable(self.url, problem) from problem
+        if last is not None:
+            found = last.found if last.last or last.found is None else {**last.found, "complete": False}
+            yield dataclasses.replace(last, text=last.text if last.last else "stopped", found=found, last=True)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         """What decides a measurement there; None where that app is too old to say."""

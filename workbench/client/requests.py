@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from workbench.bench.bounds import LONGEST_S, SHORTEST_S
 from workbench.client import wire
 from workbench.client.values import (
     DRAFTER,
@@ -22,6 +23,7 @@ from workbench.client.values import (
     Limits,
     Model,
     Name,
+    Names,
     Packed,
     Pictures,
     Repeats,
@@ -262,6 +264,30 @@ class Comparing(Request):
         }
         pictures = found.pop("images")
         return found | ({"images": tuple(pictures)} if pictures else {})
+
+
+class Recommending(Request):
+    """What a recommendation is measured on."""
+
+    first = ("prompts",)
+    prompts: Annotated[list[Any], by(prompts_of)] = Field(
+        [""], description="messages to the target, each a text or an object with text, name and chat"
+    )
+    seconds: Annotated[int, Whole(SHORTEST_S, LONGEST_S)] = Field(
+        60, description="of measuring; waiting for others is not counted"
+    )
+    target: Model = Field(None, description=TARGET)
+    drafter: Model = Field(None, description=DRAFTER)
+    max_new_tokens: Tokens = Field(64, description="end each run after so many tokens")
+    methods: Names = Field(None, description="names of methods; empty: all exact ones that run")
+
+    def understood(self, client: Client) -> dict[str, Any]:
+        """Keywords of `Workbench.recommending`."""
+        asked = [p if is_object(p) else {"text": p, "chat": True} for p in self.prompts]
+        return dict(self) | {
+            "prompts": [_named_prompt(prompt, i) for i, prompt in enumerate(asked)],
+            "methods": tuple(self.methods or ()),
+        }
 
 
 class Sweeping(Request):

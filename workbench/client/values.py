@@ -64,6 +64,11 @@ def lanes_of(value: Any) -> list[Any]:
     return value
 
 
+def names_or_none(name: str, value: Any) -> list[str] | None:
+    """A list of names; nothing: all of them."""
+    return wire.names(name, value) if value else None
+
+
 def pace_of(value: Any) -> float:
     """Whether a number is a pace the backend says; what is none is refused here."""
     if value is None:
@@ -93,6 +98,7 @@ IMAGES = "pictures as data-URLs, for a target that reads them"
 Anything = Annotated[Any, by(as_it_is)]
 Model = Annotated[str | None, PlainValidator(model_of)]
 Name = Annotated[str, named(wire.text)]
+Names = Annotated[list[str] | None, named(names_or_none)]
 Values = Annotated[dict[str, Any] | None, by(wire.params)]
 Stops = Annotated[list[str] | None, by(wire.stops)]
 Pictures = Annotated[list[str] | None, by(wire.images)]

@@ -34,6 +34,7 @@ PROMISES = (
     "*simulation*: uses knowledge that no real drafter has."
 )
 """What the promises mean, for tables of methods."""
+PLAIN = "autoregressive"
 _REGISTRY = "workbench.methods.registry"
 _SAMPLING = Path(__file__).resolve().parents[1] / "core" / "sampling.py"
 
@@ -121,6 +122,16 @@ class Known:
     def draws_on_pictures(self) -> bool:
         """Whether it is made for prompts with pictures."""
         return "pictures" in self.needs
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it is more than plain decoding, by means that a real drafter has."""
+        return self.name != PLAIN and self.promise != "simulation"
+
+    @property
+    def is_training_free(self) -> bool:
+        """Whether it drafts with nothing but the target: no draft model, no head."""
+        return self.drafts and not set(self.needs) - {"trees"}
 
     def own(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Values of this method's parameters alone, checked and in their types.

@@ -58,7 +58,7 @@ class Backend(BaseBackend):
         folders: whether users may name folders and files of this machine; False for a server, whose users are others.
     """
 
-    offers = frozenset({"pairing"})
+    offers = frozenset({"pairing", "recommending"})
 
     def __init__(
         self,
@@ -202,6 +202,13 @@ class Backend(BaseBackend):
 
         self.let_in(options.get("user", LOCAL))
         return measure_pairs(self, prompt, method, params, **options)
+
+    def recommending(self, prompts: Sequence[Any], **options: Any) -> Iterator[Any]:
+        """Measure which method is fastest on prompts; see `workbench.bench.advice.advise`."""
+        from workbench.bench.advice import advise  # statistics, which few visits need
+
+        self.let_in(options.get("user", LOCAL))
+        return advise(self, prompts, **options)
 
     def others_run(self, besides: Run | None = None) -> bool:
         """Whether somebody's run goes on, those left aside that stand paused or measure in the background."""

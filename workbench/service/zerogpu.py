@@ -216,6 +216,10 @@ class ZeroClient(BaseBackend):
         """Not here. Raises MethodUnavailableError."""
         raise MethodUnavailableError("A speed-up is not measured pair by pair here: it takes minutes.", REASON)
 
+    def recommending(self, *asked: Any, **named: Any) -> Any:
+        """Not here. Raises MethodUnavailableError."""
+        raise MethodUnavailableError("Which method is fastest is not measured here: it takes minutes.", REASON)
+
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         """What decides a measurement on the GPUs of ZeroGPU, which count as one machine."""
         known = super().conditions(lane, target)

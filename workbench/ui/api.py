@@ -30,6 +30,7 @@ from workbench.client.requests import (
     Models,
     News,
     OfRun,
+    Recommending,
     Remembering,
     Request,
     Target,
@@ -245,7 +246,7 @@ class Endpoints(Host):
         While it runs, how far it is is streamed; the last answer holds the comparison: figures of each lane with their
         spread, costs of a token, break-even, when each token was there, and whether the texts are the same.
         """
-        async with contextlib.aclosing(self._compare(options, request, lambda step: step.to_wire())) as said:
+        async with contextlib.aclosing(self._told(self._client.comparing, options, request, _plain)) as said:
             async for step in said:
                 yield step
 
@@ -254,15 +255,25 @@ class Endpoints(Host):
         """The same as `compare` for programs: each message is a JSON text with the runs that ended since the last."""
         from workbench.bench.steps import Telling  # brings PyTorch
 
-        async with contextlib.aclosing(self._compare(options, request, Telling().message)) as said:
+        async with contextlib.aclosing(self._told(self._client.comparing, options, request, Telling().message)) as said:
             async for step in said:
                 yield step
 
-    async def _compare(
-        self, options: dict[str, Any], request: gr.Request, told: Callable[[Any], Answer]
+    @streams(Recommending, text=True)
+    async def recommending(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
+        """Measure which method is fastest on these prompts, in the background: others' runs go first.
+
+        Each message is a JSON text: how far it is, and in `found` the ranking so far, with its reason and the command.
+        """
+        async with contextlib.aclosing(self._told(self._client.recommending, options, request, _plain)) as said:
+            async for step in said:
+                yield step
+
+    async def _told(
+        self, begin: Callable[..., Any], options: dict[str, Any], request: gr.Request, told: Callable[[Any], Answer]
     ) -> AsyncGenerator[Answer, None]:
-        """The steps of a comparison as `told` tells them. When nobody listens any more, what runs is ended."""
-        steps = await self._do(lambda: self._client.comparing(**options, user=user_key(request)))
+        """The steps of work that begins so, as `told` tells them. When nobody listens, what runs is ended."""
+        steps = await self._do(lambda: begin(**options, user=user_key(request)))
         try:
             while (step := await self._do(lambda: next(steps, None))) is not None:
                 yield await self._do(lambda step=step: _scrubbed(told(step)))
@@ -303,12 +314,18 @@ NAMES = tuple(name for name, value in vars(Endpoints).items() if callable(value)
 """The endpoints, in the order of the API page."""
 
 
+def _plain(step: Any) -> Answer:
+    return step.to_wire()
+
+
 def _scrubbed(step: dict[str, Any]) -> dict[str, Any]:
-    """A step of a comparison with its messages made fit for strangers."""
+    """A step of a measurement with its messages made fit for strangers."""
     for lane in (step.get("comparison") or {}).get("lanes", ()):
         lane["error"] = wire.scrub(lane["error"])
     if news := step.get("news"):
         news["errors"] = [wire.scrub(error) for error in news["errors"]]
+    if found := step.get("found"):
+        step = step | {"found": found | {"failed": {name: wire.scrub(why) for name, why in found["failed"].items()}}}
     return step | {"waiting": wire.scrub(step["waiting"])}
 
 

@@ -74,6 +74,24 @@ class KeptRuns:
                 problems.append(f"{row['id']}: {problem}")
         return {"allowed": True, "total": len(found), "page": PAGE, "runs": runs, "problems": problems}
 
+    def prompts(self, target: str, last: int, mine: bool) -> list[tuple[str, list[int]]]:
+        """Prompts of the newest kept runs of a target, each once: the run's id, and its token ids.
+
+        Args:
+            target: its name.
+            last: how many at most.
+            mine: whether who asks may be this machine's user; what is answered from a queue has to say.
+
+        Raises:
+            WorkbenchError: there are none, or runs are not kept here for who asks.
+        """
+        if not mine:
+            raise WorkbenchError("Runs are kept here for this machine's user only.", "Write prompts, one a line.")
+        self._store()
+        from workbench.bench.recommend import of_kept_runs  # imports PyTorch: not before somebody asks
+
+        return [(asked.name, asked.ids) for asked in of_kept_runs(target, last)]
+
     def mark(self, request: dict[str, Any]) -> dict[str, Any]:
         """Replace a run's tags (commas between them) and its note; answers the tags, in order."""
         store, run = self._store(), _text(request, "id")

@@ -10,12 +10,20 @@ from workbench.client import Client
 from workbench.methods import known
 from workbench.service.choices import IN_FULL, describe
 from workbench.trace.metrics import DEFINITIONS
+from workbench.ui.keptruns import KeptRuns
 from workbench.ui.pages import add_page
+from workbench.ui.which import WhichView
 from workbench.views import recorded
 
 
-def add(demo: gr.Blocks, client: Client) -> None:
-    """Add the page to the app. `client` says which method can run with which models."""
+def add(demo: gr.Blocks, client: Client, kept: KeptRuns | None = None) -> None:
+    """Add the page to the app.
+
+    Args:
+        demo: the finished main page.
+        client: says which method can run with which models, and measures which is fastest.
+        kept: runs whose prompts may be asked again; None: none.
+    """
 
     def methods(request: dict[str, Any]) -> dict[str, Any]:
         return {"methods": catalogue(), "definitions": definitions(), "recordings": recorded.names()}
@@ -27,15 +35,18 @@ def add(demo: gr.Blocks, client: Client) -> None:
         return recorded.load(str(request.get("name")))
 
     def boards(request: dict[str, Any]) -> dict[str, Any]:
-        from workbench.bench import board, claimsboard  # import PyTorch: not before somebody looks
+        from workbench.bench import board, claimsboard, workboard  # import PyTorch: not before somebody looks
         from workbench.methods import combinations, registry
 
         exactness = board.exactness()
         standings = {row["method"]: row["standing"] for row in exactness}
         found = combinations.matrix(registry.methods(), standings, board.choice_standings())
-        return {"exactness": exactness, "claims": claimsboard.rows(), "combinations": found}
+        claims, work = claimsboard.rows(), workboard.targets()
+        return {"exactness": exactness, "claims": claims, "combinations": found, "work": work}
 
-    add_page(demo, "Methods", "methodcards", [methods, matrix, recording, boards])
+    view = WhichView(client, kept or KeptRuns())
+    answers = [methods, matrix, recording, boards, *view.answers()]
+    add_page(demo, "Methods", "methodcards", answers, view.decode)
 
 
 def catalogue() -> list[dict[str, Any]]:

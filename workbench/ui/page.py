@@ -37,7 +37,7 @@ def build(client: Client, keeps: bool = False) -> gr.Blocks:
         api.add(client)
     gallery.add(demo, kept)
     learn.add(demo)
-    methods_page.add(demo, client)
+    methods_page.add(demo, client, kept)
     verifiers.add(demo)
     return demo
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import gradio as gr
 
-from workbench.ui.hosting import Answer, add_view
+from workbench.ui.hosting import Answer, Decode, add_view
 
 
-def add_page(demo: gr.Blocks, name: str, module: str, answers: Sequence[Answer]) -> None:
+def add_page(demo: gr.Blocks, name: str, module: str, answers: Sequence[Answer], decode: Decode | None = None) -> None:
     """Add a page to the app.
 
     Args:
@@ -17,6 +17,7 @@ def add_page(demo: gr.Blocks, name: str, module: str, answers: Sequence[Answer])
         name: shown in the header; in lower case it is the path.
         module: the ES module that draws it; see `workbench.ui.hosting.add_view`.
         answers: functions of one request that the module may call by their names.
+        decode: what `host.decode` of the module starts, if it starts anything.
     """
     with demo.route(name, f"/{name.lower()}", show_in_navbar=False):
-        add_view(module, answers)
+        add_view(module, answers, decode=decode)

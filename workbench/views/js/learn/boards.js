@@ -45,11 +45,10 @@ export function tally(rows, key) {
   return [...counts].map(([word, n]) => `${n} ${word}`).join(", ");
 }
 
-/** Put both boards into the page. @param {{m: object, host: object, main: HTMLElement}} page @param {HTMLElement} body
+/** Put both boards into the page. @param {any} page  @param {HTMLElement} body
  *  @param {HTMLElement} contents */
 export async function add(page, body, contents) {
-  const { host, main } = page;
-  const found = await pagehead.ask(main, { host }, "boards");
+  const found = await page.boards;
   if (!found) return;
   const anchors = [
     ["combinations", "What combines"],

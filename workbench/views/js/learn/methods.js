@@ -8,6 +8,7 @@ import * as pagehead from "../shared/pagehead.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as roles from "../shared/roles.js";
 import * as tree from "../live/tree.js";
+import * as which from "./which.js";
 
 /** The first round worth a picture: drafts of which some were kept and some were not, best on several branches. Pure.
  *  @param {object[]} rounds @returns {object|null} */
@@ -83,12 +84,14 @@ export async function mount(el, { host }) {
       definitions(found.definitions, h),
     );
     main.append(h("div", { className: "wb-withcontents" }, list, body));
-    const boards = methodcardsboards.add(page, body, list);
+    page.boards = pagehead.ask(main, { host }, "boards");
+    const boards = methodcardsboards.add(page, body, list), mine = which.add(page, body, list);
     el.dataset.ready = "true";
     await Promise.all([
       ...found.methods.filter((x) => found.recordings.includes(x.name)).map((x) => picture(x, page)),
       fill(page),
       boards,
+      mine,
     ]);
     if (location.hash) main.querySelector(`[id="${CSS.escape(location.hash.slice(1))}"]`)?.scrollIntoView();
   }

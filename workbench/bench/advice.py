@@ -1,0 +1,190 @@
+"""Which method for a user's prompts, measured on a backend that others use too.
+
+Every run is one of the backend's, alone on its device and in the background: whoever else starts one goes first, and
+the run under way is thrown away and begun again when the device is free. The budget is time of measuring; waiting is in
+no budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+from workbench.bench.bounds import LONGEST_S, PROMPTS, SHORTEST_S
+from workbench.bench.compare import host_prompt
+from workbench.bench.heats import WARM_UP, Entrant, Heats, Writing, is_candidate, repeats, settings
+from workbench.bench.hosted import Hosted, StopError
+from workbench.bench.lanes import BASELINE
+from workbench.bench.measured import Plan
+from workbench.bench.pairing import Host as Hosting
+from workbench.bench.prompts import BenchPrompt
+from workbench.bench.recommendation import Recommendation
+from workbench.bench.sample import sample_of
+from workbench.core.errors import MethodUnavailableError, ParameterError, PromptError, WorkbenchError
+from workbench.engine.machine import machine_facts
+from workbench.methods import known
+from workbench.trace.events import Trace
+
+LOADING = "a"
+"""What the run continues that is there to load the models: a message cannot be put into a chat format before."""
+
+
+@runtime_checkable
+class Host(Hosting, Protocol):
+    """A backend that says what runs on it."""
+
+    def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
+        """See `workbench.client.protocol.Client.methods`."""
+        ...
+
+    def targets(self) -> list[dict[str, Any]]:
+        """See `workbench.client.protocol.Client.targets`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Where a recommendation is. Plain data, which goes over the wire as it is.
+
+    Attributes:
+        spent: seconds of measuring so far.
+        seconds: the budget.
+        done: runs.
+        text: what goes on, for people.
+        waiting: why it waits; empty while it runs.
+        found: what was measured so far, a `Recommendation` as plain JSON; None before anything was.
+        last: nothing comes after it.
+    """
+
+    spent: float
+    seconds: float
+    done: int = 0
+    text: str = ""
+    waiting: str = ""
+    found: dict[str, Any] | None = None
+    last: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def advise(
+    host: Host,
+    prompts: Sequence[str | BenchPrompt | tuple[str, list[int]]],
+    *,
+    seconds: float = 60.0,
+    target: str | None = None,
+    drafter: str | None = None,
+    max_new_tokens: int = 64,
+    methods: Sequence[str] = (),
+    user: str = "local",
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[Advice]:
+    """Measure step by step; see `workbench.client.protocol.Client.recommending`.
+
+    Raises:
+        WorkbenchError: the request is wrong, before the first step; or plain decoding cannot write on a prompt.
+    """
+    if not 1 <= len(prompts) <= PROMPTS:
+        raise PromptError(f"{len(prompts)} prompts cannot be measured on.", f"Give 1 to {PROMPTS}.")
+    if not SHORTEST_S <= seconds <= LONGEST_S:
+        raise ParameterError(f"{seconds:g} seconds are out of range.", f"Give {SHORTEST_S} to {LONGEST_S:,}.")
+    texts = [p if isinstance(p, BenchPrompt | tuple) else BenchPrompt(f"prompt {i + 1}", p, chat=True)
+             for i, p in enumerate(prompts)]  # fmt: skip
+    for i, each in enumerate(texts):
+        if not (each[1] if isinstance(each, tuple) else each.prompt.strip()):
+            raise PromptError(f"Prompt {i + 1} is empty.", "Write at least one word, or leave it out.")
+    offered = {m["name"]: m for m in host.methods(target, drafter)}
+    for name in methods:
+        if name in offered and not offered[name]["available"]:
+            raise MethodUnavailableError(f"{name} cannot run: {offered[name]['reason']}", "Leave it out.")
+    chosen = [known.get(name) for name in methods or offered if methods or offered[name]["available"]]
+    chosen = [method for method in chosen if is_candidate(method)]
+    if not chosen:
+        raise MethodUnavailableError("No method that drafts runs on this target.", "Choose another target.")
+    target = target or host.targets()[0]["name"]
+    return _steps(host, texts, chosen, seconds, target, drafter, max_new_tokens, user, stopped)
+
+
+def _steps(
+    host: Host,
+    texts: Sequence[BenchPrompt | tuple[str, list[int]]],
+    chosen: Sequence[known.Known],
+    seconds: float,
+    target: str,
+    drafter: str | None,
+    max_new_tokens: int,
+    user: str,
+    stopped: Callable[[], bool],
+) -> Iterator[Advice]:
+    spent, names = 0.0, [each[0] if isinstance(each, tuple) else each.name for each in texts]
+    prompts: list[str | list[int]] = []
+    ids = dict[int, list[int]]()
+
+    def alone(prompt: str | list[int], method: str, tokens: int, params: dict[str, Any]) -> Generator[str, None, Trace]:
+        """One run, begun again while it has to give way; why it waits, and its trace."""
+        nonlocal spent
+        start = partial(
+            host.start, prompt, method, params={**params, "temperature": 0.0}, target=target, drafter=drafter,
+            max_new_tokens=tokens, user=user, alone=True,
+        )  # fmt: skip
+        while True:
+            run = Hosted(host, start, stopped, host.others_run)
+            with contextlib.closing(run.follow()) as following:
+                yield from following
+            if run.trace is not None:
+                spent += run.seconds
+                return run.trace
+
+    def entrant(method: known.Known) -> Entrant:
+        mine = settings(method)
+
+        def write(prompt: int, repeat: int | None) -> Writing:
+            tokens = max_new_tokens if repeat is not None else min(WARM_UP, max_new_tokens)
+            trace = yield from alone(prompts[prompt], method.name, tokens, mine)
+            ids.setdefault(prompt, list(trace.header.prompt_tokens))
+            whole = trace.header.prefill_s + trace.footer.seconds
+            return sample_of(trace, method.name, prompt, repeat or 0, whole)
+
+        return Entrant(method.name, method.title, mine, write)
+
+    plain, machine = entrant(known.get(BASELINE)), machine_facts()
+    heats, complete = Heats([plain, *map(entrant, chosen)], len(texts)), True
+    found, counted = None, 0
+
+    def now(text: str, waiting: str = "", last: bool = False) -> Advice:
+        nonlocal found, counted
+        if (last or heats.done != counted) and (ranking := heats.ranking()):
+            seen = sorted({s.prompt for s in heats.plain})
+            found = Recommendation(
+                target, [names[i] for i in seen], ranking, repeats(ids, heats.plain), spent, heats.passes, complete,
+                machine, heats.failed,
+            ).to_wire()  # fmt: skip
+        counted = heats.done
+        return Advice(spent, seconds, heats.done, text, waiting, found, last)
+
+    yield now("loading the models")
+    try:
+        with contextlib.closing(alone(LOADING, BASELINE, 1, {})) as loading:  # tells how far it is
+            for waits in loading:
+                yield now("loading the models", waits)
+        for i, each in enumerate(texts):  # that a prompt is too long shows before anything is measured
+            try:
+                prompts.append(each[1] if isinstance(each, tuple) else host_prompt(host, each, Plan(target=target)))
+                writing = plain.write(i, None)
+                with contextlib.closing(writing):
+                    for waits in writing:
+                        yield now(f"prompt {i + 1} of {len(texts)}", waits)
+            except WorkbenchError as error:  # noqa: PERF203  # named by its prompt
+                said = f"{names[i]}: {error.message}" if len(texts) > 1 else error.message
+                raise type(error)(said, error.remedy) from error
+        for text, waits in heats.run(lambda: spent >= seconds or stopped()):
+            yield now(text, waits)
+        complete = not stopped()
+    except StopError:
+        complete = False
+    yield now("done" if complete else "stopped", last=True)

@@ -1,0 +1,184 @@
+"""Heats: methods take turns on prompts, and after a pass those leave that are surely slower than the best.
+
+So that the time left goes to those that may still be the fastest. Where the runs happen, the entrants know: in this
+process (`recommend`), or on a backend that others use too (`advice`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from workbench.bench.recommendation import Choice
+from workbench.bench.sample import Sample
+from workbench.bench.statistics import Totals, rates
+from workbench.bench.turns import order, turns
+from workbench.core.errors import WorkbenchError
+from workbench.methods.known import Known
+from workbench.trace.speedup import speedup
+
+WARM_UP = 12
+"""Tokens that each method writes before anything is measured."""
+KNOWN_BY = 3
+"""Tokens that have stood before, for the one behind them to count as repeated."""
+
+Writing = Generator[str, None, Sample]
+"""A run: why it waits, again and again, and what came of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A method with its settings.
+
+    Attributes:
+        name: of the method.
+        title: for people.
+        params: that are not its defaults.
+        write: continues a prompt, by its index; the repeat is None for the warm-up.
+    """
+
+    name: str
+    title: str
+    params: Mapping[str, Any]
+    write: Callable[[int, int | None], Writing]
+
+
+class Heats:
+    """What is measured of entrants, the first of which is plain decoding.
+
+    Args:
+        entrants: at least two.
+        prompts: how many.
+
+    Attributes:
+        samples: by entrant.
+        left: pass after which an entrant left, from 1, by its name.
+        failed: why an entrant could not run, by its name.
+        passes: over all prompts, finished or not.
+        done: runs.
+    """
+
+    def __init__(self, entrants: Sequence[Entrant], prompts: int) -> None:
+        self.entrants, self._prompts = list(entrants), prompts
+        self.samples: dict[str, list[Sample]] = {each.name: [] for each in entrants}
+        self.left, self.failed, self.passes, self.done = dict[str, int](), dict[str, str](), 0, 0
+
+    @property
+    def plain(self) -> list[Sample]:
+        """Runs of plain decoding."""
+        return self.samples[self.entrants[0].name]
+
+    def run(self, over: Callable[[], bool]) -> Generator[tuple[str, str], None, None]:
+        """Measure until it is over, or one method is left. What was measured counts whenever it ends.
+
+        Args:
+            over: asked between runs.
+
+        Yields:
+            what runs now, before it begins, and why it waits, while it does.
+
+        Raises:
+            WorkbenchError: plain decoding cannot run.
+        """
+        for entrant in self.entrants:
+            if not over():
+                yield from self._one(entrant, 0, None, "warm-up")
+        alive = self.entrants
+        for number in count(1):
+            self.passes = number
+            for prompt, _, entrant in turns(order(alive, self.passes - 1), self._prompts, 1):
+                if over():
+                    return
+                yield from self._one(entrant, prompt, self.passes - 1, f"prompt {prompt + 1}/{self._prompts}")
+            if over():
+                return
+            alive = [entrant for entrant in alive if entrant.name not in self.failed]
+            for entrant in self._hopeless(alive):
+                self.left[entrant.name] = self.passes
+            alive = [entrant for entrant in alive if entrant.name not in self.left]
+            if len(alive) <= 2:
+                return
+
+    def _one(
+        self, entrant: Entrant, prompt: int, repeat: int | None, what: str
+    ) -> Generator[tuple[str, str], None, None]:
+        if entrant.name in self.failed:
+            return
+        text = f"{what} · {entrant.name}"
+        yield text, ""
+        writing = entrant.write(prompt, repeat)
+        try:
+            while True:
+                yield text, next(writing)
+        except StopIteration as ended:
+            sample = ended.value
+        except WorkbenchError as error:
+            if entrant is self.entrants[0]:
+                raise
+            self.failed[entrant.name] = str(error)
+            self.samples[entrant.name].clear()
+            return
+        finally:
+            writing.close()
+        self.done += 1
+        if repeat is not None:
+            self.samples[entrant.name].append(sample)
+
+    def _hopeless(self, alive: Sequence[Entrant]) -> list[Entrant]:
+        """Those whose interval ends below where the best one's begins; never plain decoding, which divides them all."""
+        plain = rates(self.plain)
+        found = {each.name: speedup(rates(self.samples[each.name]), plain) for each in alive[1:]}
+        lows = [estimate.low for estimate in found.values() if estimate is not None and estimate.low is not None]
+        best = max(lows, default=0.0)
+        return [e for e in alive if (s := found.get(e.name)) is not None and s.high is not None and s.high < best]
+
+    def ranking(self) -> list[Choice]:
+        """Fastest first, without plain decoding and those of which nothing is known."""
+        found = [self._choice(entrant) for entrant in self.entrants[1:]]
+        known = [choice for choice in found if choice.speedup is not None]
+        return sorted(known, key=lambda choice: -choice.speedup.value if choice.speedup else 0.0)
+
+    def _choice(self, entrant: Entrant) -> Choice:
+        """What an entrant's runs say beside those plain runs that they share prompt and pass with."""
+        mine, plain = self.samples[entrant.name], self.plain
+        both = {(s.prompt, s.repeat) for s in mine} & {(s.prompt, s.repeat) for s in plain}
+        own, beside = (Totals.of(s for s in side if (s.prompt, s.repeat) in both) for side in (mine, plain))
+        rounds, plain_rounds = own.ms_per_round("decode"), beside.ms_per_round("decode")
+        return Choice(
+            entrant.name, entrant.title, dict(entrant.params),
+            speedup(rates(mine), rates(plain)), own.tau, own.acceptance_rate,
+            rounds / plain_rounds if rounds and plain_rounds else None,
+            own.ms_per_round("draft"), own.ms_per_round("verify"), self.left.get(entrant.name, 0),
+        )  # fmt: skip
+
+
+def is_candidate(method: Known) -> bool:
+    """Whether it may be recommended: it drafts, keeps the target's law, and is made for prompts without pictures."""
+    return method.drafts and method.promise == "exact" and not {"pictures", "sight"} & set(method.needs)
+
+
+def settings(method: Known) -> dict[str, Any]:
+    """The parameters that it is measured with: a policy that plans by measured costs where it has one."""
+    policy = method.params.get("policy")
+    return {"policy": "planned"} if policy and "planned" in (policy.choices or ()) else {}
+
+
+def repeats(prompts: Mapping[int, Sequence[int]], plain: Iterable[Sample]) -> float | None:
+    """The share of written tokens that stood behind the same `KNOWN_BY` tokens when these came last.
+
+    Args:
+        prompts: token ids by index.
+        plain: runs of plain decoding.
+    """
+    first = {s.prompt: s.token_ids for s in reversed(list(plain))}
+    hits = n = 0
+    for prompt, written in first.items():
+        text, seen = [*prompts[prompt], *written], dict[tuple[int, ...], int]()
+        for i in range(KNOWN_BY, len(text)):
+            before = tuple(text[i - KNOWN_BY : i])
+            if i >= len(prompts[prompt]):
+                hits, n = hits + (seen.get(before) == text[i]), n + 1
+            seen[before] = text[i]
+    return hits / n if n else None

@@ -1,0 +1,53 @@
+"""Kinds of work: the suites by which a drafter is chosen, each of bundled prompts that no bundled model was trained on.
+
+Their texts are the project's own (`workbench.training.work` makes them). Four kinds can be asked in the words of others
+too: with a folder of data sets, their prompts are Spec-Bench's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from workbench.bench.prompts import BenchPrompt, load_prompts
+
+WORK = "work"
+"""The suite of all kinds."""
+FILE = Path(__file__).with_name("work.jsonl")
+KINDS = {
+    "copy-edit": "copy and edit",
+    "summary": "summary with quotes",
+    "retrieval": "answers from given texts",
+    "refactoring": "code refactoring",
+    "json": "JSON from text",
+    "chat": "chat",
+    "stories": "stories",
+    "maths": "maths",
+    "repeat": "the same again three times",
+}
+"""Name of the suite and of its group of prompts → what it is, in words."""
+OF_SPEC_BENCH = {"summary": "summarization", "retrieval": "rag", "chat": "mt_bench", "maths": "math_reasoning"}
+"""Kinds that Spec-Bench has too, with its name for them."""
+
+
+def bundled(name: str) -> list[BenchPrompt]:
+    """The bundled prompts of a kind, or of all.
+
+    Args:
+        name: `WORK`, or one of `KINDS`.
+    """
+    found = load_prompts(FILE)
+    return [prompt for kind in KINDS for prompt in found if prompt.group == kind and name in (WORK, kind)]
+
+
+def of_spec_bench(name: str, questions: list[BenchPrompt]) -> list[BenchPrompt]:
+    """The prompts of a kind, or of all, with Spec-Bench's questions for the kinds that it has.
+
+    Args:
+        name: `WORK`, or one of `KINDS`.
+        questions: Spec-Bench's.
+    """
+    theirs = {group: kind for kind, group in OF_SPEC_BENCH.items()}
+    asked = [replace(q, group=theirs[q.group]) for q in questions if q.group in theirs]
+    own = [prompt for prompt in bundled(WORK) if prompt.group not in OF_SPEC_BENCH]
+    return [p for kind in KINDS for p in (*asked, *own) if p.group == kind and name in (WORK, kind)]

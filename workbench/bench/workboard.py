@@ -1,0 +1,247 @@
+"""The board of kinds of work: every training-free method on each kind, on each target that was asked.
+
+A kind on a target is one row, measured in one go: all methods take turns on its prompts beside plain decoding, and the
+runs themselves are saved, so that τ and speed-ups are computed where they are shown, by `workbench.bench.statistics`.
+A run that is stopped loses the kind that was under way, and goes on with it when it is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from workbench.bench import board, contest, kinds
+from workbench.bench.contenders import EngineContender
+from workbench.bench.lanes import BASELINE
+from workbench.bench.markdown import markdown as table
+from workbench.bench.markdown import shown, span
+from workbench.bench.prompts import BenchPrompt
+from workbench.bench.sample import Sample
+from workbench.bench.statistics import ratio_of_sums
+from workbench.core.errors import PromptError
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Configured, Engine, Models
+from workbench.engine.machine import describe, machine_facts, make
+from workbench.methods import known, registry
+from workbench.trace.speedup import FASTER, speedup
+
+BOARD = "work"
+PER_KIND, TOKENS, WARM_UP = 3, 48, 12
+"""Prompts of a kind, tokens of a run, and tokens that each method writes before anything is timed."""
+COMMAND = "workbench recommend --kinds --report --target"
+
+Row = dict[str, Any]
+Told = Callable[[int, int, str], None]
+"""Called with kinds done, kinds in all, and what runs now."""
+
+
+def training_free() -> list[str]:
+    """Names of the methods that draft with nothing but the target, by what they declare."""
+    return [method.name for method in known.methods() if method.is_training_free]
+
+
+def measure(
+    models: Models,
+    methods: Sequence[Configured],
+    suite: Mapping[str, Sequence[BenchPrompt]],
+    max_new_tokens: int = TOKENS,
+    done: Mapping[str, Row] | None = None,
+    saved: Callable[[str, Row], None] = lambda key, row: None,
+    told: Told = lambda *_: None,
+) -> tuple[dict[str, Row], bool]:
+    """Measure kind by kind.
+
+    Args:
+        models: the target.
+        methods: measured beside plain decoding.
+        suite: prompts by kind; those that the context has no room for are left out, with their number in the row.
+        max_new_tokens: length limit of every run.
+        done: kinds that need not be measured again, by their key.
+        saved: takes each row as soon as it is there.
+        told: hears of every run.
+
+    Returns:
+        rows by key, and whether all of them are there: Ctrl-C ends it.
+    """
+    engine, plain = Engine(models, record=False), registry.get(BASELINE).with_params()
+    lanes = [EngineContender(engine, c, SamplingParams(temperature=0.0), max_new_tokens) for c in (plain, *methods)]
+    warm, found, room = False, dict[str, Row](), models.target.context - max_new_tokens
+    for number, (kind, prompts) in enumerate(suite.items()):
+        if (key := key_of(kind, models.target_name)) in (done or {}):
+            found[key] = (done or {})[key]
+            continue
+        ids = {p.name: p.encode(models.tokenizer) for p in prompts}
+        fitting = {name: each for name, each in ids.items() if len(each) <= room}
+        if not fitting:
+            raise PromptError(f"No prompt of {kind} leaves room for {max_new_tokens} tokens.", "Ask for fewer tokens.")
+
+        def tell(_: int, __: int, what: str, number: int = number, kind: str = kind) -> None:
+            told(number, len(suite), f"{kind} · {what}")
+
+        asked, facts = list(fitting.values()), machine_facts()
+        if not warm:
+            short = [replace(lane, max_new_tokens=min(WARM_UP, max_new_tokens)) for lane in lanes]
+            warm = contest.measure(short, asked[:1], 1, tell, warm_up=0)[1]
+        samples, complete = contest.measure(lanes, asked, 1, tell, warm_up=0) if warm else ([], False)
+        if not complete:
+            return found, False
+        about = {"kind": kind, "target": models.target_name, "dtype": str(models.target.stored).removeprefix("torch.")}
+        found[key] = about | {
+            "tokens": max_new_tokens, "prompts": list(fitting), "left_out": len(ids) - len(fitting),
+            "methods": {lane.name: _of_lane(lane, samples) for lane in lanes},
+            "date": facts["date"], "commit": board.commit(), "machine": facts,
+        }  # fmt: skip
+        saved(key, found[key])
+    return found, True
+
+
+def key_of(kind: str, target: str) -> str:
+    """Under which a kind on a target is saved."""
+    return f"{kind} on {target}"
+
+
+def _of_lane(lane: EngineContender, samples: Sequence[Sample]) -> dict[str, Any]:
+    """A method's parameters that are not its defaults, and [tokens, passes, seconds] by prompt."""
+    values, specs = lane.configured.values, lane.configured.method.params
+    return {
+        "params": {name: value for name, value in values.items() if value != specs[name].default},
+        "runs": [
+            [len(s.token_ids), s.rounds, round(s.decode_seconds or s.seconds, 6)]
+            for s in samples if s.contender == lane.name
+        ],
+    }  # fmt: skip
+
+
+def save(key: str, row: Row) -> None:
+    """Put a kind onto the board."""
+    board.save(BOARD, key, row, lambda saved: markdown(targets(saved)))
+
+
+def still_holds(
+    saved: Mapping[str, Row], target: str, dtype: str, names: Sequence[str], prompts: Mapping[str, Sequence[str]],
+    tokens: int,
+) -> dict[str, Row]:  # fmt: skip
+    """The saved rows of a target that a new run would repeat: the same question, commit and machine.
+
+    Args:
+        saved: rows of the board.
+        target: name of the target.
+        dtype: its number format.
+        names: methods that would be measured.
+        prompts: names of the prompts that would be asked, by kind.
+        tokens: length limit of every run.
+    """
+    here, now = make(machine_facts()), board.commit()
+    wanted = {"target": target, "dtype": dtype, "tokens": tokens, "commit": now}
+    return {
+        key: row for key, row in saved.items()
+        if all(row.get(name) == value for name, value in wanted.items()) and make(row["machine"]) == here
+        and set(row["methods"]) == {BASELINE, *names} and set(row["prompts"]) <= set(prompts.get(row["kind"], ()))
+        and len(row["prompts"]) + row["left_out"] == len(prompts[row["kind"]])
+    }  # fmt: skip
+
+
+# -- what the rows say -------------------------------------------------------------------------------------------------
+
+
+def targets(saved: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
+    """The board: an entry for each target, with its methods by their speed over all kinds.
+
+    Each has target, dtype, tokens, prompts (of a kind), kinds (name → words), methods (method, title, params, `all`,
+    and `cells`: speedup and tau by kind), best (method by kind; None where no method is faster than plain decoding),
+    repeats of when and where it was measured: date, commit, machine.
+
+    Args:
+        saved: the saved rows; by default those of the repository.
+    """
+    rows = list((board.read(BOARD) if saved is None else saved).values())
+    return [
+        _target([row for row in rows if row["target"] == name]) for name in dict.fromkeys(r["target"] for r in rows)
+    ]
+
+
+def _target(rows: Sequence[Row]) -> dict[str, Any]:
+    own = {row["kind"]: row for row in sorted(rows, key=lambda row: list(kinds.KINDS).index(row["kind"]))}
+    names = [name for name in dict.fromkeys(n for row in rows for n in row["methods"]) if name != BASELINE]
+    methods = [_method(name, own) for name in names]
+    methods.sort(key=lambda m: -m["all"]["speedup"]["value"] if m["all"]["speedup"] else 0.0)
+    newest = max(rows, key=lambda row: row["date"])
+    return {
+        "target": newest["target"], "dtype": newest["dtype"], "tokens": newest["tokens"],
+        "prompts": max(len(row["prompts"]) for row in rows),
+        "kinds": {kind: kinds.KINDS[kind] for kind in own},
+        "methods": methods, "best": {kind: _best(methods, kind) for kind in own},
+        "date": newest["date"], "commits": sorted({board.commit_of(row) for row in rows}),
+        "machine": describe(newest["machine"]), "command": f"{COMMAND} {newest['target']}",
+    }  # fmt: skip
+
+
+def _method(name: str, own: Mapping[str, Row]) -> dict[str, Any]:
+    having = {kind: row for kind, row in own.items() if name in row["methods"]}
+    params = next(iter(having.values()))["methods"][name]["params"]
+    cells = {kind: _cell(name, {kind: row}) for kind, row in having.items()}
+    title = next((m.title for m in known.methods() if m.name == name), name)
+    return {"method": name, "title": title, "params": params, "all": _cell(name, having), "cells": cells}
+
+
+def _cell(name: str, having: Mapping[str, Row]) -> dict[str, Any]:
+    """Speed-up over plain decoding, paired by prompt, and tokens a target pass, of one kind or of several."""
+    mine, plain = (_runs(side, having) for side in (name, BASELINE))
+    found = speedup(*({key: tokens / seconds for key, (tokens, _, seconds) in side.items()} for side in (mine, plain)))
+    tau = ratio_of_sums([run[0] for run in mine.values()], [run[1] for run in mine.values()])
+    return {"speedup": found and found.to_wire() | {"verdict": found.verdict}, "tau": tau}
+
+
+def _runs(name: str, having: Mapping[str, Row]) -> dict[tuple[Any, int], Sequence[float]]:
+    """[tokens, passes, seconds] by ((kind, prompt), repeat); a run that wrote nothing says nothing."""
+    return {
+        ((kind, prompt), 0): run
+        for kind, row in having.items() if name in row["methods"]
+        for prompt, run in zip(row["prompts"], row["methods"][name]["runs"], strict=True) if run[0] and run[1]
+    }  # fmt: skip
+
+
+def _best(methods: Sequence[dict[str, Any]], kind: str) -> str | None:
+    values = {m["method"]: s["value"] for m in methods if (s := m["cells"].get(kind, {}).get("speedup"))}
+    best = max(values, key=lambda name: values[name], default=None)
+    return best if best is not None and values[best] > 1 else None
+
+
+def markdown(found: Sequence[dict[str, Any]]) -> str:
+    """The board for people: a table for each target."""
+    lines = [
+        "# Which drafter for which work",
+        "",
+        "Every method that drafts with nothing but the target, on each kind of work: speed-up over plain decoding of "
+        "the same prompt, geometric mean over prompts with its 95 % interval (Student's, over prompts), and τ, tokens "
+        "per pass of the target. Bold: the fastest of its column, if that is faster than plain decoding; the first of "
+        "many owes some of its lead to chance. ✓: the whole interval lies above 1. Greedy, each method with the policy "
+        "that plans by measured costs (`policy=planned`) where it has it. `workbench bench --suite KIND` asks the same "
+        "prompts, which no bundled model was trained on. Generated by `workbench recommend --kinds --report --target "
+        "NAME`, which goes on where it was stopped; `workbench recommend` asks the same of your own prompts.",
+    ]
+    for each in found:
+        columns: dict[str, Callable[[dict[str, Any]], str]] = {
+            "method": lambda m: f"`{m['method']}`",
+            "all kinds": lambda m: _words(m["all"]),
+        }
+        for kind, words in each["kinds"].items():
+            columns[words] = lambda m, kind=kind, best=each["best"]: _words(
+                m["cells"].get(kind), best[kind] == m["method"]
+            )
+        commits = ", ".join(each["commits"])
+        lines += [
+            "", f"## On {each['target']}", "", table(columns, each["methods"]), "",
+            f"{each['prompts']} prompt{'s' * (each['prompts'] > 1)} of a kind, up to {each['tokens']} tokens each, "
+            f"{each['dtype']}; {commits}. Measured on {each['machine']}. `{each['command']}`",
+        ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _words(cell: dict[str, Any] | None, best: bool = False) -> str:
+    if not cell or not cell["speedup"]:
+        return "–"
+    tau = shown(cell["tau"] and cell["tau"]["value"], ".2f")
+    said = span(cell["speedup"]) + (" ✓" if cell["speedup"]["verdict"] == FASTER else "")
+    return f"{f'**{said}**' if best else said} τ {tau}"

@@ -1,0 +1,158 @@
+"""The bundled prompts by kind of work: the generators' problems that training never saw, and some written by hand.
+
+`bench/work.jsonl` holds what `text` makes, so that a bench needs nothing of training; `workbench docs` writes it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from workbench.training.generators import TASKS, Instance, Story, is_held_out, make_story
+from workbench.training.generators.lexicon import CITIES, FOODS, JOBS, NAMES, TOYS
+from workbench.training.generators.records import make_record
+
+FILE = Path(__file__).resolve().parents[1] / "bench" / "work.jsonl"
+SEED, N = 18, 8
+"""Of the texts, and prompts of each kind."""
+CHAT = (
+    "What is a good way to learn the names of the stars?",
+    "My neighbour plays loud music at night. What should I say to her?",
+    "Plan a quiet Sunday for a family with two small children.",
+    "Why do leaves turn yellow in autumn?",
+    "I have onions, eggs and old bread. What can I cook?",
+    "Explain to a ten-year-old how a bicycle stays up.",
+    "Give me four ideas for a birthday present for my grandfather.",
+    "Is it better to study in the morning or in the evening?",
+)
+"""Messages of the project's own."""
+_TELLING = ("animal", "toy", "food", "place", "friend")
+"""Facts of a story that one of its sentences may be asked for by."""
+
+
+def text() -> str:
+    """All prompts as JSON lines, which `workbench.bench.prompts.load_prompts` reads."""
+    lines = []
+    for kind, makers in MAKERS.items():
+        rng = random.Random(f"{kind}/{SEED}")
+        for i in range(N):
+            prompt = makers[i % len(makers)](rng)
+            lines.append({"name": f"{kind}-{i + 1}", "group": kind, "chat": True, "prompt": prompt})
+    lines += [{"name": f"chat-{i + 1}", "group": "chat", "chat": True, "prompt": p} for i, p in enumerate(CHAT)]
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+
+
+def _task(name: str) -> Callable[[random.Random], str]:
+    """Prompts of a generator's task, of the side of the split that is not trained on."""
+    return lambda rng: _held_out(name, rng).prompt
+
+
+def _held_out(name: str, rng: random.Random) -> Instance:
+    return TASKS[name].draw(rng, held_out=True)
+
+
+def _story(rng: random.Random) -> Story:
+    return next(story for story in iter(lambda: make_story(rng), None) if is_held_out(story.key))
+
+
+def _sentences(rng: random.Random, n: int) -> str:
+    story = _story(rng)
+    start = rng.randrange(len(story.sentences) - n)
+    return " ".join(story.sentences[start : start + n])
+
+
+# -- what the generators have no task for ------------------------------------------------------------------------------
+
+
+def _again(rng: random.Random) -> str:
+    return f"Write the same again three times, word for word:\n{_sentences(rng, 2)}"
+
+
+def _change(rng: random.Random) -> str:
+    """A whole story in which a name is another one."""
+    story = _story(rng)
+    new = rng.choice([name for name in NAMES if name not in story.text])
+    return f"Replace {story.facts['hero']} with {new}:\n{story.text}"
+
+
+def _asked_of_two(rng: random.Random) -> str:
+    """A question that a sentence of one of two texts answers."""
+    one, other = (_story(rng) for _ in range(2))
+    words = [w for w in _words(other) if not re.search(rf"\b{w}\b", one.text)]
+    texts = [one.text, other.text] if rng.random() < 0.5 else [other.text, one.text]
+    if not words:
+        return _asked_of_two(rng)
+    question = f"What does the text say about {rng.choice(words)}? Answer with sentences of the text."
+    return "\n\n".join([*(t.replace("\n\n", " ") for t in texts), f"Question: {question}"])
+
+
+def _words(story: Story) -> Iterator[str]:
+    found = dict.fromkeys(story.facts[name] for name in _TELLING)
+    return (word for word in found if re.search(rf"\b{word}\b", story.text))
+
+
+def _asked_of_records(rng: random.Random) -> str:
+    records = list({r["name"]: r for r in itertools.islice(_records(rng), 5)}.values())
+    listed = "\n".join(map(json.dumps, records))
+    return f"{listed}\nQuestion: What is known of {rng.choice(records)['name']}? Answer with the whole record."
+
+
+def _records(rng: random.Random) -> Iterator[dict[str, str | int]]:
+    return (record for record in iter(lambda: make_record(rng), None) if is_held_out(json.dumps(record)))
+
+
+def _to_json(rng: random.Random) -> str:
+    return next(p for p in iter(lambda: _task("json")(rng), None) if not p.startswith("Write this JSON"))
+
+
+def _told(rng: random.Random) -> str:
+    """A record in sentences."""
+    name, job, city, food = (rng.choice(pool) for pool in (NAMES, JOBS, CITIES, FOODS))
+    said = f"{name} is {rng.randint(18, 80)} years old and works as a {job} in {city}. {name} likes {food} best."
+    return f"{said}\nWrite this as JSON with name, age, job, city and food."
+
+
+def _refactored(rng: random.Random) -> str:
+    """Two functions, one of which gets another name."""
+    code = _functions(rng)
+    old = re.findall(r"def (\w+)\(", code)[0]
+    return f"Rename {old} to {rng.choice(_NAMES_OF_CODE)}_{old} in this code and leave the rest:\n{code}"
+
+
+def _with_types(rng: random.Random) -> str:
+    return f"Add type hints to this Python code and leave the rest:\n{_functions(rng)}"
+
+
+def _functions(rng: random.Random) -> str:
+    one = _held_out("code", rng)
+    other = next(each for each in iter(lambda: _held_out("code", rng), None) if each.key != one.key)
+    return f"{one.answer}\n\n\n{other.answer}"
+
+
+_NAMES_OF_CODE = ("get", "find", "make", "new", "safe")
+
+
+def _in_words(rng: random.Random) -> str:
+    one, other = rng.sample(NAMES, 2)
+    what, b, c = rng.choice([toy for toy in TOYS if toy != "box"]), rng.randint(3, 15), rng.randint(2, 6)
+    return (
+        f"{one} has {b + c * rng.randint(3, 9)} {what}s and gives {b} of them to {other}. Then {one} packs the rest "
+        f"into {c} boxes. How many {what}s does {one} have left, and how many go into each box? Show the steps."
+    )
+
+
+MAKERS: dict[str, tuple[Callable[[random.Random], str], ...]] = {
+    "copy-edit": (_change, _task("replace"), _task("copy"), _change),
+    "summary": (_task("summary"), _task("summary"), _task("quote")),
+    "retrieval": (_asked_of_two, _asked_of_records),
+    "refactoring": (_refactored, _with_types),
+    "json": (_told, _to_json, _task("extract")),
+    "stories": (_task("story"),),
+    "maths": (_in_words, _task("addition"), _task("multiplication"), _task("subtraction")),
+    "repeat": (_again, _again, _task("repeat")),
+}
+"""Prompts by kind, but for `CHAT`; the makers of a kind take turns."""

@@ -1,0 +1,295 @@
+/** Which for me: prompts of one's own are measured, and the methods ranked; below it, what was measured of every method
+ *  that needs no training on each kind of work. */
+
+import { h } from "../shared/kit.js";
+import * as jobs from "../shared/jobs.js";
+import * as kit from "../shared/kit.js";
+import * as pagehead from "../shared/pagehead.js";
+import * as roles from "../shared/roles.js";
+import * as worktable from "./worktable.js";
+
+const MOST_BYTES = 1_000_000, SILENCE_MS = 8000;
+const NO_TEXT = "Give a file of text: a prompt a line, or JSON lines with `prompt`.";
+
+/** A ratio in words. Pure. @param {number|null} v */
+export const times = (v) => (v === null ? "–" : `${v.toFixed(2)}×`);
+
+/** A speed-up in words, with its interval where there is one. Pure.
+ *  @param {{value: number, low: number|null, high: number|null, n: number}} s */
+export function figure(s) {
+  if (s.low === null) return `${times(s.value)}, ${s.n === 1 ? "one run" : `${s.n} runs`}: no interval yet`;
+  return `${times(s.value)} (${s.low.toFixed(2)}–${times(s.high)})`;
+}
+
+/** Where bars, whiskers and the line of plain decoding stand, in percent of the width. Pure: an interval that is far
+ *  wider than all values is cut, so that bars stay readable.
+ *  @param {{speedup: {value: number, low: number|null, high: number|null}}[]} ranking
+ *  @returns {{one: number, bars: {to: number, from: number|null, until: number|null, cut: boolean}[]}} */
+export function layout(ranking) {
+  const longest = Math.max(1, ...ranking.map((c) => c.speedup.value)),
+    most = Math.min(2 * longest, Math.max(1.05, longest, ...ranking.map((c) => c.speedup.high ?? 0)));
+  const at = (v) => Math.min(100, (100 * v) / most);
+  return {
+    one: at(1),
+    bars: ranking.map(({ speedup: s }) => ({
+      to: at(s.value),
+      from: s.low === null ? null : at(s.low),
+      until: s.high === null ? null : at(s.high),
+      cut: s.high !== null && s.high > most,
+    })),
+  };
+}
+
+/** How far a measurement is, in words. Pure. @param {any} advice */
+export function progress({ spent, seconds, done, text, waiting, last }) {
+  const runs = done === 1 ? "one run" : `${done} runs`;
+  if (last) return text === "done" ? `Measured: ${runs} in ${spent.toFixed(0)} s.` : `Stopped after ${runs}.`;
+  return `${spent.toFixed(0)} of ${seconds} s, ${runs} · ${waiting || text}`;
+}
+
+/** The text of a file, or why it is none. @param {{size: number, arrayBuffer: () => Promise<ArrayBuffer>}} file
+ *  @returns {Promise<{text?: string, error?: {message: string, remedy: string}}>} */
+export async function textOf(file) {
+  if (file.size > MOST_BYTES)
+    return { error: { message: "The file is larger than 1 MB.", remedy: "Choose some of its prompts." } };
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+    if (!text.includes("\0")) return { text };
+  } catch {
+    // said below
+  }
+  return { error: { message: "This file is not text.", remedy: NO_TEXT } };
+}
+
+/** Put the button and the section into the page. @param {any} page  @param {HTMLElement} body
+ *  @param {HTMLElement} contents */
+export async function add(page, body, contents) {
+  const { host, main } = page;
+  const open = h("button", { type: "button", className: "wb-button is-main wb-whichbutton" }, "Which for me?");
+  main.querySelector(".wb-pagetitle").append(open);
+  const section = h("section", { className: "wb-card wb-which", id: "which", hidden: true });
+  body.prepend(section);
+  const link = h("a", { href: pagehead.place("which") }, "Which for me?");
+  contents.prepend(link);
+  const view = { page, host, section, open, channel: null, job: null, advice: null, heard: 0, made: false, written: "", silent: false };
+  const show = () => opened(view);
+  open.addEventListener("click", show);
+  link.addEventListener("click", show);
+  kit.set(open, { "aria-expanded": "false", "aria-controls": "which" });
+  host.listen?.((message) => hear(view, message));
+  if (location.hash === "#which") await show();
+}
+
+async function opened(view) {
+  const { section, open, page } = view;
+  section.hidden = false;
+  open.setAttribute("aria-expanded", "true");
+  if (!view.made) {
+    view.made = true;
+    const asking = await pagehead.ask(section, page, "asking");
+    if (!asking) return void (view.made = false);
+    build(view, asking);
+    const boards = await page.boards;
+    if (boards) section.append(worktable.build(boards.work));
+  }
+  section.scrollIntoView({ block: "start" });
+  view.target?.focus({ preventScroll: true });
+}
+
+function build(view, { targets, numbers, offered, keeps, last }) {
+  const { section } = view;
+  const target = h("select", { id: "wb-which-target" }, ...targets.map((t) => option(t)));
+  const source = (value, words, checked) =>
+    h("label", {}, h("input", { type: "radio", name: "wb-which-source", value, checked }), ` ${words}`);
+  const text = h("textarea", { id: "wb-which-text", rows: 5, spellcheck: false });
+  kit.set(text, { "aria-label": "Prompts, one a line", placeholder: "A prompt a line" });
+  const file = h("input", { type: "file", className: "wb-unseen", id: "wb-which-file", accept: ".txt,.jsonl,.json,.md,text/*" });
+  kit.set(file, { "aria-label": "File of prompts" });
+  const seconds = h("input", { type: "number", id: "wb-which-seconds", value: numbers.seconds.default, min: numbers.seconds.ge, max: numbers.seconds.le, step: 5 });
+  const go = h("button", { type: "submit", className: "wb-button is-main" }, "Measure");
+  const stop = h("button", { type: "button", className: "wb-button", hidden: true }, "Stop");
+  const bar = h("progress", { max: 1, value: 0, hidden: true });
+  bar.setAttribute("aria-label", "Time of measuring");
+  const said = h("p", { className: "wb-whichsaid" });
+  said.setAttribute("role", "status");
+  const runs = source("last", `my last ${last} kept runs of this target`, false);
+  runs.hidden = !keeps;
+  const choose = h("label", { className: "wb-button", htmlFor: "wb-which-file" }, "from a file …");
+  const form = h(
+    "form",
+    { className: "wb-whichform", noValidate: true },
+    h("div", {}, h("label", { htmlFor: "wb-which-target" }, "Target"), target),
+    h("div", {}, h("label", { htmlFor: "wb-which-seconds" }, "Seconds of measuring"), seconds),
+    h(
+      "fieldset",
+      {},
+      h("legend", {}, "Prompts"),
+      h("div", { className: "wb-whichsource" }, source("text", "written here, one a line", true), runs, choose, file),
+      text,
+    ),
+    h("div", { className: "wb-actions" }, go, stop),
+  );
+  const alerts = h("div", { className: "wb-alerts" }), found = h("div", { className: "wb-whichfound", hidden: true });
+  Object.assign(view, { target, text, seconds, go, stop, bar, said, alerts, found, form, last });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    start(view);
+  });
+  stop.addEventListener("click", () => halt(view));
+  text.addEventListener("input", () => pick(form, "text"));
+  file.addEventListener("change", async () => {
+    const [given] = file.files;
+    file.value = "";
+    if (!given) return;
+    const read = await textOf(given);
+    complain(view, read.error);
+    if (read.text === undefined) return;
+    text.value = read.text;
+    pick(form, "text");
+  });
+  section.append(
+    h("h2", {}, "Which for me?"),
+    h(
+      "p",
+      { className: "wb-about" },
+      "All exact methods that run on a target take turns on your prompts, greedily, beside plain decoding, until the time is up; those that are surely slower than the best leave early. It measures in the background: a run that somebody starts goes first, and the time of waiting is not counted.",
+    ),
+    form,
+    alerts,
+    bar,
+    said,
+    found,
+  );
+  if (!offered) {
+    go.disabled = true;
+    complain(view, { message: "Nothing can be measured in the background here.", remedy: "Where the models are: workbench recommend." });
+  }
+  setInterval(() => watch(view), 1000);
+}
+
+function option(t) {
+  const off = t.available === false, words = off ? `${t.title}: ${t.reason || t.detail}` : t.title;
+  return h("option", { value: t.name, disabled: off }, words);
+}
+
+function pick(form, value) {
+  form.querySelector(`input[value="${value}"]`).checked = true;
+}
+
+function complain(view, error) {
+  view.alerts.replaceChildren();
+  if (error) pagehead.problem(view.alerts, error);
+}
+
+function start(view) {
+  const { host, form, text, seconds, target, last } = view, own = form.querySelector("input[type=radio]:checked").value === "text";
+  complain(view, null);
+  if (own && !text.value.trim()) {
+    complain(view, { message: "There is no prompt.", remedy: "Write one a line, or choose a file." });
+    return text.focus();
+  }
+  const channel = jobs.channel("which");
+  Object.assign(view, { channel, job: null, advice: null, heard: performance.now(), written: own ? text.value : "" });
+  measuring(view, true);
+  kit.write(view.said, "Begins …");
+  const prompts = own ? { text: text.value } : { last };
+  host.decode({ channel, target: target.value, seconds: Number(seconds.value), ...prompts });
+}
+
+function halt(view) {
+  if (view.job) view.host.call("stop", { job: view.job }).catch(() => null);
+  kit.write(view.said, "Stops …");
+  if (!view.job || view.silent) {
+    give(view);
+    kit.write(view.said, "Given up: the app did not answer. What was measured stays below.");
+  }
+}
+
+function give(view) {
+  view.channel = null;
+  measuring(view, false);
+}
+
+function measuring(view, on) {
+  view.go.disabled = on;
+  view.stop.hidden = view.bar.hidden = !on;
+  if (on) view.bar.removeAttribute("value");
+}
+
+function watch(view) {
+  const quiet = view.channel ? performance.now() - view.heard : 0;
+  view.silent = quiet > SILENCE_MS;
+  const seconds = Math.round(quiet / 1000);
+  if (view.silent) kit.write(view.said, `No answer for ${seconds} s: is the app still running? Stop gives up.`);
+}
+
+function hear(view, message) {
+  if (!view.channel || message.channel !== view.channel) return;
+  view.heard = performance.now();
+  view.job = message.job ?? view.job;
+  if (message.error) {
+    give(view);
+    kit.write(view.said, "");
+    return complain(view, message.error);
+  }
+  const { advice } = message;
+  if (!advice) return;
+  view.advice = advice;
+  kit.write(view.said, progress(advice));
+  view.bar.max = advice.seconds;
+  view.bar.value = Math.min(advice.spent, advice.seconds);
+  if (advice.found) draw(view, advice);
+  if (advice.last) {
+    give(view);
+    if (!advice.found) kit.write(view.said, `${progress(advice)} Nothing is known yet.`);
+  }
+}
+
+function draw(view, { found: made, last }) {
+  const { found, host } = view, placed = layout(made.ranking);
+  found.hidden = false;
+  found.dataset.state = last ? "done" : "running";
+  const rows = made.ranking.map((choice, i) => row(choice, placed.bars[i], placed.one, made));
+  const failed = Object.entries(made.failed).map(([name, why]) => h("small", {}, `${name} could not run: ${why}`));
+  const list = h("ol", { className: "wb-ranking" }, ...rows);
+  kit.set(list, { "aria-label": "Methods by their speed-up over plain decoding" });
+  found.replaceChildren(
+    h("p", { className: "wb-whichanswer" }, last ? made.answer : `So far: ${made.answer}`),
+    list,
+    h("small", {}, "Speed-up over plain decoding of the same prompts with its 95 % interval; the dashed line is plain decoding."),
+    ...failed,
+    ...(last ? [h("p", {}, h("code", {}, made.command))] : []),
+    ...(last ? [h("div", { className: "wb-actions" }, live(host, made, view.written), pagehead.copyButton(made.command, "copy command"))] : []),
+  );
+}
+
+function live(host, made, written) {
+  const best = made.ranking.find((choice) => choice.method === made.best), first = written.split("\n").find((line) => line.trim());
+  const state = { target: made.target, method: made.best ?? "autoregressive", ...(best?.params ?? {}) };
+  const prompt = first && !first.trim().startsWith("{") ? roles.join(first.trim(), true) : undefined;
+  const href = pagehead.liveLink(host.base, { ...state, prompt });
+  return h("a", { className: "wb-button is-main", href }, `Open ${best?.title ?? "plain decoding"} in Live`);
+}
+
+function row(choice, bar, one, made) {
+  const drawn = h("div", { className: "wb-rankbar" }, h("i", { className: "wb-rankvalue" }), h("i", { className: "wb-rankone" }));
+  drawn.setAttribute("aria-hidden", "true");
+  /** @type {HTMLElement} */ (drawn.children[0]).style.width = `${bar.to}%`;
+  /** @type {HTMLElement} */ (drawn.children[1]).style.left = `${one}%`;
+  if (bar.from !== null && bar.until !== null) {
+    const whisker = h("i", { className: bar.cut ? "wb-rankspan is-cut" : "wb-rankspan" });
+    Object.assign(whisker.style, { left: `${bar.from}%`, width: `${Math.max(0, bar.until - bar.from)}%` });
+    drawn.append(whisker);
+  }
+  const left = choice.left ? ` · left after pass ${choice.left}` : "", tied = made.rivals.includes(choice.method) ? " · as fast, for all that is known" : "";
+  const made1 = h(
+    "li",
+    {},
+    h("span", {}, h("b", {}, choice.title), choice.method === made.best ? " ✓ fastest" : "", h("small", {}, `${tied}${left}`)),
+    drawn,
+    h("span", { className: "wb-rankfigure" }, figure(choice.speedup)),
+    h("small", {}, choice.why),
+  );
+  made1.dataset.method = choice.method;
+  return made1;
+}

@@ -1,0 +1,75 @@
+/** The table of kinds of work: methods that need no training, by kind, the fastest of each kind marked. */
+
+import { h } from "../shared/kit.js";
+import * as kit from "../shared/kit.js";
+
+/** A cell in words: speed-up, interval, τ; null where nothing was measured. Pure.
+ *  @param {{speedup: any, tau: any}|undefined} cell  @returns {{value: string, more: string}|null} */
+export function words(cell) {
+  if (!cell?.speedup) return null;
+  const { value, low, high, verdict } = cell.speedup, tau = cell.tau ? `τ\u00a0${cell.tau.value.toFixed(2)}` : "";
+  const interval = low === null ? "" : `${low.toFixed(2)}–${high.toFixed(2)}×`;
+  return { value: `${value.toFixed(2)}×${verdict === "faster" ? " ✓" : ""}`, more: [interval, tau].filter(Boolean).join(", ") };
+}
+
+/** What to take for a kind, in words. Pure. @param {any} target  @param {string} kind */
+export function advice(target, kind) {
+  const best = target.methods.find((m) => m.method === target.best[kind]);
+  return best ? best.title : "plain decoding: no method was faster";
+}
+
+/** All of it: a button for each target, and its table. @param {any[]} targets */
+export function build(targets) {
+  const section = h("div", { className: "wb-work", id: "work" });
+  section.append(h("h3", {}, "By kind of work, measured before"));
+  if (!targets.length) {
+    section.append(h("p", { className: "wb-empty" }, "Nothing is on the board yet. Measure it: workbench recommend --kinds --report"));
+    return section;
+  }
+  const about = h("p", { className: "wb-about" }), place = h("div", {});
+  const buttons = targets.map((each) => {
+    const made = h("button", { type: "button", className: "wb-button" }, each.target);
+    made.addEventListener("click", () => show(each));
+    return made;
+  });
+  const choice = h("div", { className: "wb-worktargets" }, ...buttons);
+  kit.set(choice, { role: "group", "aria-label": "Target" });
+  section.append(choice, about, place);
+  show(targets[0]);
+  return section;
+
+  function show(target) {
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", `${targets[i] === target}`));
+    kit.write(about, `Methods that draft with nothing but the target: speed-up over plain decoding of the same prompt, its 95 % interval, and τ, tokens per pass of the target. ${target.prompts} prompts of a kind, up to ${target.tokens} tokens each, ${target.dtype}. ★: the fastest of its kind; the first of many owes some of its lead to chance. ✓: the whole interval lies above 1. Measured on ${target.machine}.`);
+    // on a phone a table is thirty screens long: what to take stands above it
+    const open = matchMedia("(min-width: 701px)").matches, words = h("summary", {}, "All methods");
+    const all = h("details", { open }, words, table(target), h("p", {}, h("code", {}, target.command)));
+    place.replaceChildren(best(target), all);
+  }
+}
+
+function best(target) {
+  const rows = Object.entries(target.kinds).flatMap(([kind, title]) => [h("dt", {}, title), h("dd", {}, advice(target, kind))]);
+  return h("dl", { className: "wb-factlist wb-workbest" }, ...rows);
+}
+
+function table(target) {
+  const kinds = Object.entries(target.kinds), heads = ["method", "all kinds", ...kinds.map(([, title]) => title)];
+  const rows = target.methods.map((method) => {
+    const isBest = (kind) => target.best[kind] === method.method;
+    const cells = [drawn(method.all, false), ...kinds.map(([kind]) => drawn(method.cells[kind], isBest(kind)))];
+    const made = h("tr", {}, h("th", { scope: "row" }, method.title), ...cells);
+    [...made.children].forEach((cell, i) => (cell.dataset.head = heads[i])); // a phone shows them one below the other
+    return made;
+  });
+  const head = h("tr", {}, ...heads.map((title) => h("th", { scope: "col" }, title)));
+  const scroll = h("div", { className: "wb-scroll", tabIndex: 0 }, h("table", { className: "wb-board wb-worktable" }, h("thead", {}, head), h("tbody", {}, ...rows)));
+  kit.set(scroll, { role: "region", "aria-label": `Speed-ups by kind of work on ${target.target}` });
+  return scroll;
+}
+
+function drawn(cell, isBest) {
+  const said = words(cell);
+  if (!said) return h("td", {}, "–");
+  return h("td", { className: isBest ? "is-best" : "" }, isBest ? "★ " : "", said.value, h("small", {}, said.more));
+}
