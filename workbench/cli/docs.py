@@ -44,7 +44,7 @@ def docs(
     debug: Debug = False,
 ) -> None:
     """Bring up to date what is generated: README, boards, the catalogue, recipes, keys of claims (for developers)."""
-    from workbench.bench import board, claimsboard, verifier_suite  # import PyTorch
+    from workbench.bench import answers_suite, board, claimsboard, verifier_suite  # import PyTorch
     from workbench.cli import claims, train
     from workbench.methods import known
 
@@ -60,6 +60,8 @@ def docs(
     if (costs := boards / verifier_suite.BOARD).is_file():
         found = json.loads(costs.read_text(encoding="utf-8"))
         files[costs.with_suffix(".md")] = verifier_suite.page(found)
+    if (right := boards / answers_suite.BOARD).is_file():
+        files[right.with_suffix(".md")] = answers_suite.page(json.loads(right.read_text(encoding="utf-8")))
     if bench:
         reports = "\n".join(report.read_text(encoding="utf-8").strip() + "\n" for report in bench)
         files[boards / SPEED] = replace_part((boards / SPEED).read_text(encoding="utf-8"), "bench", reports)

@@ -148,7 +148,9 @@ class Claim:
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON, without the function."""
-        return {k: v for k, v in asdict(self).items() if k not in ("measure", "needs", "why", "why_on")} | {"name": self.name}
+        return {k: v for k, v in asdict(self).items() if k not in ("measure", "needs", "why", "why_on")} | {
+            "name": self.name
+        }
 
 
 @dataclass(frozen=True, slots=True)
