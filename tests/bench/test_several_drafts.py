@@ -69,7 +69,7 @@ def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
 
 
 def test_two_rules_are_asked_about_the_same_chains() -> None:
-    """Expected tokens by hand; the exact rule is as good as itself, and a block better, by less than draws would tell."""
+    """Expected tokens by hand; the exact rule is as good as itself, and a block better, by less than draws tell."""
     assert same_drafts.expected(Ruling(torch.tensor([0.5, 0.5]), torch.zeros(3, dtype=torch.long))) == 1.75
     lab = TextLab("draft-model", Scale(tokens=16, draws=1)).on("maths")
     alike, better = (lab.tau_of_same_drafts(rule, {"depth": 6}, 1.0) for rule in (Lossless(), Block()))
