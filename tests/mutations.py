@@ -870,6 +870,23 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="the stop is at another bound than it says",
     ),
     _m(
+        "optimal-two-puts-all-tokens-in-one-group",
+        "methods/verifiers/optimal_two.py",
+        "(octaves + (GROUPS - 3)).clamp_(0, GROUPS - 1)",
+        "(octaves * 0)",
+        "tests/methods/test_exact_verifiers.py::"
+        "test_weights_of_few_tokens_and_of_groups_come_near_the_bound_in_a_large_vocabulary",
+        why="the best rule for two drafts accepts less than K-SEQ in a large vocabulary",
+    ),
+    _m(
+        "optimal-two-compiled-puts-all-tokens-in-one-group",
+        "engine/compiled/pairs.py",
+        "of[x] = min(max(octaves, 0), groups - 1)",
+        "of[x] = 0",
+        "tests/methods/test_exact_verifiers.py::test_weights_that_are_found_by_a_compiled_function_are_as_good",
+        why="the best rule for two drafts accepts less than K-SEQ in a large vocabulary, and only on a CPU",
+    ),
+    _m(
         "oracle-is-one-token-late",
         "methods/policies/optimal_oracle.py",
         "wanted = state[step.level] if",

@@ -127,8 +127,23 @@ def test_targets_have_columns_of_their_own_and_the_board_says_why_a_row_does_not
         assert next(row for row in again if row["name"] == "prompt-lookup/main")["why"] == ""
 
 
+def test_a_figure_on_another_target_has_a_reason_of_its_own() -> None:
+    (claim,) = claims.of("prompt-lookup")
+    both = dataclasses.replace(claim, why=("today", "here"), why_on={"smollm2": ("2026", "there")})
+
+    def why(column: str, value: float, date: str) -> str:
+        return claimsboard.of(both, measured(value), column, {"date": date, "machine": {}})["why"]
+
+    assert (why(BUNDLED, 0.9, "today"), why("smollm2", 0.9, "2026")) == ("here", "there")
+    assert (why("smollm2", 0.9, "today"), why("smollm2", 2.5, "2026"), why("other", 0.9, "2026")) == ("", "", "")
+    assert claimsboard.of(claim, measured(0.9), "smollm2", {"date": claim.why[0]})["why"] == ""
+    assert not {"why", "why_on"} & set(both.to_wire())
+
+
 def test_every_reason_is_of_a_kind_and_of_a_figure() -> None:
-    reasons = [claim.why for claim in claims.claims() if any(claim.why)]
+    known = claims.claims()
+    assert {column for claim in known for column in claim.why_on} <= set(COLUMNS) - {BUNDLED}
+    reasons = [why for claim in known for why in (claim.why, *claim.why_on.values()) if any(why)]
     assert len(reasons) > 3
     assert all(date.endswith(" UTC") and why.startswith(KINDS) for date, why in reasons)
 

@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from workbench.bench import claims, several_drafts
+from workbench.bench import claims, same_drafts, several_drafts
 from workbench.bench.claims import Scale
 from workbench.bench.several_drafts import Laws, Way
 from workbench.bench.text_lab import TextLab
+from workbench.core.rejection import Ruling
 from workbench.core.tree import Sampling
 from workbench.methods import registry
+from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic
 from workbench.methods.verifiers.greedy_draft import GreedyDraft
 from workbench.methods.verifiers.independent import Independent
@@ -66,13 +68,24 @@ def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
     assert not torch.allclose(first.p, first.q, atol=1e-2)
 
 
+def test_two_rules_are_asked_about_the_same_chains() -> None:
+    """Expected tokens by hand; the exact rule is as good as itself, and a block better, by less than draws tell."""
+    assert same_drafts.expected(Ruling(torch.tensor([0.5, 0.5]), torch.zeros(3, dtype=torch.long))) == 1.75
+    lab = TextLab("draft-model", Scale(tokens=16, draws=1)).on("maths")
+    alike, better = (lab.tau_of_same_drafts(rule, {"depth": 6}, 1.0) for rule in (Lossless(), Block()))
+    assert (alike.value, alike.low, alike.n) == (1, 1, len(lab.prompts()))
+    assert 1 < better.value < 1.2
+    assert "1 draws a prompt, expected of the same drafts" in better.setting
+
+
 def test_a_parts_claim_is_its_methods_and_of_nobody_derived_from_it() -> None:
     (claim,) = claims.of("draft-tree-sampled", "k-seq")
     assert claim.command() == "workbench claims --method draft-tree-sampled --key k-seq"
     assert "drafter" in claim.needs
     (stop,) = claims.of("draft-model", "specdec++")
     assert stop.needs == ("drafter", "acceptance")
-    assert stop.lacking("smollm2") == "no acceptance heads for smollm2 yet"
+    assert stop.lacking("smollm2") == ""
+    assert stop.lacking("nobody") == "no draft model for nobody yet"
     method = registry.get("draft-tree-sampled")
     assert replace(method, name="mine").claims == ()
     assert [c.key for c in replace(method).claims] == [c.key for c in method.claims]

@@ -6,11 +6,21 @@ import pytest
 import torch
 
 from workbench.bench import verifier_suite
-from workbench.bench.verifier_suite import KINDS, SIBLINGS, cases, draft, page, run_suite, share, table, verifiers
+from workbench.bench.verifier_suite import (
+    KINDS,
+    SIBLINGS,
+    cases,
+    draft,
+    page,
+    run_suite,
+    share,
+    states_of,
+    table,
+    verifiers,
+)
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
 from workbench.engine.told import Verification
-from workbench.methods.verifiers.lossless import Lossless
 
 pytestmark = pytest.mark.unchecked
 V, NODES = 40, 16
@@ -33,9 +43,10 @@ def test_a_draft_is_of_its_kind_and_every_rule_for_it_judges_it(kind: Sampling) 
     if kind is Sampling.HEAD_AND_ONE:
         assert torch.equal(siblings[:, :-1], q[: len(siblings)].topk(SIBLINGS - 1).indices)
     p, u = laws(NODES + 1).flip(1), torch.full((NODES + 1,), 0.5, dtype=torch.float64)
-    for case in cases(verifiers())[0]:
+    warm, timed = SamplingParams(temperature=1.0), cases(verifiers())[0]
+    for case, state in states_of(timed, V, torch.device("cpu")).items():
         if case.kind is kind:
-            ruling = case.verifier.rule(Verification(tree, p.log(), p, SamplingParams(temperature=1.0), u))
+            ruling = case.verifier.rule(Verification(tree, p.log(), p, warm, u, state=state))
             assert ruling.accept.shape == (NODES,)
             assert ((ruling.accept >= 0) & (ruling.accept <= 1 + 1e-6)).all()
 
@@ -43,8 +54,8 @@ def test_a_draft_is_of_its_kind_and_every_rule_for_it_judges_it(kind: Sampling) 
 def test_every_verifier_of_the_registry_is_timed_or_named_as_left_out() -> None:
     timed, left_out = cases(verifiers())
     assert {case.verifier.name for case in timed} | set(left_out) == {v.name for v in verifiers()}
-    assert Lossless().name in {case.verifier.name for case in timed}
-    assert "nearest" in left_out, "it reads the target's embeddings"
+    assert {"lossless", "optimal-two", "nearest"} <= {case.verifier.name for case in timed}
+    assert "reflective" in left_out, "it asks the target"
 
 
 def test_shares_are_of_the_forward_and_what_is_dear_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,12 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.parts import Verifier
 from workbench.engine.told import Verification
 from workbench.methods.verifiers.lenient import Lenient
-from workbench.methods.verifiers.nearest import Nearest, nearest
+from workbench.methods.verifiers.nearest import Nearest, Neighbours
 
 V = 4
 G_P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 WARM = SamplingParams(temperature=1.0)
+NOBODY = Neighbours(torch.zeros(V, 1))
 NEAR = torch.tensor([[1, 2, 3], [0, 2, 3], [3, 1, 0], [2, 1, 0]])
 
 
@@ -105,7 +106,7 @@ def test_lenience_bounds_every_token_and_says_what_it_pays(
 @pytest.fixture
 def by_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neighbours as in the card, instead of by embeddings."""
-    monkeypatch.setattr("workbench.methods.verifiers.nearest.nearest", lambda unit, tokens, k: NEAR[tokens][:, :k])
+    monkeypatch.setattr(Neighbours, "of", lambda self, tokens, k: NEAR[tokens][:, :k])
 
 
 @pytest.mark.usefixtures("by_table")
@@ -116,7 +117,7 @@ def by_table(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_neighbours_lend_what_the_card_says(k: int, mass: float, lifted: list[float]) -> None:
     """The card's neighbours: 0: 1, 2, 3; 1: 0, 2, 3; 2: 3, 1, 0; 3: 2, 1, 0."""
     for x in range(V):
-        ruling = judged(Nearest(k, mass), DraftTree.chain([x]), G_P.expand(2, V))
+        ruling = judged(Nearest(k, mass), DraftTree.chain([x]), G_P.expand(2, V), NOBODY)
         assert float(ruling.accept[0]) == pytest.approx(lifted[x], abs=1e-9)
         assert ruling.paid is not None
         assert float(ruling.paid[0]) == pytest.approx(lifted[x] - float(G_P[x]), abs=1e-9)
@@ -128,22 +129,33 @@ def test_what_neighbours_cost_is_never_more_than_what_is_said(seed: int, monkeyp
     """On the average over the draws; for a chosen draft it is the total variation itself."""
     p, q = laws(seed, 2)
     verifier = Nearest(2, 0.3)
-    out, paid = written(verifier, p, q, None, monkeypatch)
+    out, paid = written(verifier, p, q, NOBODY, monkeypatch)
     assert tv(out, p) <= paid + 1e-12
     for x in range(V):
         tree = DraftTree.chain([x])
-        ruling = judged(verifier, tree, p.expand(2, V))
-        point = (1 - ruling.accept[0]) * left_behind(verifier, tree, p.expand(2, V), None, monkeypatch)
+        ruling = judged(verifier, tree, p.expand(2, V), NOBODY)
+        point = (1 - ruling.accept[0]) * left_behind(verifier, tree, p.expand(2, V), NOBODY, monkeypatch)
         point[x] += ruling.accept[0]
         assert ruling.paid is not None
         assert tv(point, p) == pytest.approx(float(ruling.paid[0]), abs=1e-12)
 
 
-def test_neighbours_are_by_the_angle_between_embeddings() -> None:
-    embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [-1.0, 0.0]])
-    unit = torch.nn.functional.normalize(embeddings, dim=1)
-    assert nearest(unit, torch.tensor([0, 3]), 9).tolist() == [[1, 2, 3], [2, 1, 0]]
-    assert nearest(unit, torch.tensor([2]), 0).shape == (1, 0)
+def test_neighbours_are_by_the_angle_between_embeddings_and_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of embeddings that are wide and many, too: the float32 copies of a few rows at a time are put together."""
+    near = Neighbours(torch.tensor([[1.0, 0.0], [1.8, 0.2], [0.0, 0.5], [-3.0, 0.0]]))
+    assert near.of(torch.tensor([0, 3, 0]), 9).tolist() == [[1, 2, 3], [2, 1, 0], [1, 2, 3]]
+    assert near.of(torch.tensor([2]), 0).shape == (1, 0)
+    really, asked = Neighbours._look, list[list[int]]()
+    monkeypatch.setattr(
+        Neighbours, "_look", lambda self, tokens, k: (asked.append(tokens.tolist()), really(self, tokens, k))[1]
+    )
+    assert near.of(torch.tensor([3, 1, 2, 1]), 1).tolist() == [[2], [0], [1], [0]]
+    assert asked == [[1]]
+    monkeypatch.setattr("workbench.methods.verifiers.nearest.ROWS", 7)
+    weight = torch.randn(50, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(torch.bfloat16)
+    cosine = torch.nn.functional.cosine_similarity(weight.double()[:, None], weight.double()[None], dim=2)
+    wanted = cosine.fill_diagonal_(-1).topk(5).indices
+    assert torch.equal(Neighbours(weight).of(torch.arange(50), 5), wanted)
 
 
 def trees(seed: int) -> list[DraftTree]:
@@ -171,9 +183,9 @@ EXACT: list[Callable[[], Verifier]] = [lambda: Lenient(1.0), lambda: Nearest(0, 
 @pytest.mark.parametrize(("seed", "exact"), list(itertools.product(range(2), range(len(EXACT)))))
 def test_at_the_end_of_its_range_a_knob_keeps_the_targets_law(seed: int, exact: int) -> None:
     """However siblings were chosen, the tests are those of recursive rejection, and nothing is paid."""
-    p, unit = laws(seed + 9, 4), torch.nn.functional.normalize(laws(3, V), dim=1)
+    p, near = laws(seed + 9, 4), Neighbours(laws(3, V))
     for tree in trees(seed):
-        ruling = judged(EXACT[exact](), tree, p, unit)
+        ruling = judged(EXACT[exact](), tree, p, near)
         wanted = recursive_rejection(tree, p, torch.zeros(4, dtype=torch.float64))
         assert torch.allclose(ruling.accept, wanted.accept, atol=1e-12)
         assert torch.equal(ruling.stop, wanted.stop)

@@ -37,7 +37,7 @@ from workbench.methods.verifiers.exact import Exact
 from workbench.methods.verifiers.judge import Judge, JudgeHead
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.nearest import Nearest
+from workbench.methods.verifiers.nearest import Nearest, Neighbours
 from workbench.methods.verifiers.reflective import Reflective, second_reading
 
 pytestmark = pytest.mark.unchecked
@@ -348,7 +348,7 @@ def state_of(verifier: Verifier, size: int) -> Any:
         net.load_state_dict({"weight": 4.0 * (torch.arange(size) > 0) - 2, "bias": torch.tensor(0.0)})
         return net.settle()
     angle = torch.arange(size) * (math.tau / size) ** 0.9
-    return torch.stack([angle.cos(), angle.sin()], 1) if isinstance(verifier, Nearest) else None
+    return Neighbours(torch.stack([angle.cos(), angle.sin()], 1)) if isinstance(verifier, Nearest) else None
 
 
 def probed_of(verifier: Verifier, tree: DraftTree, p: Tensor) -> Probed | None:

@@ -207,7 +207,8 @@ def test_weights_that_are_found_by_a_compiled_function_are_as_good(
     assert asked == ["pairs"]
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     again, plain_w, plainly = weights(p, q, without, 64, 40)
-    assert at.tolist() == again.tolist()
+    assert at[:4].tolist() == again[:4].tolist()
+    assert torch.equal(*(torch.maximum(p, q)[4, some[4]] for some in (at, again)))  # of those without a chance any are
     torch.testing.assert_close(torch.minimum(p, r).sum(1), torch.minimum(p, plainly).sum(1), atol=1e-4, rtol=0)
     assert float(log_w[4, -1]) == float(plain_w[4, -1]) == 0
     for law in (r, plainly):

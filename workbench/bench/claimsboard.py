@@ -34,7 +34,7 @@ def of(
     """
     lacking = claim.lacking(column)
     verdict = judge(claim, measured, lacking)
-    facts, (date, why) = (saved or {}).get("machine"), claim.why if column == BUNDLED else ("", "")
+    facts, (date, why) = (saved or {}).get("machine"), claim.reason(column)
     return {
         "column": column,
         "target": claim.target(column),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from workbench.bench import several_drafts
+from workbench.bench import same_drafts, several_drafts
 from workbench.bench.answerable import answered
 from workbench.bench.claims import Measured, Scale, of_speedup
 from workbench.bench.contenders import EngineContender
@@ -23,6 +23,7 @@ from workbench.bench.several_drafts import Way
 from workbench.bench.statistics import Rates, geometric_mean, mean, rates, ratio_of_sums, typical
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Request, load_models
+from workbench.engine.parts import Verifier
 from workbench.methods import registry
 from workbench.trace import metrics, theory
 from workbench.trace.events import Round
@@ -144,6 +145,20 @@ class TextLab:
         ratios = [(metrics.tau(a) or 1) / (metrics.tau(b) or 1) for a, b in zip(*both, strict=True)]
         drawn = f"temperature {temperature}, {self.scale.draws} draws a prompt" if temperature else "greedy"
         return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}; geometric mean")
+
+    def tau_of_same_drafts(self, mine: Verifier, params: Mapping[str, Any], temperature: float) -> Measured:
+        """τ that a verifier expects of the method's chains / τ of one token after the other, on the same drafts.
+
+        Args:
+            mine: the verifier.
+            params: of the method.
+            temperature: of texts and laws.
+        """
+        both = same_drafts.expected_tau(
+            self.models, self.prompts(), self.scale.draws, self.scale.tokens, mine, params, temperature
+        )
+        drawn = f"temperature {temperature}, {self.scale.draws} draws a prompt, expected of the same drafts"
+        return Measured.of(geometric_mean([a / b for a, b in both]), f"{self.setting}, {drawn}; geometric mean")
 
     def right_over(self, mine: Mapping[str, Any], theirs: Mapping[str, Any], temperature: float = 0.0) -> Measured:
         """Answers that are right / the same with other parameters, on prompts whose answers can be checked.

@@ -1,6 +1,7 @@
 """What judging costs: each verifier's rule on drafts of 64 nodes, by vocabulary, beside a forward of SmolLM2.
 
-Laws are random and drafts are drawn from them, so that no model is needed. Timed is `Verifier.rule` and the one copy of
+Laws are random and drafts are drawn from them, so that no model is needed; what a rule looks up of one beforehand, the
+embeddings of its tokens, is random, too. Timed is `Verifier.rule` and the one copy of
 its decision to the host: the law itself is the same for all, and has a row of its own.
 """
 
@@ -10,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -27,6 +29,8 @@ from workbench.engine.told import Verification
 VOCABULARIES = (512, 4096, 49152, 151936)
 """Of the bundled models (rounded up), of a small tokenizer, of SmolLM2, of Qwen."""
 NODES, SIBLINGS = 64, 4
+WIDTH = 576
+"""Of the embeddings, as SmolLM2 has it."""
 WANTED = 0.05
 """Share of a forward that judging may take."""
 BOARD = "verifiers.json"
@@ -53,7 +57,7 @@ def cases(verifiers: Sequence[Verifier]) -> tuple[list[Case], list[str]]:
     """What can be timed without a model, each rule on drafts that it is offered for; and the names of the others."""
     found, left_out = [], []
     for verifier in verifiers:
-        if verifier.needs or type(verifier).prime is not Verifier.prime:
+        if verifier.needs:
             left_out.append(verifier.name)
             continue
         made_for = getattr(verifier, "made_for", None) or {Sampling.CHAIN, Sampling.FIXED_NUMBER}
@@ -67,6 +71,16 @@ def verifiers() -> list[Verifier]:
 
     found = {v.name: v for method in registry.methods() for v in method.verifiers}
     return [type(v)() for v in found.values()]
+
+
+def states_of(timed: Sequence[Case], vocabulary: int, device: torch.device) -> dict[Case, Any]:
+    """What verifiers keep of a row, of a target of which they ask no more than where it is and what it embeds."""
+    weight = torch.randn(vocabulary, WIDTH, generator=torch.Generator().manual_seed(vocabulary), dtype=torch.bfloat16)
+    embed = torch.nn.Embedding.from_pretrained(weight.to(device))
+    target = SimpleNamespace(device=device, vocab_size=vocabulary, embed=embed)
+    row: Any = None
+    models: Any = SimpleNamespace(target=target, shared=dict[Any, Any]())
+    return {case: case.verifier.prime(row, models) for case in timed}
 
 
 def draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, siblings: int = SIBLINGS) -> DraftTree:
@@ -103,10 +117,11 @@ def measure(
     u = torch.from_numpy(Draw(vocabulary).uniform(0, Purpose.STOP, nodes + 1)).to(device)
     p, q = law(logits, WARM), law(ahead, WARM)
     trees = {kind: draft(kind, q, nodes) for kind in {case.kind for case in timed}}
+    states = states_of(timed, vocabulary, device)
     taken: dict[Any, list[float]] = {case: [] for case in (*timed, None)}
 
     def judge(case: Case) -> None:
-        ruling = case.verifier.rule(Verification(trees[case.kind], logits, p, WARM, u))
+        ruling = case.verifier.rule(Verification(trees[case.kind], logits, p, WARM, u, state=states[case]))
         torch.cat([ruling.accept.double(), ruling.stop.double()]).cpu()  # the round's one synchronisation
 
     with torch.inference_mode():
@@ -221,5 +236,5 @@ def page(report: dict[str, Any]) -> str:
         )
     if report["left_out"]:
         names = ", ".join(f"`{name}`" for name in report["left_out"])
-        lines.append(f"Not measured, because they read a model or hold a state: {names}.")
+        lines.append(f"Not measured, because they read what a model thinks of the draft: {names}.")
     return "\n".join([*lines, "", table(report), ""])

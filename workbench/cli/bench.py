@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli import checks, hostcosts, verifiercosts
+from workbench.cli import checks, hostcosts, rightanswers, verifiercosts
 from workbench.cli.loading import load
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
@@ -49,6 +49,8 @@ VISION = "vision"
 """A suite of pictures: acceptance of the vision drafters, on a board of its own."""
 GPU = "gpu"
 """A suite of targets: of the sizes that people serve, made on the GPU itself, beside transformers' own generate."""
+ANSWERS = "answers"
+"""Problems with answers: of methods if any are named, else of rules that do not keep the target's law."""
 VERIFIERS = "verifiers"
 """A suite of rules: what judging a draft of 64 nodes costs, by vocabulary."""
 HOST = "host"
@@ -163,6 +165,11 @@ def bench(
     asked_sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     checks.sampling(asked_sampling)
     pair = check_models(target, drafter, device, dtype, drafter_dtype)
+    if suite == ANSWERS and not method and prompts is None:
+        scale = {"per_group": per_group, "temperature": temperature, "tokens": max_new_tokens, "seed": seed}
+        return rightanswers.measure(
+            lambda: load(target, drafter, device, dtype, drafter_dtype), scale, out or [], as_json
+        )
     values = _settle(method, parse_settings(settings))
     for name in method or ():
         checks.method(name, values[name], pair)

@@ -44,7 +44,14 @@ def docs(
     debug: Debug = False,
 ) -> None:
     """Bring up to date what is generated: README, boards, catalogue, recipes, keys, prompts (for developers)."""
-    from workbench.bench import board, claimsboard, hostcosts, verifier_suite, workboard  # import PyTorch
+    from workbench.bench import (
+        answers_suite,
+        board,
+        claimsboard,
+        hostcosts,
+        verifier_suite,
+        workboard,
+    )  # import PyTorch
     from workbench.cli import claims, train
     from workbench.methods import known
     from workbench.training import work
@@ -65,6 +72,8 @@ def docs(
     if (hosts := boards / hostcosts.BOARD).is_file():
         found = json.loads(hosts.read_text(encoding="utf-8"))
         files |= {hosts.with_suffix(".md"): hostcosts.page(found), hosts.with_suffix(".svg"): hostcosts.plot(found)}
+    if (right := boards / answers_suite.BOARD).is_file():
+        files[right.with_suffix(".md")] = answers_suite.page(json.loads(right.read_text(encoding="utf-8")))
     if bench:
         reports = "\n".join(report.read_text(encoding="utf-8").strip() + "\n" for report in bench)
         files[boards / SPEED] = replace_part((boards / SPEED).read_text(encoding="utf-8"), "bench", reports)

@@ -14,7 +14,7 @@ from workbench.core.places import Fans
 
 
 def following(
-    fans: Fans, p: Float[Tensor, "R V"]
+    fans: Fans, p: Float[Tensor, "R V"], spent: bool = False
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R V"]]:
     """What "draw and follow the draw" makes of some places, in two passes over the law, however many siblings.
 
@@ -24,6 +24,7 @@ def following(
     Args:
         fans: the places; of siblings with one token the eldest has all of the draw.
         p: the law drawn from there.
+        spent: whether nobody wants it afterwards, so that it is written to.
 
     Returns:
         Each child's chance, given that none of its elder siblings was drawn; what the law gives to all but those (1 for
@@ -34,7 +35,7 @@ def following(
     twice = (token.unsqueeze(2) == token.unsqueeze(1)).tril(-1).any(2)  # a token offered again has nothing left
     p_x = p.gather(1, token)
     chance = p_x.masked_fill(none | twice, 0.0)
-    left = p.scatter(1, token, 0.0)
+    left = p.scatter_(1, token, 0.0) if spent else p.scatter(1, token, 0.0)
     left.scatter_(1, first, torch.where(none[:, :1], p_x[:, :1], 0.0))
     others = left.sum(1, keepdim=True)
     # Where the children have all of p none of them is ever rejected, but `pick` takes no weights of sum 0.

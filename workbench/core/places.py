@@ -66,11 +66,10 @@ class Fans:
 
         Args:
             kept: probability that a rule's tests end with this child; 0 where there is none.
-            left: the law of the token if they end with none.
+            left: the law of the token if they end with none; made for this, and written to.
         """
-        left = by_row(self.there[:, 0], left, self.p)
-        law = left * (1 - kept.sum(1, keepdim=True)).clamp_min(0)
-        return law.scatter_add_(1, self.token, kept)
+        law = by_row(self.there[:, 0], left, self.p)
+        return law.mul_((1 - kept.sum(1, keepdim=True)).clamp_min(0)).scatter_add_(1, self.token, kept)
 
 
 def fans_of(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"]) -> Iterator[Fans]:

@@ -75,30 +75,44 @@ def relaxed_rejection(
 
 
 def _tested(tree: DraftTree, fans: Fans, lift: Lift) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Sibling after sibling at some places: the figures of `Relaxed`, and what is left at the end."""
+    """Sibling after sibling at some places: the figures of `Relaxed`, and weights of what is left at the end.
+
+    What is dear is each pass over a law. So min(q, lifted), the part that is kept, is never made: it is lifted − rest.
+    """
     left, tiny = fans.p, torch.finfo(fans.p.dtype).tiny
-    free = torch.ones_like(left) if tree.fanout > 1 else None
-    reach, out = torch.ones_like(left[:, :1]), left
+    free = torch.ones_like(left) if tree.fanout > 1 and tree.sampling.value not in _ANEW else None
+    reach, excess = torch.ones_like(left[:, :1]), left  # excess: the law that comes out, less p
     found: list[tuple[Tensor, ...]] = []
     for k in range(tree.fanout):
-        has, node, x = fans.there[:, k], fans.child[:, k], fans.token[:, k : k + 1]
+        has, node, x = fans.there[:, k : k + 1], fans.child[:, k], fans.token[:, k : k + 1]
         whole = q = _law_of(tree, fans, node, x)
         if free is not None and k:
             q = by_row(_without(tree, node), normalised(whole * free, whole), whole)
         asked = lift(left, node, x)
         ratio = (asked.gather(1, x) / q.gather(1, x).clamp_min(tiny)).clamp(max=1)
         found.append((ratio, *(law.gather(1, x) for law in (left, whole, q, asked))))
-        kept = torch.minimum(q, asked)
-        chance = torch.where(has.unsqueeze(1), kept.sum(1, keepdim=True), 0.0)
+        rest = (asked - q).clamp_(min=0)
+        over = rest.sum(1, keepdim=True)
+        goes_on = has & (over > 0)
+        after = reach * torch.where(has, 1 - asked.sum(1, keepdim=True) + over, 1.0).clamp(0, 1)
         if k:
-            out.addcmul_(kept, reach * has.unsqueeze(1))
+            excess.addcmul_(asked, reach * has)
         else:
-            out = by_row(has, kept, torch.zeros_like(kept[:1]).expand_as(kept))
-        reach = reach * (1 - chance).clamp_min(0)
-        left = by_row(has, normalised((asked - q).clamp_(min=0), left), left)
+            excess = torch.zeros_like(left) if asked is left else asked.sub_(left)
+            if not on_host(left.device):  # where there are places without children, which emit by p
+                excess = torch.where(has, excess, -left)
+        if k + 1 < tree.fanout:
+            excess.addcmul_(rest, -reach * has)
+            left = by_row(goes_on.squeeze(1), rest.div_(over.clamp_min(tiny)), left)
+        else:  # what is left needs no sum of 1: `pick` takes any weights
+            excess.addcmul_(rest, torch.where(goes_on, after / over.clamp_min(tiny), 0.0) - reach * has)
+            if not on_host(left.device) or not goes_on.all():
+                excess.addcmul_(left, torch.where(goes_on, 0.0, after))
+            left = by_row(goes_on.squeeze(1), rest, left)
         if free is not None:
-            free.scatter_(1, x, torch.where(has.unsqueeze(1), 0.0, free.gather(1, x)))
-    tv = out.addcmul_(left, reach).sub_(fans.p).abs_().sum(1, keepdim=True) / 2
+            free.scatter_(1, x, torch.where(has, 0.0, free.gather(1, x)))
+        reach = after
+    tv = excess.abs_().sum(1, keepdim=True) / 2
     apart = torch.nn.functional.pad(tv, (0, tree.fanout - 1))
     return [*(torch.cat(column, 1) for column in zip(*found, strict=True)), apart], left
 

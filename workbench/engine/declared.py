@@ -95,6 +95,7 @@ class Claim:
         why: where its figure on the bundled models is not reproduced and that was looked into, by people: the date of
             that figure, and the reason, which begins with one of `KINDS`. That a claim holds on another target is
             computed, and a figure that was measured since has no reason yet.
+        why_on: the same of its figures in other columns, by the column's name.
         method: registry name of the method that declares it, which fills it in; in a part (`Part.claims`) the method
             that it is measured with.
         needs: what that method takes besides the target.
@@ -113,6 +114,7 @@ class Claim:
     tolerance: float = TOLERANCE
     home: str = DEFAULT_TARGET
     why: tuple[str, str] = ("", "")
+    why_on: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
     method: str = ""
     needs: tuple[str, ...] = ()
 
@@ -124,6 +126,10 @@ class Claim:
     def row(self, column: str = BUNDLED) -> str:
         """The key of its figure on the board: every column has its own, so that none overwrites another's."""
         return self.name if column == BUNDLED else f"{self.name}@{column}"
+
+    def reason(self, column: str = BUNDLED) -> tuple[str, str]:
+        """`why` of a column's figure."""
+        return self.why if column == BUNDLED else self.why_on.get(column, ("", ""))
 
     def command(self, column: str = BUNDLED) -> str:
         """What measures this claim again."""
@@ -146,7 +152,9 @@ class Claim:
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON, without the function."""
-        return {k: v for k, v in asdict(self).items() if k not in ("measure", "needs", "why")} | {"name": self.name}
+        return {k: v for k, v in asdict(self).items() if k not in ("measure", "needs", "why", "why_on")} | {
+            "name": self.name
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,10 @@ def pages() -> dict[str, str]:
     return (
         {"methods/index.md": _overview(methods)}
         | {f"methods/{method.name}.md": _page(method, shown) for method in methods}
-        | {f"methods/board-{name}.md": _board(name) for name in ("exactness", "claims", "vision", "verifiers", "work")}
+        | {
+            f"methods/board-{name}.md": _board(name)
+            for name in ("exactness", "claims", "vision", "verifiers", "answers", "work")
+        }
         | {"methods/figures.md": _figures()}
     )
 
@@ -43,6 +46,7 @@ def navigation() -> list[dict[str, Any]]:
         "Claims of the papers": "claims",
         "Vision drafters": "vision",
         "What verifiers cost": "verifiers",
+        "Which answers stay right": "answers",
         "Which drafter for which work": "work",
     }
     entries += [{title: f"methods/board-{name}.md"} for title, name in boards.items()]

@@ -126,7 +126,7 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
         result.held = measured(net, held, w)
         facts = {"hidden_size": models.target.hidden_size, "drafter": models.drafter_name, "parameters": count}
         facts |= {WEIGHTS: fingerprint(models.target.model), "rejection_weight": w}
-        save_net(net, options.folder, models.target_name, torch.float32, **facts)
+        save_net(net, options.folder, models.target_name, torch.float16, **facts)
         return f"acceptance: {result.held['accuracy']:.3f} of held-out drafts foretold"
 
     result = run_loop(options.loop("acceptance"), net, options.optimizers(net, 0.0), step_losses, report, on_checkpoint)

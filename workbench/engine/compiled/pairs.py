@@ -11,6 +11,37 @@ from workbench.engine.compiled.sharing import done, take, wait
 
 _NONE, _ONE, _TINY = np.float32(0), np.float32(1), np.finfo(np.float32).tiny
 _NEARLY, _HALF = np.float32(1e-12), np.float32(0.5)
+BLOCK = 128
+"""Tokens that are looked into only if the largest chance of them is among the largest so far."""
+
+
+@njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
+@no_type_check
+def _largest_of(p, q):
+    top = p[0]
+    for x in range(p.shape[0]):
+        top = max(top, max(p[x], q[x]))
+    return top
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _stand_out(p, q, at, top):
+    """The tokens of the largest max(p, q), falling, of equal ones the first; as many as `at` has places, V at least."""
+    last = at.shape[0] - 1
+    top[:] = -_ONE
+    at[:] = 0
+    for lo in range(0, p.shape[0], BLOCK):
+        hi = min(p.shape[0], lo + BLOCK)
+        if _largest_of(p[lo:hi], q[lo:hi]) > top[last]:
+            for x in range(lo, hi):
+                chance = max(p[x], q[x])
+                if chance > top[last]:
+                    i = last
+                    while i > 0 and chance > top[i - 1]:
+                        top[i], at[i] = top[i - 1], at[i - 1]
+                        i -= 1
+                    top[i], at[i] = chance, x
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
@@ -131,7 +162,7 @@ def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
         q: the same of the drafter's.
         p_bits: int32 [R, V], the bits of p.
         q_bits: the same of q.
-        at: int64 [R, m], tokens with weights of their own.
+        at: int64 [R, m], written: tokens with weights of their own, those of the largest max(p, q).
         without: whether the two drafts differ.
         steps: improvements.
         most: largest weight, float32; the least is its inverse.
@@ -142,10 +173,11 @@ def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
     n, size = p.shape
     m, groups = at.shape[1], best.shape[1] - at.shape[1]
     of, sums = np.empty(size, np.int32), np.empty((6, groups + m), np.float32)
-    weight = np.empty(groups + m, np.float32)
+    weight, top = np.empty(groups + m, np.float32), np.empty(m, np.float32)
     row = take(taken, n)
     while row >= 0:
         _group_of(p_bits[row], q_bits[row], groups, of)
+        _stand_out(p[row], q[row], at[row], top)
         for i in range(m):
             of[at[row, i]] = groups + i
         sums[:] = _NONE

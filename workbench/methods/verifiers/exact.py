@@ -62,7 +62,7 @@ class ByEmission(Exact):
         """Find the law, draw from it, and follow the draw; a token drawn in the end counts if a draft has it."""
 
         def at(fans: Fans) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-            accept, unclaimed, left = following(fans, fans.emitted(*self.tests(tree, fans)))
+            accept, unclaimed, left = following(fans, fans.emitted(*self.tests(tree, fans)), spent=True)
             return [accept, unclaimed], left
 
         (accept, unclaimed), stop = place_by_place(tree, p, u_stop, at)

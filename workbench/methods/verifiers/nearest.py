@@ -14,6 +14,7 @@ from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.relaxed import relaxed_rejection
 from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest
+from workbench.core.transfer import on_host
 from workbench.engine.declared import Claim
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
@@ -30,7 +31,51 @@ NEAREST = Rule(
     "own, q′ its chance in the drafter's law (1 where it was chosen). A rejection takes it out, and those neighbours.",
     source="Jang et al. 2025, LANTERN, arXiv:2410.03355, §3",
 )
-_SHARED = "nearest: unit embeddings"
+MOST = 64
+"""Neighbours that are looked for at once, so that asking for more of them later finds them known."""
+ROWS = 4096
+"""Embeddings that are widened to float32 at a time."""
+_SHARED = "nearest: neighbours"
+
+
+class Neighbours:
+    """Which tokens lie nearest to one, by the cosine of their embeddings: found when a token is first asked about.
+
+    What is kept is 256 bytes a token that was met, and no copy of the embeddings. Where asking the device costs a
+    synchronisation nothing is kept, and all that are asked about are looked for anew.
+
+    Args:
+        weight: embeddings [V, D] of any length and dtype; read, and not copied.
+    """
+
+    def __init__(self, weight: Float[Tensor, "V D"]) -> None:
+        self._weight = weight
+        n, most = len(weight), min(MOST, len(weight) - 1)
+        lengths = [piece.float().norm(dim=1) for piece in weight.split(ROWS)]
+        self._inverse = torch.cat(lengths).clamp_min(torch.finfo(torch.float32).tiny).reciprocal()  # [V]
+        self._known = torch.zeros(n, dtype=torch.bool)
+        self._found = torch.zeros(n, most, dtype=torch.int32)
+
+    def of(self, tokens: Int[Tensor, " N"], k: int) -> Int[Tensor, "N k"]:
+        """The k tokens nearest to each of `tokens`, itself not among them, the nearest first; fewer if V is small.
+
+        Args:
+            tokens: ids.
+            k: `MOST` at most.
+        """
+        if not on_host(tokens.device):
+            return self._look(tokens, k)
+        new = tokens[~self._known[tokens]].unique()
+        if len(new):
+            self._found[new] = self._look(new, self._found.shape[1]).int()
+            self._known[new] = True
+        return self._found[tokens, :k].long()
+
+    def _look(self, tokens: Int[Tensor, " N"], k: int) -> Int[Tensor, "N k"]:
+        asked = self._weight[tokens].float().T  # [D, N]
+        cosine = torch.cat([piece.float() @ asked for piece in self._weight.split(ROWS)]) * self._inverse.unsqueeze(1)
+        cosine.scatter_(0, tokens.unsqueeze(0), -torch.inf)
+        return cosine.T.topk(min(k, len(cosine) - 1), dim=1).indices
 
 
 @dataclass(frozen=True)
@@ -55,21 +100,21 @@ class Nearest(Verifier):
             "Jang et al. 2025, LANTERN, arXiv:2410.03355 (direction; made for image tokens, no figure of tasks)",
         ),
     )
-    neighbours: int = param(8, ge=0, le=64, doc="k, tokens nearest to a draft that may lend it their probability")
+    neighbours: int = param(8, ge=0, le=MOST, doc="k, tokens nearest to a draft that may lend it their probability")
     mass: float = param(0.2, ge=0.0, le=1.0, doc="δ, most probability that they lend; 0 keeps the target's law")
 
-    def prime(self, row: Row, models: Models) -> Float[Tensor, "V D"]:
-        """The target's input embeddings, each of length 1; one copy for all rows."""
+    def prime(self, row: Row, models: Models) -> Neighbours:
+        """By the target's input embeddings; what is found serves all rows."""
         if _SHARED not in models.shared:
             weight = models.target.embed.get_parameter("weight")[: models.target.vocab_size]
-            models.shared[_SHARED] = torch.nn.functional.normalize(weight.detach().float(), dim=1)
+            models.shared[_SHARED] = Neighbours(weight.detach())
         return models.shared[_SHARED]
 
     def rule(self, v: Verification) -> Ruling:
         """Recursive rejection against p̃ₓ."""
         if v.u_stop is None:
             return greedy_match(v.tree, likeliest(v.logits))
-        near = nearest(v.state, v.tree.tokens, self.neighbours)  # [N, k]
+        near = v.state.of(v.tree.tokens, self.neighbours)  # [N, k]
 
         def lift(left: Tensor, node: Tensor, x: Tensor) -> Tensor:
             lent = left.gather(1, near[node])  # [N+1, k], nearest first
@@ -84,16 +129,3 @@ class Nearest(Verifier):
         tiny = torch.finfo(v.p.dtype).tiny
         paid = found.accept - (found.residual / found.q_left.clamp_min(tiny)).clamp(max=1)
         return Ruling(found.accept, found.stop, reason=Reason((NEAREST,), inputs), paid=paid)
-
-
-def nearest(unit: Float[Tensor, "V D"], tokens: Int[Tensor, " N"], k: int) -> Int[Tensor, "N k"]:
-    """The k tokens nearest to each of `tokens`, itself not among them, the nearest first; fewer where V is small.
-
-    Args:
-        unit: embeddings of length 1.
-        tokens: ids.
-        k: how many.
-    """
-    cosine = unit[tokens] @ unit.T
-    cosine.scatter_(1, tokens.unsqueeze(1), -torch.inf)
-    return cosine.topk(min(k, unit.shape[0] - 1), dim=1).indices

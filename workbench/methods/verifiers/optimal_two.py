@@ -80,7 +80,7 @@ class OptimalTwo(ByEmission):
         """No state; but what improves weights is compiled here, which takes seconds once, and not in a round."""
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)
-            _found_compiled(p, q, torch.zeros(1, 1, dtype=torch.long), without=False, steps=0)
+            _found_compiled(p, q, without=False, free=1, steps=0)
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """The pair, then the others."""
@@ -103,7 +103,7 @@ class OptimalTwo(ByEmission):
         missed, left = 1 - kept.sum(1, keepdim=True), residual(p, r)
         for k in range(2, x.shape[1]):
             if without:
-                q = q.scatter(1, x[:, k - 2 : k], 0.0)
+                q = q.scatter(1, x[:, :2], 0.0) if k == 2 else q.scatter_(1, x[:, k - 1 : k], 0.0)
                 q = q.div_(q.sum(1, keepdim=True).clamp_min(tiny))
             has, token = there[:, k : k + 1], x[:, k : k + 1]
             passes = torch.where(has, test(left, q, token), 0.0)
@@ -125,9 +125,8 @@ def weights(
         free: tokens with weights of their own.
         steps: improvements; of all weights met, those of the largest acceptance are taken.
     """
-    at = largest(torch.maximum(p, q), min(free, p.shape[1]))[1]  # [R, m]
     search = _found_compiled if p.dtype == torch.float32 and p.shape[1] >= FEW and on_host(p.device) else _found
-    w, r = search(p, q, at, without, steps)
+    at, w, r = search(p, q, without, min(free, p.shape[1]), steps)
     return at, w.log(), r
 
 
@@ -144,20 +143,20 @@ def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
 
 
 def _found(
-    p: Tensor, q: Tensor, at: Int[Tensor, "R m"], without: bool, steps: int
-) -> tuple[Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Weights of the largest acceptance that were met, and the law of the choice.
+    p: Tensor, q: Tensor, without: bool, free: int, steps: int
+) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
+    """The free tokens, weights of the largest acceptance that were met, and the law of the choice.
 
     A token of weight w is chosen of itself and others with r = q · (w · A_q / (1 − q) + w · A_g) and, of two equal ones
     in the same group, by halves: A_q and A_g are Σ q / (w + w′) and Σ q / (1 − q) / (w + w′) over all other groups, a
     free token being a group of its own. With independent drafts 1 − q is 1, and a draft may meet itself.
     """
-    m = at.shape[1]
-    k = (group(p, q) + m).scatter_(1, at, torch.arange(m, device=at.device).expand_as(at))
+    at = largest(torch.maximum(p, q), free)[1]  # [R, m]
+    k = (group(p, q) + free).scatter_(1, at, torch.arange(free, device=at.device).expand_as(at))
     g = q / (1 - q).clamp_min(1e-12) if without else q  # what an elder draft of this token makes of another's q
 
     def together_(law: Tensor) -> Float[Tensor, "R m_plus_G"]:
-        return law.new_zeros(len(law), m + GROUPS).scatter_add_(1, k, law)
+        return law.new_zeros(len(law), free + GROUPS).scatter_add_(1, k, law)
 
     p_all, q_all, g_all = together_(p), together_(q), together_(g)
     inside = q_all * g_all - together_(q * g) if without else q_all * g_all
@@ -173,8 +172,8 @@ def _found(
         w = torch.where(q_all > 0, moved, w)
     a_q, a_g, q_in, g_in = (of.gather(1, k) for of in (*_beaten(best_w, q_all, g_all), q_all, g_all))
     if not without:
-        return best_w, q * (a_q + a_g + q_in)
-    return best_w, q * ((a_q + q_in / 2 - q).div_((1 - q).clamp_min(1e-12)) + a_g + g_in / 2)
+        return at, best_w, q * (a_q + a_g + q_in)
+    return at, best_w, q * ((a_q + q_in / 2 - q).div_((1 - q).clamp_min(1e-12)) + a_g + g_in / 2)
 
 
 def _beaten(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"], Float[Tensor, "R M"]]:
@@ -186,15 +185,16 @@ def _beaten(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"], Floa
 
 
 def _found_compiled(
-    p: Tensor, q: Tensor, at: Int[Tensor, "R m"], without: bool, steps: int
-) -> tuple[Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
+    p: Tensor, q: Tensor, without: bool, free: int, steps: int
+) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
     """The same as one compiled function, where functions are compiled: a tenth of the time."""
     if (pairs := compiled("pairs")) is None:
-        return _found(p, q, at, without, steps)
-    w, r = p.new_empty(len(p), at.shape[1] + GROUPS), torch.empty_like(p, memory_format=torch.contiguous_format)
+        return _found(p, q, without, free, steps)
+    at = torch.empty(len(p), free, dtype=torch.long)
+    w, r = p.new_empty(len(p), free + GROUPS), torch.empty_like(p, memory_format=torch.contiguous_format)
     laws = [law.contiguous().numpy() for law in (p, q)]
     bits = [np.ndarray(law.shape, np.int32, law) for law in laws]
     given = (*laws, *bits, at.numpy(), without, steps, np.float32(math.exp(MOST)))
     out = (w.numpy(), r.numpy(), np.zeros(2, np.int64))
     together(lambda: pairs.improve(*given, *out))
-    return w, r
+    return at, w, r

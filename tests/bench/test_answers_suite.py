@@ -1,0 +1,33 @@
+"""Which answers stay right: every rule is asked the same, and what it says is counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from workbench.bench import answers_suite
+from workbench.bench.answers_suite import Scale, page, run_suite, verifiers_of
+from workbench.bench.prompts import BenchPrompt
+from workbench.engine.models import load_models
+
+pytestmark = pytest.mark.unchecked
+
+
+def test_every_rule_answers_the_same_problems_and_right_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum that the bundled target has learnt, and one whose answer nobody would write."""
+    models = load_models("text-target", "auto", "cpu")
+    names = verifiers_of(models)
+    assert names[0] == "lossless"
+    assert {"typical", "lenient", "nearest", "judge"} < set(names)
+    assert "block" not in names, "it is exact"
+    sums = [BenchPrompt(f"sum-{answer}", "What is 3 + 4?", "sums", chat=True, answer=answer) for answer in ("7", "-99")]
+    asked = list[str]()
+    monkeypatch.setattr(answers_suite, "answered", lambda: [*sums, *sums])
+    monkeypatch.setattr(answers_suite, "verifiers_of", lambda models: ["lossless", "lenient"])
+    report = run_suite(models, Scale(2, 0.0, 24, 0), asked.append)
+    assert asked == ["lossless: 2 problems", "lenient: 2 problems"]
+    assert [row["right"] for row in report["rows"]] == [{"sums": [1, 0]}] * 2, "greedy text is the target's"
+    assert all(row["tau"] > 1 for row in report["rows"])
+    text = page([report])
+    assert "| `lenient` |" in text
+    assert "| 1 | 1 | 1.00 [1.00–1.00] |" in text
+    assert "--target text-target --max-new-tokens 24 --temperature 0 --per-group 2" in text

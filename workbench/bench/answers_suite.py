@@ -1,0 +1,149 @@
+"""How many answers stay right under rules that do not keep the target's law: sums, word problems and JSON records.
+
+`draft-model` answers every problem with each of its verifiers, with the same seeds. What a rule buys is τ, what it
+costs are answers; the table says both, and the suite is small enough to be run again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.bench.answerable import answered
+from workbench.bench.datasets import first_of_each_group
+from workbench.bench.markdown import markdown, shown, span
+from workbench.bench.statistics import ratio_of_sums
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request
+from workbench.engine.machine import describe, machine_facts
+from workbench.methods import registry
+from workbench.trace import metrics
+
+METHOD = "draft-model"
+BOARD = "answers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is asked.
+
+    Attributes:
+        per_group: problems of each group; 0: all.
+        temperature: of all answers.
+        tokens: longest answer.
+        seed: of the first problem; each has one of its own.
+    """
+
+    per_group: int
+    temperature: float
+    tokens: int
+    seed: int
+
+
+def verifiers_of(models: Models) -> list[str]:
+    """Names of the rules that these models can run: the exact one first, and those that are exact for no drafts."""
+    method = registry.get(METHOD)
+    own = method.verifier.name
+    others = [v for v in method.other_verifiers if not v.exact_for and not models.why_not(v.needs)]
+    return [own, *(v.name for v in others)]
+
+
+def run_suite(models: Models, scale: Scale, told: Callable[[str], None] = lambda words: None) -> dict[str, Any]:
+    """Ask every problem under every rule.
+
+    Args:
+        models: with a draft model.
+        scale: how much.
+        told: what is asked now.
+
+    Returns:
+        `rows` (verifier, τ, and by group 1 for each right answer, else 0), `problems` by group, `target`, `dtype`,
+        `temperature`, `tokens`, `command`, `machine`.
+    """
+    asked = first_of_each_group(answered(), scale.per_group) if scale.per_group else answered()
+    problems = {group: sum(p.group == group for p in asked) for group in dict.fromkeys(p.group for p in asked)}
+    facts, rows, engine = machine_facts(), list[dict[str, Any]](), Engine(models, record=False)
+    for name in verifiers_of(models):
+        told(f"{name}: {len(asked)} problems")
+        configured, rounds = registry.get(METHOD).with_params(verifier=name), list[Any]()
+        right: dict[str, list[int]] = {group: [] for group in problems}
+        for i, problem in enumerate(asked):
+            trace = engine.generate(
+                Request(
+                    problem.encode(models.tokenizer),
+                    configured,
+                    SamplingParams(temperature=scale.temperature),
+                    max_new_tokens=scale.tokens,
+                    seed=scale.seed + i,
+                )
+            )
+            rounds += trace.rounds
+            text = models.tokenizer.decode(trace.token_ids, skip_special_tokens=True)
+            right[problem.group].append(int(problem.is_right(text)))
+        rows.append({"verifier": name, "tau": metrics.tau(rounds), "right": right})
+    target = models.target_name
+    command = f"workbench bench --suite answers --target {target} --max-new-tokens {scale.tokens}"
+    command += f" --temperature {scale.temperature:g}" + (f" --per-group {scale.per_group}" if scale.per_group else "")
+    return {
+        "rows": rows,
+        "problems": problems,
+        "target": target,
+        "dtype": str(models.target.stored).removeprefix("torch."),
+        "temperature": scale.temperature,
+        "tokens": scale.tokens,
+        "command": f"{command} --out assets/boards/{BOARD}",
+        "machine": facts,
+    }  # fmt: skip
+
+
+def table(report: dict[str, Any]) -> str:
+    """A row a rule: τ, right answers of each group and of all, and their ratio to the exact rule's, which is first."""
+    problems: dict[str, int] = report["problems"]
+
+    def all_of(row: dict[str, Any]) -> list[int]:
+        return [found for group in problems for found in row["right"][group]]
+
+    exact = all_of(report["rows"][0])
+    columns: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "verifier": lambda row: f"`{row['verifier']}`",
+        "τ": lambda row: shown(row["tau"], ".2f"),
+    }
+    for group, n in problems.items():
+        columns[f"{group}, of {n}"] = lambda row, group=group: sum(row["right"][group])
+    columns[f"right, of {sum(problems.values())}"] = lambda row: sum(all_of(row))
+    columns["× exact rule [95 %]"] = lambda row: _ratio(all_of(row), exact)
+    return markdown(columns, report["rows"])
+
+
+def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
+    """Right answers / the exact rule's; with the interval, unless so few are right that a redraw may have none."""
+    if not sum(exact):
+        return span(None)
+    found = ratio_of_sums(right, exact)
+    assert found is not None
+    ends = [found[end] for end in ("low", "high")]
+    return span(found if all(end is not None and math.isfinite(end) for end in ends) else {**found, "low": None})
+
+
+def page(reports: Sequence[dict[str, Any]]) -> str:
+    """The board: a table a target."""
+    lines = [
+        "# Which answers stay right",
+        "",
+        f"What `{METHOD}` writes under the exact rule and under each rule that does not keep the target's law: τ, and "
+        "how many answers a program finds right. Problems and seeds are the same for all. `workbench docs` writes this "
+        "page.",
+    ]
+    for report in reports:
+        lines += [
+            "",
+            f"## {report['target']}",
+            "",
+            table(report),
+            "",
+            f"{report['dtype']}, temperature {report['temperature']:g}, at most {report['tokens']} tokens. Made by "
+            f"`{report['command']}`. Measured on {describe(report['machine'])}.",
+        ]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,43 @@
+"""`workbench bench --suite answers` without methods: what each rule that does not keep the law does to answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+KINDS = (".json", ".md")
+
+
+def measure(load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], as_json: bool) -> None:
+    """Ask all problems under all rules; a JSON file keeps what it holds of other targets.
+
+    Args:
+        load: the models.
+        scale: values of `workbench.bench.answers_suite.Scale`.
+        out: files to write.
+        as_json: print JSON.
+
+    Raises:
+        BadParameter: a file of another kind is asked for.
+    """
+    for path in out:
+        if path.suffix not in KINDS:
+            raise typer.BadParameter(f"the suite answers writes {' or '.join(KINDS)}", param_hint="--out")
+    from workbench.bench import answers_suite
+    from workbench.trace.files import write_whole
+
+    report = answers_suite.run_suite(
+        load(), answers_suite.Scale(**scale), told=lambda words: typer.echo(words, err=True)
+    )
+    for path in out:
+        if path.suffix == ".md":
+            write_whole(path, answers_suite.page([report]).encode())
+        else:
+            held = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+            held = [other for other in held if other["target"] != report["target"]] + [report]
+            write_whole(path, f"{json.dumps(held, ensure_ascii=False, indent=1)}\n".encode())
+    print(json.dumps(report, ensure_ascii=False) if as_json else answers_suite.page([report]))
