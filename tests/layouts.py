@@ -42,6 +42,12 @@ HYDRA = {
     "base_model_name_or_path": "lmsys/vicuna-7b-v1.3", "grounded_heads": True, "hidden_state_offset": 0,
     "hydra_head_arch": "mlp", "hydra_num_heads": 4, "hydra_num_layers": 1,
 }  # fmt: skip
+SMALL = LLAMA | {
+    "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5, "vocab_size": 257, "rope_theta": 500.0,
+}  # fmt: skip
+"""Of no published head: for tiny targets."""
+SMALL3 = SMALL | {"draft_vocab_size": 32}
 VERIFIER = {"name_or_path": "meta-llama/Llama-3.1-8B-Instruct", "architectures": ["LlamaForCausalLM"]}
 
 

@@ -184,7 +184,7 @@ def _eagle_to_vllm(ours: Ours) -> Written:
 def _layer(ours: Ours) -> dict[str, Any]:
     """The configuration of a Llama of one layer: the heads' own."""
     net, weights = ours.config["net"], ours.weights
-    rope = net.get("rope") or {"rope_theta": 10_000.0, "rope_type": "default"}
+    rope = {"rope_theta": 10_000.0, "rope_type": "default"} | net.get("rope", {})
     old = {name: value for name, value in rope.items() if name != "rope_theta"}
     return {
         "model_type": "llama", "hidden_size": net["width"], "vocab_size": ours.layer["vocab_size"],

@@ -109,7 +109,9 @@ def _of_vllm(stored: Stored) -> Checkpoint:
 def _accuracy(said: Any, n_heads: int) -> list[list[float]] | None:
     """How often each rank of each head is right, which heads written here say; None: nothing that could be that."""
     rows = said if isinstance(said, list) and len(said) == n_heads else []
-    fine = all(
-        isinstance(row, list) and row and all(type(x) in (int, float) and 0 <= x <= 1 for x in row) for row in rows
-    )
+    fine = all(isinstance(row, list) and row and all(_is_share(x) for x in row) for row in rows)
     return rows if rows and fine else None
+
+
+def _is_share(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1
