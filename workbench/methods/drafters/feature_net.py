@@ -237,6 +237,8 @@ class FeatureNet(AttentionNet):
     @classmethod
     def adopted(cls, checkpoint: Checkpoint, context: int) -> FeatureNet:
         """EAGLE's layer out of somebody's checkpoint. Heads that share keys and values get copies of them."""
+        if checkpoint.architecture != "eagle":  # a subclass of another kind adopts its own
+            return super().adopted(checkpoint, context)
         facts, read = checkpoint.facts, checkpoint.read()
         heads, groups = facts["heads"], facts["heads"] // facts["kv_heads"]
 
