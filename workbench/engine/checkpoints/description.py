@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ROPES = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary positions that do not depend on the length of the text."""
+COMPUTED = "rotary_emb.inv_freq"
+"""Ends the name of a buffer that older programs kept: it follows from the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,14 @@ class Checkpoint:
         return total
 
     def read(self) -> dict[str, Tensor]:
-        """The tensors, by their names here; rows of LM heads in the order of `kept`.
+        """The tensors, by their names here, without the target's embedding; rows of LM heads in the order of `kept`.
 
         Raises:
             ModelError: one cannot be read.
         """
-        found = self.stored.tensors(self.parts.values())
-        read = {name: found[stored] for name, stored in self.parts.items()}
+        wanted = {name: stored for name, stored in self.parts.items() if name != "embed.weight"}
+        found = self.stored.tensors(wanted.values())
+        read = {name: found[stored] for name, stored in wanted.items()}
         if self.order is not None:
             for name in read:
                 if name.startswith("vocabulary"):
@@ -125,7 +128,8 @@ def matched(stored: Stored, layout: str, wanted: Iterable[Part], unread: Iterabl
                 f"{_times(part.shape)}.",
                 "Give it the config.json that it was trained with.",
             )
-    unknown = sorted(set(stored.shapes) - {part.stored for part in parts} - set(unread))
+    known = {part.stored for part in parts} | set(unread)
+    unknown = [name for name in sorted(stored.shapes) if name not in known and not name.endswith(COMPUTED)]
     if unknown:
         raise ModelError(
             f"{stored.folder} is of the layout {layout}, but has {_some(unknown)} besides, which nothing is known of: "

@@ -146,11 +146,11 @@ def other_embedding(checkpoint: Checkpoint, embedding: torch.Tensor, target: str
     stored = checkpoint.parts.get("embed.weight")
     if stored is None:
         return ""
-    theirs = checkpoint.stored.tensors([stored])[stored]
-    n = min(len(theirs), len(embedding))
-    rows = torch.arange(0, n, max(n // ROWS, 1))[:ROWS]
-    ours = embedding.detach()[rows.to(embedding.device)].float().cpu()
-    alike = float(torch.cosine_similarity(theirs[rows].float(), ours, dim=1).mean())
+    n = min(checkpoint.stored.shapes[stored][0], len(embedding))
+    rows = list(range(0, n, max(n // ROWS, 1)))[:ROWS]
+    theirs = checkpoint.stored.rows(stored, rows).float()
+    ours = embedding.detach()[torch.tensor(rows, device=embedding.device)].float().cpu()
+    alike = float(torch.cosine_similarity(theirs, ours, dim=1).mean())
     if alike >= ALIKE:
         return ""
     return (

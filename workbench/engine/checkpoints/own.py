@@ -15,6 +15,7 @@ from workbench.engine.bundle import config_of
 from workbench.engine.checkpoints.description import Checkpoint
 from workbench.engine.checkpoints.fits import Wanted, why_not
 from workbench.engine.checkpoints.reading import read
+from workbench.engine.placed import named, trained_for
 
 ENV = "WORKBENCH_HEADS"
 """Folders of heads that are found beside the bundled ones, separated as in PATH."""
@@ -105,7 +106,8 @@ def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
         folder: where it lies; None: it is not here yet.
     """
     if heads.checkpoint is None:
-        return "" if heads.config.get("target") == target else f"{heads.name} was trained for {heads.config['target']}."
+        made_for = trained_for(dict(heads.config))
+        return "" if made_for == named(target) else f"{heads.name} was trained for {made_for}."
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8")) if folder else None
         return why_not(heads.checkpoint, Wanted.of(target, config)) if config else ""

@@ -49,6 +49,18 @@ class Stored:
         with _opened(self.files[name], "np") as file:
             return file.get_tensor(name)
 
+    def rows(self, name: str, places: Iterable[int]) -> Tensor:
+        """Some rows of a tensor, without the others.
+
+        Raises:
+            ModelError: it cannot be read.
+        """
+        import torch
+
+        with _opened(self.files[name], "pt") as file:
+            whole = file.get_slice(name)
+            return torch.cat([whole[place : place + 1] for place in places])
+
     def tensors(self, names: Iterable[str]) -> dict[str, Tensor]:
         """Tensors by name.
 

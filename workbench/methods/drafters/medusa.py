@@ -33,14 +33,14 @@ class MedusaHeads(TrainedNet):
         width: the target's hidden size D.
         blocks: K.
         layers: blocks of each stack.
-        own: tokens W of each stack's own LM head; 0: all share the target's.
+        own_rows: tokens W of each stack's own LM head; 0: all share the target's.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.1.1.
     """
 
     kind = "medusa"
 
-    def __init__(self, width: int, blocks: int = 4, layers: int = 1, own: int = 0) -> None:
+    def __init__(self, width: int, blocks: int = 4, layers: int = 1, own_rows: int = 0) -> None:
         super().__init__()
         self.width = width
         self.accuracy: tuple[tuple[float, ...], ...] = ()
@@ -51,7 +51,7 @@ class MedusaHeads(TrainedNet):
             for layer in stack:
                 nn.init.zeros_(layer.get_parameter("weight"))
                 nn.init.zeros_(layer.get_parameter("bias"))
-        self.own = nn.Parameter(torch.zeros(blocks, own, width)) if own else None
+        self.own = nn.Parameter(torch.zeros(blocks, own_rows, width)) if own_rows else None
         self._together: list[tuple[Tensor, Tensor]] = []
 
     @property
@@ -82,12 +82,12 @@ class MedusaHeads(TrainedNet):
 
     def config(self) -> dict[str, Any]:
         more: dict[str, Any] = {"n_layers": len(self.stacks)} if len(self.more) else {}
-        more |= {} if self.own is None else {"own": self.own.shape[1]}
+        more |= {} if self.own is None else {"own_rows": self.own.shape[1]}
         return {"hidden_size": self.width, "n_heads": len(self.heads), "head_accuracy": self.accuracy} | more
 
     @classmethod
     def of(cls, config: Mapping[str, Any], context: int = 1024) -> MedusaHeads:
-        net = cls(config["hidden_size"], config["n_heads"], config.get("n_layers", 1), config.get("own", 0))
+        net = cls(config["hidden_size"], config["n_heads"], config.get("n_layers", 1), config.get("own_rows", 0))
         net.accuracy = tuple(map(tuple, config["head_accuracy"]))
         return net
 
