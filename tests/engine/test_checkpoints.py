@@ -121,6 +121,7 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     "no-width": (EAGLE, says(hidden_size=None), "does not say `hidden_size`"),
     "two-layers": (EAGLE, says(num_hidden_layers=2), "it has 2 layers; one would do"),
     "rope": (EAGLE, says(rope_scaling={"type": "dynamic", "factor": 2.0}), "positions are of the kind 'dynamic'"),
+    "head-size": (EAGLE, says(head_dim=8), "4 attention heads of 8 numbers are not 16 together"),
     "activation": (EAGLE, says(hidden_act="gelu"), "its activation is 'gelu'; silu would do"),
     "layout": (EAGLE, lambda f, c, s: write(f, c, {"model.norm.weight": (16,)}), "no heads of a layout that is known"),
     "speculators-type": (EAGLE, says(speculators_model_type="dflash"), "speculators' type 'dflash'.*Known are"),

@@ -55,6 +55,12 @@ def read_eagle(stored: Stored) -> Checkpoint | None:
     if not isinstance(layer, dict):
         raise ModelError(f"The config.json in {stored.folder} has no `transformer_layer_config`.", "Fetch it again.")
     facts = layer_facts(stored, layer)
+    if facts["heads"] * facts["head_size"] != facts["hidden_size"]:
+        raise ModelError(
+            f"The heads in {stored.folder} cannot be computed here: {facts['heads']} attention heads of "
+            f"{facts['head_size']} numbers are not {facts['hidden_size']:,} together.",
+            "Take others.",
+        )
     names = OUTSIDE[layout] | {name: LAYER[layout] + inside for name, inside in IN_LAYER.items()}
     norms = norms_of(layout, config)
     shapes = layer_shapes(facts, facts["hidden_size"])

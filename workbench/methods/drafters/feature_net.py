@@ -235,31 +235,38 @@ class FeatureNet(AttentionNet):
         return {"width": self.width, "heads": self.heads, "ffn": self.down.in_features} | other
 
     @classmethod
-    def adopted(cls, checkpoint: Checkpoint, context: int) -> FeatureNet:
-        """EAGLE's layer out of somebody's checkpoint. Heads that share keys and values get copies of them."""
+    def adopted(cls, checkpoint: Checkpoint, context: int, layers: int) -> FeatureNet:
+        """EAGLE's layer out of somebody's checkpoint."""
         if checkpoint.architecture != "eagle":  # a subclass of another kind adopts its own
-            return super().adopted(checkpoint, context)
-        facts, read = checkpoint.facts, checkpoint.read()
-        heads, groups = facts["heads"], facts["heads"] // facts["kv_heads"]
-
-        def every(name: str) -> Tensor:
-            each = read[name].unflatten(0, (facts["kv_heads"], -1))
-            return each.repeat_interleave(groups, 0).flatten(0, 1)
-
+            return super().adopted(checkpoint, context, layers)
+        facts, weights = checkpoint.facts, layer_weights(checkpoint)
         net = cls(
             facts["hidden_size"],
-            heads,
+            facts["heads"],
             facts["ffn"],
             context,
             norms=facts["norms"],
-            fuse_bias="fuse.bias" in read,
+            fuse_bias="fuse.bias" in weights,
             eps=facts["eps"],
             rope=facts["rope"],
-            bias="q.bias" in read,
+            bias="qkv.bias" in weights,
         )
-        weights = {name: read[name] for name in net.state_dict() if name in read}
-        for kind in ("weight", "bias") if "q.bias" in read else ("weight",):
-            weights[f"qkv.{kind}"] = torch.cat([read[f"q.{kind}"], every(f"k.{kind}"), every(f"v.{kind}")])
-        weights["gate_up.weight"] = torch.cat([read["gate.weight"], read["up.weight"]])
         net.load_state_dict(weights)
         return net
+
+
+def layer_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """A checkpoint's tensors with those of its decoder layer joined as they are here.
+
+    Heads that share keys and values get copies of them.
+    """
+    facts, read = checkpoint.facts, checkpoint.read()
+    groups = facts["heads"] // facts["kv_heads"]
+    for kind in ("weight", "bias"):
+        if f"q.{kind}" in read:
+            own = [read.pop(f"{name}.{kind}") for name in "qkv"]
+            shared = [each.unflatten(0, (facts["kv_heads"], -1)) for each in own[1:]]
+            every = [each.repeat_interleave(groups, 0).flatten(0, 1) for each in shared]
+            read[f"qkv.{kind}"] = torch.cat([own[0], *every])
+    read["gate_up.weight"] = torch.cat([read.pop("gate.weight"), read.pop("up.weight")])
+    return read

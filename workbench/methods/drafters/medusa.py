@@ -92,12 +92,12 @@ class MedusaHeads(TrainedNet):
         return net
 
     @classmethod
-    def adopted(cls, checkpoint: Checkpoint, context: int) -> MedusaHeads:
+    def adopted(cls, checkpoint: Checkpoint, context: int, layers: int) -> MedusaHeads:
         """The stacks of somebody's checkpoint, where nobody measured how often each rank is right."""
         facts, read = checkpoint.facts, checkpoint.read()
-        blocks, layers = facts["n_heads"], facts["n_layers"]
+        blocks, deep = facts["n_heads"], facts["n_layers"]
         own = [read[f"vocabulary.{k}"] for k in range(blocks)] if "vocabulary.0" in read else []
-        net = cls(facts["hidden_size"], blocks, layers, len(own[0]) if own else 0)
+        net = cls(facts["hidden_size"], blocks, deep, len(own[0]) if own else 0)
         net.accuracy = tuple(map(tuple, facts.get("accuracy", ())))
         with torch.no_grad():
             for j, stack in enumerate(net.stacks):

@@ -53,12 +53,13 @@ class TrainedNet(nn.Module):
         return cls(**config["net"], context=context)
 
     @classmethod
-    def adopted(cls: type[_Net], checkpoint: Checkpoint, context: int) -> _Net:
+    def adopted(cls: type[_Net], checkpoint: Checkpoint, context: int, layers: int) -> _Net:
         """A net with the weights of a checkpoint of somebody else's, which fits its target.
 
         Args:
             checkpoint: of the architecture whose heads are of this kind (`workbench.engine.checkpoints`).
             context: longest sequence, in positions.
+            layers: of the target.
 
         Raises:
             ModelError: no method here drafts with this layout yet, or the weights cannot be read.
@@ -92,7 +93,7 @@ def load_trained(kind: type[_Net], models: Models, what: str, again: str) -> _Ne
             try:
                 check_weights(info.folder)
                 if info.checkpoint is not None:
-                    net = kind.adopted(info.checkpoint, target.context + SCRATCH)
+                    net = kind.adopted(info.checkpoint, target.context + SCRATCH, target.n_layers)
                 else:
                     weights = load_file(info.folder / "model.safetensors")
                     net = kind.of(info.config, target.context + SCRATCH)
