@@ -55,6 +55,7 @@ def _m(name: str, file: str, old: str, new: str, *tests: str, why: str) -> Mutat
     return Mutation(name, f"workbench/{file}", old, new, tests, why)
 
 
+ADOPTED = "tests/methods/test_adopted.py::"
 DRAFTS = "tests/methods/test_drafts.py::"
 BY_ITS_LAW = DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path"
 PLAIN_PASS = DRAFTS + "test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path"
@@ -1442,5 +1443,37 @@ MUTATIONS: tuple[Mutation, ...] = (
         "LOOK_S = 0.001\n",
         "tests/ui/test_sessions.py::test_an_idle_page_looks_for_work_a_hundred_times_a_second_at_most",
         why="an app that nobody uses takes 6 % of a core from what is measured beside it",
+    ),
+    _m(
+        "shared-keys-of-a-foreign-layer-in-another-order",
+        "methods/drafters/feature_net.py",
+        "each.repeat_interleave(groups, 0)",
+        "each.repeat(groups, 1, 1)",
+        ADOPTED + "test_eagle_computes_what_transformers_layer_does[False]",
+        why="an EAGLE checkpoint whose heads share keys drafts nonsense, and only its acceptance tells",
+    ),
+    _m(
+        "a-draft-vocabulary-without-its-own-places",
+        "engine/checkpoints/draft_vocabulary.py",
+        "[place + offset for place, offset in enumerate(offsets)]",
+        "list(offsets)",
+        "tests/engine/test_checkpoints.py::test_published_layouts_are_read_at_their_sizes[eagle3-llama3]",
+        why="d2t holds differences: read as tokens, heads propose others than they mean",
+    ),
+    _m(
+        "rows-of-a-token-map-stay-where-they-are",
+        "engine/checkpoints/description.py",
+        "        if self.order is not None:\n",
+        "        if self.order is None:\n",
+        ADOPTED + "test_medusa_computes_its_own_heads[1-mapped]",
+        why="a token map that is not in order gives each token the row of another",
+    ),
+    _m(
+        "tensors-nobody-knows-are-passed-over",
+        "engine/checkpoints/description.py",
+        "    if unknown:\n",
+        "    if unknown and not parts:\n",
+        "tests/engine/test_checkpoints.py::test_what_is_wrong_is_named[unknown-tensor]",
+        why="a layer with a norm that is not computed here drafts, badly, and nothing says why",
     ),
 )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench.lanes import Lane
+from workbench.engine.checkpoints.own import own_heads
 from workbench.engine.machine import machine_facts
 from workbench.engine.names import heads_of, locate
 from workbench.engine.placed import path_of
@@ -74,6 +75,7 @@ def conditions(
     weights = {name: fingerprint(name) for name in names}
     if None in weights.values():
         return None
+    weights |= {own.name: _of_folder(own.folder) for own in own_heads() if own.kind in needs}
     facts = machine_facts()
     return {
         "measuring": MEASURING,
@@ -97,11 +99,15 @@ def fingerprint(name: str) -> str | None:
     """
     place = locate(name)
     if path_of(place).is_dir():
-        return _digest(tuple(_dated(path) for pattern in FILES for path in sorted(Path(place).glob(pattern))))
+        return _of_folder(Path(place))
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(place, "config.json")
     return Path(found).parent.name if isinstance(found, str) else None
+
+
+def _of_folder(folder: Path) -> str:
+    return _digest(tuple(_dated(path) for pattern in FILES for path in sorted(folder.glob(pattern))))
 
 
 def _dated(path: Path) -> tuple[str, int, int]:

@@ -14,7 +14,17 @@ from typing import Annotated, Any
 import typer
 
 from workbench.cli.loading import load
-from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Json, Target
+from workbench.cli.options import (
+    DEFAULT_DRAFTER,
+    DEFAULT_TARGET,
+    Debug,
+    Device,
+    Drafter,
+    Head,
+    Json,
+    Target,
+    take_heads,
+)
 from workbench.service.checks import check_models
 
 MINUTES = 8.0
@@ -27,6 +37,7 @@ def check(
     names: Annotated[list[str] | None, typer.Argument(help="Methods to check; all when none is named.")] = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
+    head: Head = None,
     device: Device = "cpu",
     runs: Annotated[int, typer.Option(min=100, help="Samples of each test of a sampling law.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Length of the greedy texts, in tokens.")] = 24,
@@ -67,6 +78,7 @@ def check(
     and then on SmolLM2 in the format that it runs in, with shorter texts and fewer samples; after --minutes no further
     one is begun.
     """
+    take_heads(head, target)
     if families:
         raise typer.Exit(_families(fresh, as_json))
     from workbench.methods import known

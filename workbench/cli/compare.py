@@ -22,6 +22,7 @@ from workbench.cli.options import (
     Device,
     Drafter,
     Dtype,
+    Head,
     Json,
     Seed,
     Target,
@@ -30,6 +31,7 @@ from workbench.cli.options import (
     TopP,
     check_key,
     only_here,
+    take_heads,
 )
 from workbench.core.errors import PromptError
 from workbench.service.checks import check_models
@@ -62,6 +64,7 @@ def compare(
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions of every lane and prompt.")] = 3,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
+    head: Head = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every generation, in tokens.")] = 64,
@@ -85,6 +88,7 @@ def compare(
     --target vision-target --lane vlm-draft --lane specvlm
     """
     check_key(connect, api_key)
+    take_heads(head, target, connect)
     only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     if out is not None and out.suffix not in FORMATS:
         raise typer.BadParameter(f"the name must end in {', '.join(FORMATS)}", param_hint="--out")

@@ -22,6 +22,7 @@ from workbench.cli.options import (
     Device,
     Drafter,
     Dtype,
+    Head,
     Json,
     MaxNewTokens,
     Method,
@@ -34,6 +35,7 @@ from workbench.cli.options import (
     check_key,
     only_here,
     parse_settings,
+    take_heads,
 )
 from workbench.cli.stream import Marks, TokenPrinter
 from workbench.core.errors import PromptError, WorkbenchError
@@ -53,6 +55,7 @@ def generate(
     settings: Settings = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
+    head: Head = None,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
@@ -93,6 +96,7 @@ def generate(
     """
     text = read_prompt(prompt, prompt_file)
     check_key(connect, api_key)
+    take_heads(head, target, connect)
     only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     settled = parse_settings(settings)

@@ -21,6 +21,7 @@ from workbench.cli.datastore import app as datastore
 from workbench.cli.docs import docs
 from workbench.cli.doctor import doctor
 from workbench.cli.generate import generate
+from workbench.cli.heads import app as heads
 from workbench.cli.lab import lab
 from workbench.cli.methods import methods
 from workbench.cli.models import models
@@ -66,7 +67,7 @@ for command in (
     config.config,
 ):
     app.command()(common.command(command))
-for group in (runs, datastore):
+for group in (runs, datastore, heads):
     for registered in group.registered_commands:
         if registered.callback is not None:
             registered.callback = common.command(registered.callback)

@@ -23,6 +23,14 @@ Drafter = Annotated[
         autocompletion=complete.drafters,
     ),
 ]
+Head = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Draft with the trained heads in this folder, of any layout that `workbench heads inspect` knows (EAGLE, "
+        "Medusa, …); repeatable. WORKBENCH_HEADS names folders for every command and the app.",
+    ),
+]
 Dtype = Annotated[
     str,
     typer.Option(
@@ -97,6 +105,20 @@ def check_key(connect: str | None, api_key: str | None) -> None:
         raise typer.BadParameter("it is for a server: name that with --connect", param_hint="--api-key")
     if api_key is not None and not api_key.strip():  # as from a variable that is not set
         raise typer.BadParameter("the key is empty", param_hint="--api-key")
+
+
+def take_heads(heads: Sequence[str] | None, target: str, connect: str | None = None) -> None:
+    """Draft with heads of one's own in this process; those that do not suit the target are refused at once."""
+    from workbench.engine.checkpoints import own
+    from workbench.engine.names import folder_of
+    from workbench.service.checks import about
+
+    if heads and connect is not None:
+        raise typer.BadParameter(f"the server at {connect} decides it", param_hint="--head")
+    with about("head"):
+        for place in heads or ():
+            own.check(place, target, folder_of(target))
+    own.choose(*(heads or ()))
 
 
 def only_here(connect: str | None, **options: tuple[str, str]) -> None:

@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from workbench.cli import say
-from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Target
+from workbench.cli.options import (
+    DEFAULT_DRAFTER,
+    DEFAULT_TARGET,
+    Debug,
+    Device,
+    Drafter,
+    Dtype,
+    Head,
+    Target,
+    take_heads,
+)
 from workbench.client.keys import KEY
 from workbench.engine.placed import named
 from workbench.service.checks import about, check_model, check_models, check_port, choose_method
@@ -20,6 +30,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
+    head: Head = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
     max_rows: Annotated[int, typer.Option(min=1, help="Runs that share a round; more wait.")] = 16,
@@ -59,6 +70,7 @@ def serve(
     Example: curl localhost:8000/v1/completions -H content-type:application/json
     -d '{"model": "text-target", "prompt": "Once upon a time", "speculation": {"method": "draft-tree"}}'
     """
+    take_heads(head, target)
     pair = check_models(target, drafter, device, dtype)
     for name in allow_model or ():
         with about("allow-model"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 from workbench.core.errors import ModelError, TokenizerMismatchError
 from workbench.engine.admission import admit
 from workbench.engine.bundle import DEFAULT_TARGET, bundled, config_of
+from workbench.engine.checkpoints.description import Checkpoint
+from workbench.engine.checkpoints.fits import Wanted, other_embedding, why_not
+from workbench.engine.checkpoints.own import own_heads
 from workbench.engine.clock import Meter
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.names import locate, own_drafter
@@ -36,12 +40,14 @@ class HeadInfo:
         folder: where it lies.
         config: its configuration.
         problem: why it cannot be used with the target that it names; empty when it can.
+        checkpoint: what lies there, where others trained it; None: it was written here.
     """
 
     name: str
     folder: Path
     config: dict[str, Any]
     problem: str = ""
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass
@@ -138,7 +144,29 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
             problem = other_weights(name, config, target_name, target)
             if not problem or kind not in found:
                 found[kind] = HeadInfo(name, folder, config, problem)
+    for kind, info in own_infos(target_name, target):
+        if kind not in found or not info.problem:
+            found[kind] = info
     return found
+
+
+def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
+    """Heads of one's own by kind, the first that was named last, and why one does not suit the target.
+
+    Raises:
+        ModelError: a folder that was named cannot be read.
+    """
+    for head in reversed(list(own_heads())):
+        config = dict(head.config)
+        if head.checkpoint is not None:
+            wanted = Wanted.of(target_name, target.model.config.to_dict())
+            embedding = target.model.get_input_embeddings().weight
+            problem = why_not(head.checkpoint, wanted) or other_embedding(head.checkpoint, embedding, target_name)
+        elif trained_for(config) != target_name or config.get("hidden_size") != target.hidden_size:
+            problem = f"{head.name} was trained for {config.get('target')}."
+        else:
+            problem = other_weights(head.name, config, target_name, target)
+        yield head.kind, HeadInfo(head.name, head.folder, config, problem, head.checkpoint)
 
 
 def other_weights(name: str, config: dict[str, Any], target_name: str, target: Runner) -> str:

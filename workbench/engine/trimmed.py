@@ -87,11 +87,14 @@ class SharedHead:
 
     def whole(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b V"]:
         """Logits of all of the target's tokens; −∞ for those not kept."""
-        said = self(x)
+        return self.spread(self(x))
+
+    def spread(self, said: Float[Tensor, "*b K"]) -> Float[Tensor, "*b V"]:
+        """Logits of all of the target's tokens from those of the tokens kept; −∞ for the others."""
         if self.kept is None:
             return said
         size = self._head.get_parameter("weight").shape[0]
-        return spread(said.flatten(0, -2), self.kept, size).view(*x.shape[:-1], size)
+        return spread(said.flatten(0, -2), self.kept, size).view(*said.shape[:-1], size)
 
     def tokens(self, places: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
         """Token ids of places among the logits."""

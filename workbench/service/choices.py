@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.engine.bundle import bundled, config_of
+from workbench.engine.checkpoints.own import own_heads, problem
 from workbench.engine.names import folder_of, known_targets, own_drafter
 from workbench.engine.placed import path_of, trained_for
 from workbench.engine.published import PUBLISHED
@@ -86,6 +87,12 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
         config = config_of(folder)
         if config.get("workbench_head") and trained_for(config) == target and config.get("drafter", drafter) == drafter:
             heads.add(config["workbench_head"])
+    unfit: dict[str, str] = {}
+    for own in own_heads():
+        if said := problem(own, target, folder_of(target)):
+            unfit[own.kind] = said
+        else:
+            heads.add(own.kind)
 
     def reason(needs: tuple[str, ...]) -> str:
         for need in needs:
@@ -97,7 +104,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
                 if name is not None and reads_pictures(name) is False:
                     return f"{name} reads text only."
             elif need != "trees" and need not in heads:  # only loading tells how a target takes trees
-                return f"There are no {need} heads trained for {target}."
+                return unfit.get(need) or f"There are no {need} heads trained for {target}."
         return ""
 
     return reason

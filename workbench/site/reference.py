@@ -12,8 +12,8 @@ PACKAGES = ("client", "widgets", "core", "trace", "engine", "methods", "bench", 
 """The parts of `workbench` that programs and notebooks use, from the face inwards."""
 WITH_SOURCE = ("core", "methods")
 """Those whose code is there to be read beside its description."""
-ADDING = "reference/adding.md"
-"""The page that shows how a part is added."""
+ADDING, HEADS = "reference/adding.md", "reference/heads.md"
+"""The pages that show how a part is added, and how heads that others trained are used."""
 
 
 def pages() -> dict[str, str]:
@@ -36,12 +36,14 @@ def pages() -> dict[str, str]:
             found[f"reference/{name}.md"] = f"# {name}\n\n::: {name}\n{options}"
         lines.append("")
     lines += ["[Adding a drafter, a verifier, a grower, a policy, a head](adding.md)", ""]
-    return {"reference/index.md": "\n".join(lines), ADDING: (ROOT / ".site" / "adding.md").read_text("utf-8")} | found
+    lines += ["[Heads that others trained](heads.md)", ""]
+    written = {page: (ROOT / ".site" / Path(page).name).read_text("utf-8") for page in (ADDING, HEADS)}
+    return {"reference/index.md": "\n".join(lines), **written} | found
 
 
 def navigation() -> list[Any]:
     """The part of the site's navigation that holds these pages: a section for each package."""
-    sections: list[Any] = ["reference/index.md", {"Adding a part": ADDING}]
+    sections: list[Any] = ["reference/index.md", {"Adding a part": ADDING}, {"Heads of others": HEADS}]
     for package in PACKAGES:
         names = [_name(path) for path in _modules(package)]
         short = [name.removeprefix(f"workbench.{package}.") for name in names]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,6 +13,8 @@ from workbench.engine.packed import Matrix, is_small_on_cpu
 from workbench.methods.drafters.trained import TrainedNet
 
 ROPE_BASE = 10_000.0
+EPS = 1e-6
+"""Of norms, where a configuration names none."""
 _Net = TypeVar("_Net", bound="AttentionNet")
 
 
@@ -69,6 +72,9 @@ class AttentionNet(TrainedNet):
         width: D, that of the stream.
         heads: attention heads.
         context: longest sequence, in positions.
+        eps: of the norms.
+        rope: positions, as transformers' `rope_parameters` say; none: plain ones of base 10,000.
+        bias: whether queries, keys and values have one.
 
     Raises:
         ValueError: the heads do not divide the width into heads of an even size.
@@ -78,16 +84,25 @@ class AttentionNet(TrainedNet):
     """Linear layers that are laid out for drafting."""
     _rope: Tensor
 
-    def __init__(self, width: int, heads: int, context: int) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        context: int,
+        eps: float = EPS,
+        rope: Mapping[str, Any] | None = None,
+        bias: bool = False,
+    ) -> None:
         super().__init__()
         if heads < 1 or width % (2 * heads):
             raise ValueError(f"{heads} heads do not divide {width} numbers into heads of an even size")
         self.width, self.heads, self.head_size = width, heads, width // heads
-        self.before, self.after = Norm(width, eps=1e-6), Norm(width, eps=1e-6)
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.eps, self.rope = eps, dict(rope or {})
+        self.before, self.after = Norm(width, eps=eps), Norm(width, eps=eps)
+        self.qkv = nn.Linear(width, 3 * width, bias=bias)
         self.out = nn.Linear(width, width, bias=False)
         self._matrices: dict[str, Matrix] = {}
-        self.register_buffer("_rope", rope_table(context, self.head_size), persistent=False)
+        self.register_buffer("_rope", rope_table(context, self.head_size, self.rope), persistent=False)
 
     def mix(
         self,
@@ -145,9 +160,25 @@ class AttentionNet(TrainedNet):
         return self
 
 
-def rope_table(context: int, head_size: int) -> Float[Tensor, "context twice"]:
-    """Cosines and signed sines of rotary positions, side by side: x · cos + x rolled by half a head · sin turns x."""
-    rates = ROPE_BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
-    angles = torch.arange(context, dtype=torch.float64).unsqueeze(1) * rates
-    cos, sin = angles.cos(), angles.sin()
+def rope_table(context: int, head_size: int, rope: Mapping[str, Any] | None = None) -> Float[Tensor, "context twice"]:
+    """Cosines and signed sines of rotary positions, side by side: x · cos + x rolled by half a head · sin turns x.
+
+    Args:
+        context: longest sequence, in positions.
+        head_size: numbers of a head.
+        rope: see `AttentionNet`.
+    """
+    rates, scale = ROPE_BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size), 1.0
+    if rope:
+        from transformers import LlamaConfig
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        rope = {"rope_type": "default", "rope_theta": ROPE_BASE} | dict(rope)
+        if rope["rope_type"] == "default":
+            rates = rope["rope_theta"] ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+        else:
+            config = LlamaConfig(hidden_size=head_size, num_attention_heads=1, rope_parameters=rope)
+            rates, scale = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"))
+    angles = torch.arange(context, dtype=torch.float64).unsqueeze(1) * rates.double()
+    cos, sin = scale * angles.cos(), scale * angles.sin()
     return torch.cat([cos, cos, -sin, sin], 1).float()

@@ -23,7 +23,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbench.methods.drafters.attention_net import AttentionNet, Entries, Norm
+from workbench.engine.checkpoints.description import Checkpoint
+from workbench.methods.drafters.attention_net import EPS, AttentionNet, Entries, Norm
+
+NORMS = ("norm_embed", "norm_feature", "before", "after")
+"""Norms of the embedding and of the feature that enter, of what the attention reads, and of what leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,9 @@ class FeatureNet(AttentionNet):
         heads: attention heads.
         ffn: width of the gated feed-forward.
         context: longest sequence, in positions.
+        norms: which of `NORMS` there are; EAGLE's own layer has none of them.
+        fuse_bias: whether the fusion has a bias.
+        options: of `AttentionNet`.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1. The norms on what enters are those of EagleVLM (Huang et al.
     2025, arXiv:2509.11815, §3.1); the norm on what leaves, which starts as the target's last norm, is ours.
@@ -109,12 +116,25 @@ class FeatureNet(AttentionNet):
     layers: ClassVar[tuple[str, ...]] = ("fuse", *AttentionNet.layers, "gate_up", "down")
     ahead: int = 1
     """Future features that one state answers with."""
+    norm_embed: nn.Module
+    norm_feature: nn.Module
 
-    def __init__(self, width: int, heads: int, ffn: int, context: int = 1024) -> None:
-        super().__init__(width, heads, context)
-        self.norm_embed, self.norm_feature = Norm(width, eps=1e-6), Norm(width, eps=1e-6)
-        self.fuse = nn.Linear(2 * width, width, bias=False)
-        self.between = Norm(width, eps=1e-6)
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        ffn: int,
+        context: int = 1024,
+        norms: Sequence[str] = NORMS,
+        fuse_bias: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(width, heads, context, **options)
+        self.norms = tuple(name for name in NORMS if name in norms)
+        for name in NORMS:
+            setattr(self, name, Norm(width, eps=self.eps) if name in norms else nn.Identity())
+        self.fuse = nn.Linear(2 * width, width, bias=fuse_bias)
+        self.between = Norm(width, eps=self.eps)
         self.gate_up = nn.Linear(width, 2 * ffn, bias=False)
         self.down = nn.Linear(ffn, width, bias=False)
 
@@ -208,4 +228,45 @@ class FeatureNet(AttentionNet):
     @property
     def sizes(self) -> dict[str, Any]:
         """What the constructor needs to build it again."""
-        return {"width": self.width, "heads": self.heads, "ffn": self.down.in_features}
+        usual = {"norms": list(NORMS), "fuse_bias": False, "eps": EPS, "rope": {}, "bias": False}
+        mine = {"norms": list(self.norms), "fuse_bias": self.fuse.bias is not None}
+        mine |= {"eps": self.eps, "rope": self.rope, "bias": self.qkv.bias is not None}
+        other = {name: value for name, value in mine.items() if value != usual[name]}
+        return {"width": self.width, "heads": self.heads, "ffn": self.down.in_features} | other
+
+    @classmethod
+    def adopted(cls, checkpoint: Checkpoint, context: int, layers: int) -> FeatureNet:
+        """EAGLE's layer out of somebody's checkpoint."""
+        if checkpoint.architecture != "eagle":  # a subclass of another kind adopts its own
+            return super().adopted(checkpoint, context, layers)
+        facts, weights = checkpoint.facts, layer_weights(checkpoint)
+        net = cls(
+            facts["hidden_size"],
+            facts["heads"],
+            facts["ffn"],
+            context,
+            norms=facts["norms"],
+            fuse_bias="fuse.bias" in weights,
+            eps=facts["eps"],
+            rope=facts["rope"],
+            bias="qkv.bias" in weights,
+        )
+        net.load_state_dict(weights)
+        return net
+
+
+def layer_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """A checkpoint's tensors with those of its decoder layer joined as they are here.
+
+    Heads that share keys and values get copies of them.
+    """
+    facts, read = checkpoint.facts, checkpoint.read()
+    groups = facts["heads"] // facts["kv_heads"]
+    for kind in ("weight", "bias"):
+        if f"q.{kind}" in read:
+            own = [read.pop(f"{name}.{kind}") for name in "qkv"]
+            shared = [each.unflatten(0, (facts["kv_heads"], -1)) for each in own[1:]]
+            every = [each.repeat_interleave(groups, 0).flatten(0, 1) for each in shared]
+            read[f"qkv.{kind}"] = torch.cat([own[0], *every])
+    read["gate_up.weight"] = torch.cat([read.pop("gate.weight"), read.pop("up.weight")])
+    return read

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
 from workbench.core.tree import DraftTree
+from workbench.engine.checkpoints.description import Checkpoint
 from workbench.engine.growing import Growth, Laws, WholeLaws
 from workbench.engine.models import Models
 from workbench.engine.parts import LawDrafter
@@ -24,55 +25,88 @@ RANKS = 10
 
 
 class MedusaHeads(TrainedNet):
-    """K residual blocks on the vector that the target's LM head reads; all share that LM head.
+    """K stacks of residual blocks on the vector that the target's LM head reads, and then that LM head or their own.
 
-    Block k: x + SiLU(W_k x + b_k). Each starts as the identity.
+    Block: x + SiLU(W x + b). Each starts as the identity.
 
     Args:
         width: the target's hidden size D.
         blocks: K.
+        layers: blocks of each stack.
+        own_rows: tokens W of each stack's own LM head; 0: all share the target's.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.1.1.
     """
 
     kind = "medusa"
 
-    def __init__(self, width: int, blocks: int = 4) -> None:
+    def __init__(self, width: int, blocks: int = 4, layers: int = 1, own_rows: int = 0) -> None:
         super().__init__()
         self.width = width
         self.accuracy: tuple[tuple[float, ...], ...] = ()
-        """How often the r-th best token of each block was right on held-out text, [K, 10]."""
-        layers = [nn.Linear(width, width) for _ in range(blocks)]
-        self.heads = nn.ModuleList(layers)
-        for layer in layers:
-            nn.init.zeros_(layer.weight)
-            nn.init.zeros_(layer.bias)
-        self._together: tuple[Tensor, Tensor] | None = None
+        """How often the r-th best token of each stack was right on held-out text, [K, 10]."""
+        stacks = [nn.ModuleList(nn.Linear(width, width) for _ in range(blocks)) for _ in range(layers)]
+        self.heads, self.more = stacks[0], nn.ModuleList(stacks[1:])
+        for stack in stacks:
+            for layer in stack:
+                nn.init.zeros_(layer.get_parameter("weight"))
+                nn.init.zeros_(layer.get_parameter("bias"))
+        self.own = nn.Parameter(torch.zeros(blocks, own_rows, width)) if own_rows else None
+        self._together: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def stacks(self) -> list[nn.ModuleList]:
+        """The blocks, layer by layer: [L][K]."""
+        return [self.heads, *(stack for stack in self.more if isinstance(stack, nn.ModuleList))]
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "K N D"]:
-        """What each block makes of features."""
-        if self._together is None:
-            return torch.stack([features + nn.functional.silu(head(features)) for head in self.heads])
-        weight, bias = self._together
-        x = features.expand(len(weight), -1, -1)
-        return x + nn.functional.silu(torch.baddbmm(bias.unsqueeze(1), x, weight.mT))
+        """What each stack makes of features."""
+        x = features.expand(len(self.heads), -1, -1)
+        if not self._together:
+            for stack in self.stacks:
+                x = torch.stack([each + nn.functional.silu(head(each)) for each, head in zip(x, stack, strict=True)])
+        for weight, bias in self._together:
+            x = x + nn.functional.silu(torch.baddbmm(bias.unsqueeze(1), x, weight.mT))
+        return x
 
     def settle(self) -> MedusaHeads:
-        """For drafting: no gradients, and all blocks in one product."""
+        """For drafting: no gradients, and all stacks in one product a layer."""
         super().settle()
-        weight, bias = (torch.stack([h.get_parameter(part) for h in self.heads]) for part in ("weight", "bias"))
-        for k, head in enumerate(self.heads):  # held once
-            head.get_parameter("weight").data, head.get_parameter("bias").data = weight[k], bias[k]
-        self._together = weight, bias
+        self._together = []
+        for stack in self.stacks:
+            weight, bias = (torch.stack([h.get_parameter(part) for h in stack]) for part in ("weight", "bias"))
+            for k, head in enumerate(stack):  # held once
+                head.get_parameter("weight").data, head.get_parameter("bias").data = weight[k], bias[k]
+            self._together.append((weight, bias))
         return self
 
     def config(self) -> dict[str, Any]:
-        return {"hidden_size": self.width, "n_heads": len(self.heads), "head_accuracy": self.accuracy}
+        more: dict[str, Any] = {"n_layers": len(self.stacks)} if len(self.more) else {}
+        more |= {} if self.own is None else {"own_rows": self.own.shape[1]}
+        return {"hidden_size": self.width, "n_heads": len(self.heads), "head_accuracy": self.accuracy} | more
 
     @classmethod
     def of(cls, config: Mapping[str, Any], context: int = 1024) -> MedusaHeads:
-        net = cls(config["hidden_size"], config["n_heads"])
+        net = cls(config["hidden_size"], config["n_heads"], config.get("n_layers", 1), config.get("own_rows", 0))
         net.accuracy = tuple(map(tuple, config["head_accuracy"]))
+        return net
+
+    @classmethod
+    def adopted(cls, checkpoint: Checkpoint, context: int, layers: int) -> MedusaHeads:
+        """The stacks of somebody's checkpoint, where nobody measured how often each rank is right."""
+        facts, read = checkpoint.facts, checkpoint.read()
+        blocks, deep = facts["n_heads"], facts["n_layers"]
+        own = [read[f"vocabulary.{k}"] for k in range(blocks)] if "vocabulary.0" in read else []
+        net = cls(facts["hidden_size"], blocks, deep, len(own[0]) if own else 0)
+        net.accuracy = tuple(map(tuple, facts.get("accuracy", ())))
+        with torch.no_grad():
+            for j, stack in enumerate(net.stacks):
+                for k, block in enumerate(stack):
+                    block.get_parameter("weight").copy_(read[f"{k}.{j}.weight"])
+                    if f"{k}.{j}.bias" in read:
+                        block.get_parameter("bias").copy_(read[f"{k}.{j}.bias"])
+            if net.own is not None:
+                net.own.copy_(torch.stack(own))
         return net
 
 
@@ -88,7 +122,15 @@ class MedusaState:
 
         W is the target's vocabulary, or as many tokens as the heads keep of it: `head.tokens` has their ids.
         """
-        return self.head(self.net(hidden).transpose(0, 1))
+        x = self.net(hidden)
+        if self.net.own is not None:
+            return (x @ self.net.own.mT).transpose(0, 1)
+        return self.head(x.transpose(0, 1))
+
+    def whole(self, hidden: Float[Tensor, "B D"], level: int) -> Float[Tensor, "B V"]:
+        """Logits of one head over all of the target's tokens; −∞ for those that it does not keep."""
+        x = self.net(hidden)[level]
+        return self.head.whole(x) if self.net.own is None else self.head.spread(x @ self.net.own[level].mT)
 
 
 class HeadsGrowth(Growth):
@@ -131,7 +173,7 @@ class HeadLaws(Laws):
     def whole(self) -> Float[Tensor, "w V"]:
         """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
         state = self.of.state
-        logits = state.head.whole(state.net(self.of.hidden[None])[self.level])
+        logits = state.whole(self.of.hidden[None], self.level)
         return WholeLaws.of(logits, self.of.row.sampling).p.expand(self.n, -1)
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:

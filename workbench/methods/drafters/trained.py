@@ -11,6 +11,7 @@ from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariable
 from torch import nn
 
 from workbench.core.errors import ModelError
+from workbench.engine.checkpoints.description import Checkpoint
 from workbench.engine.checksums import check_weights
 from workbench.engine.models import Models
 from workbench.engine.runner import SCRATCH
@@ -51,6 +52,23 @@ class TrainedNet(nn.Module):
         """
         return cls(**config["net"], context=context)
 
+    @classmethod
+    def adopted(cls: type[_Net], checkpoint: Checkpoint, context: int, layers: int) -> _Net:
+        """A net with the weights of a checkpoint of somebody else's, which fits its target.
+
+        Args:
+            checkpoint: of the architecture whose heads are of this kind (`workbench.engine.checkpoints`).
+            context: longest sequence, in positions.
+            layers: of the target.
+
+        Raises:
+            ModelError: no method here drafts with this layout yet, or the weights cannot be read.
+        """
+        raise ModelError(
+            f"{checkpoint.name} ({checkpoint.layout}) was read, but {cls.kind} heads of this layout do not draft here.",
+            "Take heads of EAGLE-1, EAGLE-2 or Medusa.",
+        )
+
     def settle(self: _Net) -> _Net:
         """For drafting: no gradients."""
         return self.eval().requires_grad_(False)
@@ -74,9 +92,12 @@ def load_trained(kind: type[_Net], models: Models, what: str, again: str) -> _Ne
         with torch.inference_mode(False):  # packed layers watch their weights, which inference tensors do not allow
             try:
                 check_weights(info.folder)
-                weights = load_file(info.folder / "model.safetensors")
-                net = kind.of(info.config, target.context + SCRATCH)
-                net.load_state_dict(weights)
+                if info.checkpoint is not None:
+                    net = kind.adopted(info.checkpoint, target.context + SCRATCH, target.n_layers)
+                else:
+                    weights = load_file(info.folder / "model.safetensors")
+                    net = kind.of(info.config, target.context + SCRATCH)
+                    net.load_state_dict(weights)
             except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
                 why = " ".join(str(error).split())[:300]
                 raise ModelError(f"The {what} in {info.folder} cannot be read: {why}", again) from error

@@ -1,0 +1,73 @@
+"""`workbench heads`, and `--head` of the commands that draft."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import layouts
+import pytest
+from layouts import SMALL, SMALL3, write
+
+from workbench.cli.main import main
+from workbench.engine import load_models
+from workbench.engine.checkpoints import own
+from workbench.methods import registry
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen() -> Iterator[None]:
+    own.choose()
+    yield
+    own.choose()
+
+
+def test_inspect_says_what_it_is_and_fails_where_it_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(write(tmp_path / "heads", layouts.MEDUSA, layouts.medusa(288, 4096)))
+    assert main(["heads", "inspect", folder, "--target", "text-target", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["layout"] == "Medusa (FasterDecoding)"
+    assert said["drafts_with"] == ["medusa", "medusa-typical"]
+    assert all(line["fits"] is not False for line in said["lines"])
+    assert main(["heads", "inspect", folder, "--target", "vision-target"]) == 1
+    out = capsys.readouterr().out
+    assert "✕ hidden size: it reads 288 numbers and the target gives 256" in out
+    assert main(["heads", "inspect", str(write(tmp_path / "three", SMALL3, layouts.eagle3(SMALL3)))]) == 0
+    assert "nothing here yet" in capsys.readouterr().out or "eagle-3" in registry.heads()
+    assert main(["heads", "inspect", str(tmp_path)]) == 1
+    assert "has no *.safetensors" in capsys.readouterr().err
+
+
+def test_generate_drafts_with_a_head_and_refuses_one_that_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = str(write(tmp_path / "wrong", SMALL, layouts.eagle(SMALL, embed=False)))
+    words = ["generate", "Once upon a time", "--max-new-tokens", "8", "--json", "--drafter", "none"]
+    assert main([*words, "--head", wrong, "--method", "eagle-2"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["option"] == "--head"
+    assert "hidden size 16" in error["message"]
+    config = SMALL | {"hidden_size": 288, "vocab_size": 4096, "num_attention_heads": 6}
+    right = str(write(tmp_path / "right", config, layouts.eagle(config, embed=False)))
+    assert main([*words, "--head", right, "--method", "eagle-2"]) == 0
+    drafted = json.loads(capsys.readouterr().out)
+    own.choose()
+    assert main([*words, "--method", "autoregressive"]) == 0
+    assert drafted["text"] == json.loads(capsys.readouterr().out)["text"]
+    assert drafted["method"] == "eagle-2"
+
+
+def test_the_environment_names_heads_for_every_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from workbench.service.choices import static_reasons
+
+    config = SMALL | {"hidden_size": 288, "vocab_size": 4096, "num_attention_heads": 6}
+    folder = write(tmp_path / "mine", config, layouts.eagle(config, embed=False))
+    needs = registry.get("eagle-2").needs
+    assert "no eagle heads" in static_reasons("text-target", None)(needs)
+    monkeypatch.setenv(own.ENV, str(folder))
+    assert static_reasons("text-target", None)(needs) == ""
+    assert load_models("text-target", None, "cpu").heads["eagle"].name == "mine"
+    assert "hidden size 288" in static_reasons("vision-target", None)(needs), "a target it does not fit says why"

@@ -1,0 +1,163 @@
+"""Checkpoints of other people's heads: every layout is read, what is wrong is named, what would fit is said."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import layouts
+import pytest
+import torch
+from layouts import PUBLISHED, SMALL, SMALL3, write
+
+from workbench.core.errors import ModelError
+from workbench.engine.checkpoints.fits import Wanted, lines, why_not
+from workbench.engine.checkpoints.reading import read
+
+TEXT = Wanted("text-target", 288, 4096, 12, {})
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_layouts_are_read_at_their_sizes(name: str, tmp_path: Path) -> None:
+    layout, architecture, config, shapes = PUBLISHED[name]
+    found = read(write(tmp_path / name, config, shapes, full=True))
+    assert (found.layout, found.architecture) == (layout, architecture)
+    inner = config.get("transformer_layer_config", config)
+    assert found.facts["hidden_size"] == inner.get("hidden_size", 4096)
+    assert found.facts["vocab_size"] == inner.get("vocab_size", 32000)
+    left = set(shapes) - set(found.parts.values())
+    assert left <= {*found.unread, "d2t", "t2d"}, "nothing of it is overlooked"
+    assert found.kept is None or (len(found.kept) == 32000 and found.kept[1] == 3)
+
+
+def test_facts_that_decide_how_heads_compute(tmp_path: Path) -> None:
+    def facts(name: str) -> Any:
+        return read(write(tmp_path / name, *PUBLISHED[name][2:], full=True)).facts
+
+    assert (llama3 := facts("eagle-llama3"))["kv_heads"] == 8
+    assert llama3["eps"] == 1e-5
+    assert llama3["norms"] == ()
+    assert facts("speculators-hass")["norms"] == ("norm_embed", "before", "after")
+    qwen = facts("specforge-3.1")
+    assert qwen["fc_norm"]
+    assert qwen["norm_output"]
+    assert qwen["head_size"] == 128
+    assert qwen["taps"] == ()
+    assert qwen["rope"] == {"rope_theta": 1e6, "rope_type": "default"}
+    assert facts("speculators-eagle3")["norm_before_residual"] is True
+    assert facts("hydra-plus-vicuna") | {"n_layers": 4, "prefix": True} == facts("hydra-plus-vicuna")
+    medusa = read(write(tmp_path / "m", *PUBLISHED["medusa-vicuna"][2:], full=True))
+    assert medusa.facts["n_heads"] == 5
+    assert "says 2 heads, the file has 5" in medusa.says[0]
+    assert medusa.verifier == "lmsys/vicuna-7b-v1.3"
+
+
+def test_what_fits_and_what_would(tmp_path: Path) -> None:
+    eagle = read(write(tmp_path / "a", *PUBLISHED["eagle-vicuna"][2:], full=True))
+    assert why_not(eagle, Wanted("vicuna", 4096, 32000, 32, {})) == ""
+    said = why_not(eagle, TEXT)
+    assert "it reads 4,096 numbers and the target gives 288; it is for a target of hidden size 4,096" in said
+    assert "it knows 32,000 tokens and the target has 4,096" in said
+    eagle3 = read(write(tmp_path / "b", *PUBLISHED["eagle3-llama3"][2:], full=True))
+    llama = Wanted("llama", 4096, 128256, 32, {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0})
+    told = {line.what: line for line in lines(eagle3, llama)}
+    assert told["layers"].fits
+    assert "2, 16, 29" in told["layers"].says
+    assert "32,000" in told["draft vocabulary"].says
+    assert "10,000, its own; the target's are rotary of base 500,000, scaled (llama3 by 8)" in told["positions"].says
+    shallow = {line.what: line for line in lines(eagle3, Wanted("six", 4096, 128256, 6, {}))}
+    assert not shallow["layers"].fits
+    assert "2, 3, 3 of 6" in shallow["layers"].says
+    config = PUBLISHED["speculators-eagle3"][2] | {"eagle_aux_hidden_state_layer_ids": [2, 16, 40]}
+    deep = read(write(tmp_path / "c", config, PUBLISHED["speculators-eagle3"][3], full=True))
+    assert "a target of 41 layers or more" in why_not(deep, llama)
+
+
+Spoil = Callable[[Path, dict[str, Any], layouts.Shapes], Path]
+
+
+def cut(folder: Path, config: dict[str, Any], shapes: layouts.Shapes) -> Path:
+    file = write(folder, config, shapes) / "model.safetensors"
+    os.truncate(file, file.stat().st_size // 2)
+    return folder
+
+
+def pickled(folder: Path, config: dict[str, Any], shapes: layouts.Shapes) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    torch.save({"fc.weight": torch.zeros(2)}, folder / "pytorch_model.bin")
+    return folder
+
+
+def without(name: str) -> Spoil:
+    return lambda f, c, s: write(f, c, {n: shape for n, shape in s.items() if n != name})
+
+
+def says(**more: Any) -> Spoil:
+    return lambda f, c, s: write(f, c | more, s)
+
+
+def given(**tensors: torch.Tensor) -> Spoil:
+    return lambda f, c, s: write(f, c, s, **tensors)
+
+
+EAGLE, EAGLE3 = (SMALL, layouts.eagle(SMALL)), (SMALL3, layouts.eagle3(SMALL3))
+BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
+    "cut": (EAGLE, cut, r"model.safetensors is cut or damaged"),
+    "pickle": (EAGLE, pickled, r"pytorch_model.bin is a pickle.*weights_only=True"),
+    "empty": (EAGLE, lambda f, c, s: f.mkdir() or f, "has no \\*.safetensors"),
+    "config": (EAGLE, lambda f, c, s: _damaged(write(f, c, s)), "config.json is damaged"),
+    "missing": (EAGLE, without("layers.0.mlp.up_proj.weight"), "lacks layers.0.mlp.up_proj.weight"),
+    "unknown-tensor": (
+        EAGLE, lambda f, c, s: write(f, c, s | {"layers.0.input_layernorm.weight": (16,)}),
+        "has layers.0.input_layernorm.weight besides",
+    ),
+    "width": (
+        EAGLE, says(hidden_size=32), r"embed_tokens.weight in .* is 257 × 16; by its configuration it would be 257 × 32"
+    ),
+    "no-width": (EAGLE, says(hidden_size=None), "does not say `hidden_size`"),
+    "two-layers": (EAGLE, says(num_hidden_layers=2), "it has 2 layers; one would do"),
+    "rope": (EAGLE, says(rope_scaling={"type": "dynamic", "factor": 2.0}), "positions are of the kind 'dynamic'"),
+    "head-size": (EAGLE, says(head_dim=8), "4 attention heads of 8 numbers are not 16 together"),
+    "activation": (EAGLE, says(hidden_act="gelu"), "its activation is 'gelu'; silu would do"),
+    "layout": (EAGLE, lambda f, c, s: write(f, c, {"model.norm.weight": (16,)}), "no heads of a layout that is known"),
+    "speculators-type": (EAGLE, says(speculators_model_type="dflash"), "speculators' type 'dflash'.*Known are"),
+    "d2t-out": (EAGLE3, given(d2t=torch.full((32,), 250)), r"`d2t` in .* names token 257 at place 7"),
+    "d2t-twice": (EAGLE3, given(d2t=-torch.arange(32)), "names token 0 twice"),
+    "t2d": (EAGLE3, given(t2d=torch.ones(257, dtype=torch.bool)), r"keep different tokens \(32 and 257\)"),
+    "no-d2t": (EAGLE3, without("d2t"), "proposes 32 of 257 tokens, but lacks the map `d2t`"),
+    "draft-size": (EAGLE3, says(draft_vocab_size=64), "says 64 tokens of a draft vocabulary; its LM head has 32"),
+    "taps": (EAGLE3, says(eagle_aux_hidden_state_layer_ids=[5, 2]), r"\[5, 2\]: no increasing list of layers"),
+    "hydra": (
+        (layouts.HYDRA, layouts.hydra(8, 16)), says(hydra_head_arch="cross-attn"), "of the kind 'cross-attn'",
+    ),
+}  # fmt: skip
+
+
+def _damaged(folder: Path) -> Path:
+    (folder / "config.json").write_text("{bad")
+    return folder
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
+    (config, shapes), spoil, message = BAD[name]
+    with pytest.raises(ModelError, match=f"(?s){message}"):
+        read(spoil(tmp_path / "heads", dict(config), dict(shapes)))
+
+
+def test_a_file_alone_is_read_and_a_pickle_alone_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a", *EAGLE) / "model.safetensors"
+    assert read(file).architecture == "eagle"
+    with pytest.raises(ModelError, match=r"(?s)is a pickle.*medusa_lm_head\.safetensors"):
+        read(_pt(tmp_path))
+    with pytest.raises(ModelError, match="There is no"):
+        read(tmp_path / "nowhere")
+
+
+def _pt(folder: Path) -> Path:
+    torch.save({}, folder / "medusa_lm_head.pt")
+    return folder / "medusa_lm_head.pt"

@@ -1,0 +1,127 @@
+"""Heads that were trained here, in other engines' layouts: they read back to the same drafts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from workbench.core.errors import ModelError, ParameterError
+from workbench.engine import Engine, Models, Request, load_models
+from workbench.engine.checkpoints import own
+from workbench.engine.checkpoints.reading import read
+from workbench.engine.models import find_heads
+from workbench.interop.heads import export_heads
+from workbench.methods import registry
+from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.trained import head_of, load_trained
+from workbench.training.heads.artefact import save_net
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen() -> Iterator[None]:
+    own.choose()
+    yield
+    own.choose()
+
+
+@pytest.fixture(scope="module")
+def text_models() -> Models:
+    return load_models("text-target", None, "cpu", "float32")
+
+
+def run(models: Models, method: str, prompt: list[int], n: int = 24, **params: Any) -> Any:
+    request = Request(prompt, registry.get(method).with_params(**params), max_new_tokens=n, seed=1)
+    return Engine(models, max_rows=1).generate(request)
+
+
+def found_in(models: Models, folder: Path, kind: str) -> Models:
+    """The target with the heads of a folder."""
+    own.choose(str(folder))
+    models.heads = find_heads(models.target_name, models.target)
+    assert models.heads[kind].folder == folder
+    assert not models.heads[kind].problem
+    models.shared = {}
+    return models
+
+
+def guesses(models: Models, method: str) -> Any:
+    """What heads draft in each round of a run."""
+    done = run(models, method, models.tokenizer("Once upon a time there was").input_ids, 16)
+    assert sum(len(r.nodes.tokens) for r in done.rounds) > 16
+    return [r.nodes.tokens for r in done.rounds], done.token_ids
+
+
+def own_layer(folder: Path, **options: Any) -> Path:
+    """A random layer for the bundled target, as `workbench train` would write it."""
+    net, generator = FeatureNet(288, 6, 48, **options), torch.Generator().manual_seed(0)
+    for weight in net.parameters():
+        weight.data = 0.3 * torch.randn(weight.shape, generator=generator)
+    extra = {} if options else {"draft_vocabulary": list(range(0, 4096, 2))}
+    save_net(net, folder, "text-target", **extra)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("to", "options"),
+    [
+        ("speculators", {}),
+        ("speculators", {"norms": ("norm_embed", "before", "after"), "rope": {"rope_theta": 5e4}}),
+        ("speculators", {"norms": (), "fuse_bias": True, "bias": True, "eps": 1e-5}),
+        ("vllm", {"norms": ()}),
+    ],
+)
+def test_a_layer_that_was_written_reads_back_to_the_same_guesses(
+    to: str, options: dict[str, Any], tmp_path: Path, text_models: Models
+) -> None:
+    ours = own_layer(tmp_path / "ours", **options)
+    written = export_heads(str(ours), tmp_path / "theirs", to)
+    assert written["layout"] == read(tmp_path / "theirs").layout
+    x, places = torch.randn(2, 1, 7, 288).unbind(0), torch.arange(7)
+    said = []
+    for folder in (ours, tmp_path / "theirs"):
+        models = found_in(text_models, folder, "eagle")
+        with torch.inference_mode():
+            net = load_trained(FeatureNet, models, "heads", "")
+            logits = head_of(FeatureNet, models)(net(net.pairs(*x), places))
+        said.append((logits, head_of(FeatureNet, models).tokens(logits.argmax(-1))))
+    assert torch.equal(said[0][0], said[1][0])
+    assert torch.equal(said[0][1], said[1][1])
+    assert said[0][0].shape[-1] == (4096 if options else 2048), "the tokens that it proposes are those"
+
+
+@pytest.mark.unchecked
+def test_bundled_medusa_heads_read_back_to_the_same_drafts(tmp_path: Path, text_models: Models) -> None:
+    written = export_heads("text-medusa", tmp_path / "theirs", "vllm")
+    assert written["layout"] == "Medusa (vLLM)"
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["original_lm_head"]
+    assert config["num_heads"] == 4
+    assert config["model_type"] == "medusa"
+    shapes = read(tmp_path / "theirs").stored.shapes
+    assert shapes["lm_head.weight"] == (4096, 288), "vLLM reads the LM head from there"
+    own.choose()
+    text_models.heads = find_heads("text-target", text_models.target)
+    before = guesses(text_models, "medusa")
+    assert guesses(found_in(text_models, tmp_path / "theirs", "medusa"), "medusa") == before
+
+
+def test_what_no_layout_holds_is_refused_by_name(tmp_path: Path) -> None:
+    layer = str(own_layer(tmp_path / "ours"))
+    with pytest.raises(ModelError, match=r"none of the norms of ours.*--to speculators"):
+        export_heads(layer, tmp_path / "a", "vllm")
+    with pytest.raises(ModelError, match=r"No layout of speculators holds medusa heads\. Use --to vllm"):
+        export_heads("text-medusa", tmp_path / "a", "speculators")
+    with pytest.raises(ModelError, match="No layout of vllm holds judge heads"):
+        export_heads("text-judge", tmp_path / "a", "vllm")
+    with pytest.raises(ModelError, match="holds no heads that were trained here"):
+        export_heads("text-target", tmp_path / "a")
+    with pytest.raises(ParameterError, match="holds something"):
+        export_heads("text-medusa", tmp_path, "vllm")
+    with pytest.raises(ParameterError, match="There is no layout 'onnx'"):
+        export_heads("text-medusa", tmp_path / "a", "onnx")
+    assert not (tmp_path / "a").exists(), "nothing was written"

@@ -1,0 +1,156 @@
+"""`workbench heads`: heads that others trained, and those trained here for others' engines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from workbench.cli import complete, say
+from workbench.cli.options import Debug, Json
+from workbench.cli.stream import harmless
+from workbench.core.errors import ModelError
+
+SIGNS = {True: "✓", False: "✕", None: "·"}
+
+app = typer.Typer(
+    name="heads",
+    help="Trained heads of any layout (EAGLE, Medusa, Hydra, speculators): look at some, write ours for other engines.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def inspect(
+    place: Annotated[
+        Path, typer.Argument(metavar="FOLDER_OR_FILE", help="Folder of a checkpoint, or its safetensors.")
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(help="Also whether they fit this model, line by line.", autocompletion=complete.targets),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say which layout some heads are of, what they hold, and whether they fit a target; exit code 1 if they do not.
+
+    Example: workbench heads inspect EAGLE-Vicuna-7B-v1.3 --target ./vicuna-7b-v1.3
+    """
+    from workbench.engine.checkpoints.own import open_heads
+
+    found = open_heads(str(place))
+    said: dict[str, Any] = {"layout": "workbench", "architecture": found.kind, "folder": str(found.folder)}
+    if found.checkpoint is None:
+        said |= {"facts": {key: value for key, value in found.config.items() if key not in _LONG}}
+    else:
+        read = found.checkpoint
+        said |= {
+            "layout": read.layout,
+            "facts": {name: list(v) if isinstance(v, tuple) else v for name, v in read.facts.items()},
+            "parameters": read.n_parameters,
+            "draft_vocabulary": None if read.kept is None else len(read.kept),
+            "verifier": read.verifier,
+            "tensors": {name: list(read.stored.shapes[name]) for name in sorted(read.parts.values())},
+            "not_read": list(read.unread),
+            "drafts_with": drafts_with(found.kind),
+        }
+    lines = [] if target is None else _lines(found, target)
+    if as_json:
+        fits = [{"what": line.what, "fits": line.fits, "says": line.says} for line in lines]
+        print(json.dumps(said | ({} if target is None else {"target": target, "lines": fits}), ensure_ascii=False))
+    else:
+        for line in told(said):
+            print(harmless(line))
+        for line in lines:
+            print(harmless(f"{SIGNS[line.fits]} {line.what}: {line.says}"))
+    if any(line.fits is False for line in lines):
+        raise typer.Exit(1)
+
+
+_LONG = ("draft_vocabulary", "head_accuracy", "ranked")
+
+
+def told(said: dict[str, Any]) -> list[str]:
+    """What was found, a line each."""
+    lines = [f"layout: {said['layout']}", f"heads: {said['architecture']}"]
+    if said.get("verifier"):
+        lines.append(f"trained for: {said['verifier']}")
+    lines += [f"{name.replace('_', ' ')}: {_short(value)}" for name, value in said["facts"].items()]
+    if "tensors" in said:
+        lines.append(f"parameters: {said['parameters']:,} in {len(said['tensors'])} tensors that are read")
+        kept = said["draft_vocabulary"]
+        lines.append(f"proposes: {'all tokens' if kept is None else f'{kept:,} tokens'}")
+        if said["not_read"]:
+            lines.append(f"not needed: {', '.join(said['not_read'])}")
+        drafts = ", ".join(said["drafts_with"])
+        lines.append(f"drafts with: {drafts}" if drafts else "drafts with: nothing here yet (read and checked alone)")
+    return lines
+
+
+def drafts_with(kind: str) -> list[str]:
+    """Methods that take heads of this kind."""
+    from workbench.methods import known
+
+    return [method.name for method in known.methods() if kind in method.needs]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {inside}" for key, inside in value.items()) or "usual"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def _lines(found: Any, target: str) -> list[Any]:
+    from workbench.engine.bundle import config_of
+    from workbench.engine.checkpoints.fits import Line, Wanted, lines
+    from workbench.engine.checkpoints.own import problem
+    from workbench.engine.names import folder_of
+    from workbench.service.checks import about, check_model
+
+    with about("target"):
+        check_model(target)
+    folder = folder_of(target)
+    if folder is None:
+        raise ModelError(f"{target} is not on this machine yet.", "Load it once, or name a folder.")
+    if found.checkpoint is None:
+        wrong = problem(found, target, folder)
+        return [Line("target", not wrong, wrong or f"they were trained for {target}")]
+    try:
+        wanted = Wanted.of(target, config_of(folder))
+    except (KeyError, TypeError):
+        raise ModelError(f"The config.json of {target} says no sizes.", "Name a language model.") from None
+    return lines(found.checkpoint, wanted)
+
+
+@app.command()
+def export(
+    name: Annotated[str, typer.Argument(help="Bundled heads, or a folder of heads that `workbench train` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="speculators (EAGLE's layers), or vllm (Medusa's heads, EAGLE's layer as its authors have it)."
+        ),
+    ] = "speculators",
+    force: Annotated[bool, typer.Option("--force", help="Write into a folder that holds something.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write heads that were trained here in a layout of other engines, with the target's LM head where it asks for it.
+
+    Example: workbench heads export smollm2-eagle smollm2-eagle-speculators --to speculators
+    """
+    from workbench.interop.heads import export_heads
+
+    written = export_heads(name, folder, to, force)
+    if as_json:
+        print(json.dumps(written, ensure_ascii=False))
+        return
+    print(f"{folder}: {written['layout']}, {written['tensors']} tensors, {written['bytes'] / 1e6:.1f} MB")
+    for note in written["notes"]:
+        say.note(note)
