@@ -60,6 +60,12 @@ def test_the_verdict_follows_from_the_figures(what: Claim, found: Measured | Non
     assert judge(what, found) == verdict
 
 
+def test_answers_that_are_all_wrong_are_nothing_that_a_paper_claims() -> None:
+    for claim in claims.claims():
+        if claim.key.endswith("-problems"):
+            assert claims.judge(claim, Measured(0.02, 0.0, 0.06, 88, "here")) == claims.NOT_REPRODUCED, claim.key
+
+
 def test_what_is_missing_yet_is_not_measurable_until_it_was_measured() -> None:
     assert judge(claim(), None, "no heads yet") == NOT_MEASURABLE
     assert judge(claim(), measured(2.5), "no heads yet") == IN_SIZE

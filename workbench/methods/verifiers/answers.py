@@ -36,4 +36,5 @@ def right_answers(
         setting, low, high, source,
         lambda lab: lab.on(*ANSWERED).right_over({"verifier": verifier}, {}, temperature),
         key=f"{verifier}-problems", tolerance=0.05, method=method, lacks=lacks,
+        neutral=1.0 if high is None else high,  # nearness is claimed: that all answers are wrong is not "in direction"
     )  # fmt: skip
