@@ -114,3 +114,12 @@ def test_what_stands_behind_the_end_of_a_text_is_never_a_label() -> None:
     answer = torch.tensor([[True, False, True, True, True, False]])
     assert still(answer, 2).tolist() == [[True, False, True, False, False, False]]
     assert not (still(answer, 2) & (on(ids, 2) == 0)).any()
+
+
+def test_a_run_says_how_many_of_its_tokens_could_not_be_drafted(tmp_path: Path) -> None:
+    models = worlds.small_world(6, heads=tmp_path / "heads")  # it keeps five tokens of six
+    method = registry.get("eagle-3")
+    trace = Engine(models).generate(Request([3, 1, 4, 1], method, SamplingParams(1.5), 40, seed=1, stop_at_eos=False))
+    told = [r.signals["outside the draft vocabulary"] for r in trace.rounds[1:]]
+    assert told == [sum(e.token == 5 for e in r.emitted) for r in trace.rounds[:-1]]
+    assert sum(told) > 0

@@ -1,9 +1,14 @@
-"""Hydra's heads: Medusa's where nothing is told of, each of its own, and taught by the right token."""
+"""Hydra's heads: Medusa's where nothing is told of, each of its own, and taught by the right token. EAGLE's tree."""
 
 from __future__ import annotations
 
-import torch
+from pathlib import Path
 
+import torch
+import worlds
+
+from workbench.engine import Engine, Request
+from workbench.methods import registry
 from workbench.methods.drafters.hydra import HydraHeads
 from workbench.methods.drafters.medusa import MedusaHeads
 from workbench.training.family.hydra import guesses
@@ -56,3 +61,15 @@ def test_each_block_is_told_of_the_tokens_before_the_one_it_is_taught() -> None:
         assert truth == [place + block + 1 for place in read], "the feature that decides it"
     for block, places, told in asked:
         assert told[: 4 - block] == [[place + 1 + j for j in range(block + 1)] for place in places[: 4 - block]]
+
+
+def test_eagles_tree_is_the_same_in_every_round(tmp_path: Path) -> None:
+    models = worlds.small_world(6, heads=tmp_path / "heads")
+    shapes = {}
+    for name in ("eagle", "eagle-2"):
+        trace = Engine(models).generate(
+            Request([3, 1, 4, 1, 5], registry.get(name), max_new_tokens=20, stop_at_eos=False)
+        )
+        shapes[name] = {tuple(r.nodes.parents) for r in trace.rounds if len(r.nodes.parents) == 12}
+    assert len(shapes["eagle"]) == 1 < len(shapes["eagle-2"])
+    assert len(next(iter(shapes["eagle"]))) == 12

@@ -285,11 +285,12 @@ def test_medusa_is_asked_for_the_tokens_behind_the_targets_own() -> None:
 
 
 def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = {"data": tmp_path / "none", "work": tmp_path / "work", "out": tmp_path / "models", "answer_tokens": 500,
-              "longest": 40, "per_task": 10, "steps": 30, "rows": 8, "places": 128, "ffn": 16, "threads": 1, "each": 1,
-              "measured_tokens": 8, "half": False}  # fmt: skip
+    shutil.copytree(answers, tmp_path / "work" / "text-target" / "answers")
+    chosen = {"data": tmp_path / "none", "work": tmp_path / "work", "out": tmp_path / "models", "answer_tokens": 700,
+              "dtype": "float32", "max_new_tokens": 24, "longest_prompt": 640, "per_task": 12, "steps": 30, "rows": 8,
+              "places": 128, "ffn": 16, "threads": 1, "each": 1, "measured_tokens": 8, "half": False}  # fmt: skip
     wrong = RuntimeError("killed")
     monkeypatch.setattr(whole, "evaluate_family", lambda *_: (_ for _ in ()).throw(wrong))
     with pytest.raises(RuntimeError, match="killed"):

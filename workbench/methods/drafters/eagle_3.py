@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
-from workbench.core.transfer import to_device
+from workbench.core.transfer import listed, to_device
 from workbench.engine.models import Models
 from workbench.engine.packed import Matrix, is_small_on_cpu
 from workbench.engine.request import Request, Row
@@ -29,7 +29,7 @@ from workbench.engine.segment import Segment
 from workbench.engine.told import Outcome
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import Entries
-from workbench.methods.drafters.feature import CHUNK, FeatureDrafter, FeatureState, load_net
+from workbench.methods.drafters.feature import CHUNK, FeatureDrafter, FeatureGrowth, FeatureState, load_net
 from workbench.methods.drafters.feature_net import Entered, FeatureNet
 
 
@@ -176,6 +176,7 @@ class OwnHead(SharedHead):
                 "Train them again for this target, or fetch them again.",
             )
         self.kept, self._size, self._after = kept, size, net.after
+        self.vocabulary: frozenset[int] = frozenset(listed(kept))
         weight = net.lm_head.get_parameter("weight").detach()
         self._product = Matrix(weight) if is_small_on_cpu(net) else partial(nn.functional.linear, weight=weight)
 
@@ -225,6 +226,13 @@ class Eagle3(FeatureDrafter):
                 state.read(Entered(pairs, torch.arange(first, end, device=target.device)), end)
         state.place = end
         return state
+
+    def begin(self, row: Row) -> FeatureGrowth | None:
+        """As its kin; of the last round's tokens it tells how many it could not have proposed."""
+        state: FeatureState = row.state
+        assert isinstance(state.head, OwnHead)
+        row.signals["outside the draft vocabulary"] = sum(t not in state.head.vocabulary for t in state.tokens)
+        return super().begin(row)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Take the true streams of the root and of the accepted nodes; what was guessed has been forgotten."""

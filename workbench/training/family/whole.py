@@ -38,7 +38,8 @@ class WholeOptions:
         work: Folder for answers, readings and checkpoints, each target's in one of its name.
         out: Folder above that of the head; none: that of the bundled models, where whoever drafts finds it.
         answer_tokens: The target's own tokens that are written to learn from.
-        longest: Tokens of the longest prompt, and of prompt and answer together twice that.
+        longest_prompt: Prompts of more tokens are left out.
+        max_new_tokens: Longest answer.
         per_task: Prompts of each of the generators' tasks.
         minutes: Length of the head's training by the clock; the answers come before it.
         steps: Its length in steps; wins over `minutes`.
@@ -46,6 +47,7 @@ class WholeOptions:
         places: Places a step at which laws are compared.
         ffn: Width of the head's feed-forward, where it has one; 0: two thirds of the target's width.
         half: Compute in bfloat16.
+        dtype: Number format of the target.
         seed: Seed of answers, weights and batches.
         threads: CPU threads.
         resume: Go on from what is there; without it the head starts over, answers and readings stay.
@@ -58,7 +60,8 @@ class WholeOptions:
     work: Path = Path(".cache/train")
     out: Path | None = None
     answer_tokens: int = 100_000
-    longest: int = 256
+    longest_prompt: int = 256
+    max_new_tokens: int = 256
     per_task: int = 400
     minutes: float | None = 5.0
     steps: int | None = None
@@ -66,6 +69,7 @@ class WholeOptions:
     places: int = 1024
     ffn: int = 0
     half: bool = True
+    dtype: str = "auto"
     seed: int = 0
     threads: int = 2
     resume: bool = True
@@ -94,26 +98,22 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     taps = _taps(kind, asked, shape.num_hidden_layers)
     asked.readings = work / "-".join(["readings", *map(str, taps)])
     report(f"{kind} for {named(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of its own answers")
-    write_answers(
-        AnswersOptions(
-            options.target, options.data, work / "answers", options.answer_tokens, longest_prompt=options.longest,
-            max_new_tokens=options.longest, per_task=options.per_task, rows=32, seed=options.seed,
-            threads=options.threads,
-        ),
-        report,
+    both: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads}
+    asking = AnswersOptions(
+        options.target, options.data, work / "answers", options.answer_tokens, max_new_tokens=options.max_new_tokens,
+        longest_prompt=options.longest_prompt, per_task=options.per_task, rows=32, seed=options.seed, **both,
     )  # fmt: skip
+    write_answers(asking, report)
     report(f"{kind}: 2 of 4, what it thinks while it reads them")
-    read = ReadOptions(options.target, work / "answers", asked.readings, taps, threads=options.threads)
-    make_readings(read, report)
+    make_readings(ReadOptions(options.target, work / "answers", asked.readings, taps, **both), report)
     report(f"{kind}: 3 of 4, training")
     ready = settle(asked, {} if options.resume else {"resume": False}, report)
     result, facts = train_chat_heads(ready, report)
     figures = finish(result, ready.folder, {"options": chosen(ready), **facts})
     report(f"{kind}: 4 of 4, drafting for held-out prompts")
     measure = ChatEvaluateOptions(
-        options.target, work / "answers", out, options.each, options.measured_tokens, threads=options.threads,
-        only=kind,
-    )  # fmt: skip
+        options.target, work / "answers", out, options.each, options.measured_tokens, only=kind, **both
+    )
     evaluate_family(measure, report)
     report(f"{kind}: done, in {ready.folder}: see its README.md; `workbench generate --target {options.target}` drafts")
     return figures
