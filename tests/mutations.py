@@ -1341,6 +1341,31 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     # -- what reviews of the trained drafters asked for ----------------------------------------------------------------
     _m(
+        "hydra-is-not-told-of-the-newest-token",
+        "methods/drafters/hydra.py",
+        "to_device(row.committed[-1:], hidden.device)",
+        "to_device(row.committed[-2:-1], hidden.device)",
+        DRAFTS + "test_hydras_heads_are_told_of_the_newest_token_and_of_the_path",
+        why="heads are told of a token that the state they read knows already: they guess little better than Medusa's",
+    ),
+    _m(
+        "eagle-3-learns-from-later-text",
+        "methods/drafters/eagle_3.py",
+        "mask = own.new_ones(n, n).tril()",
+        "mask = own.new_ones(n, n)",
+        "tests/methods/test_eagle_3.py::test_training_unrolls_what_drafting_does_token_by_token",
+        "tests/methods/test_eagle_3.py::test_a_step_learns_through_the_steps_before_it_and_from_no_later_text",
+        why="its losses fall to nothing in training, and in use it guesses badly",
+    ),
+    _m(
+        "eagle-grows-as-eagle-2-does",
+        "methods/catalogue/eagle.py",
+        "growers=offered(Template()),",
+        "growers=offered(Template())[1:],",
+        "tests/methods/test_hydra.py::test_eagles_tree_is_the_same_in_every_round",
+        why="`eagle` is shown with another tree than the fixed one of its paper, and claims compare the wrong things",
+    ),
+    _m(
         "kangaroo-keeps-a-rejected-entry",
         "methods/drafters/kangaroo.py",
         "keep(len(row.committed) - 1)\n        if len(",

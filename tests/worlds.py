@@ -146,7 +146,16 @@ def random_features(folder: Path, models: Models, seed: int = 0) -> dict[str, He
     """Write untrained nets of every kind but Medusa's, and describe them; the draft model is as wide as the target."""
     found = {}
     width = models.target.hidden_size
-    sizes = {"heads": 2, "ffn": 16, "latents": 2, "ahead": 3, "inner": 8, "exit_layer": 1}
+    sizes = {
+        "heads": 2,
+        "ffn": 16,
+        "taps": (1, 2),
+        "draft_vocab_size": 5,
+        "latents": 2,
+        "ahead": 3,
+        "inner": 8,
+        "exit_layer": 1,
+    }
     for kind, head in registry.heads().items():
         if kind == "medusa":
             continue

@@ -254,7 +254,23 @@ def test_medusas_heads_read_the_newest_state_the_target_has(models: Models) -> N
     assert len(found) > 5
 
 
-@pytest.mark.parametrize("name", ["eagle-vlm", "flash"])
+def test_hydras_heads_are_told_of_the_newest_token_and_of_the_path(models: Models) -> None:
+    """Head k reads the newest state that the target has, and the embeddings of k tokens that it has not read."""
+    levels = set()
+    for draft in drafts(models, "hydra", SamplingParams(), depth=3, nodes=12):
+        net, embed = draft.state.net, models.target.embed
+        with torch.inference_mode():
+            newest = features(models, draft.committed)[-1:]
+            for node, token, path in draft.nodes():
+                since = torch.tensor([draft.committed[-1], *path])
+                state = net(newest, net.told(embed(since)).flatten()[None], len(path))
+                wanted = models.target.lm_head(state).softmax(-1)[0, token]
+                assert float(draft.tree.score[node]) == pytest.approx(float(wanted), rel=1e-5), (node, path)
+                levels.add(len(path))
+    assert levels == {0, 1, 2}
+
+
+@pytest.mark.parametrize("name", ["eagle", "eagle-3", "eagle-vlm", "flash"])
 def test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path(name: str, models: Models) -> None:
     """True features of the text, the drafter's own guesses behind it, one causal pass of the layer over all of them."""
     found = drafts(models, name, SamplingParams(), depth=5, nodes=24)
@@ -269,6 +285,21 @@ def test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path(name: str, mo
     assert deepest == 5
 
 
+def read_by(net: Any, models: Models, committed: list[int]) -> Tensor:
+    """What a feature drafter reads of the target at every committed position but the last."""
+    if not hasattr(net, "taps"):
+        return features(models, committed)
+    model: Any = models.target.model
+    made = model.model(torch.tensor([committed[:-1]]), use_cache=False, output_hidden_states=True)
+    last = model.config.num_hidden_layers  # its entry is normed; the stream before is in no output
+    streams = dict(enumerate(made.hidden_states))
+    if last in net.taps:
+        hook = model.model.norm.register_forward_pre_hook(lambda _, args: streams.update({last: args[0]}))
+        model.model(torch.tensor([committed[:-1]]), use_cache=False)
+        hook.remove()
+    return torch.cat([streams[tap][0] for tap in net.taps], -1)
+
+
 def naive(models: Models, net: Any, committed: list[int], path: list[int]) -> Tensor:
     """A feature drafter's law [V] behind a path, by whole passes: blocks of `net.ahead` levels, one pass each.
 
@@ -276,12 +307,12 @@ def naive(models: Models, net: Any, committed: list[int], path: list[int]) -> Te
     """
     embed, head = models.target.embed, models.target.lm_head
     with torch.inference_mode():
-        known, tokens = features(models, committed), list(committed[1:])
+        known, tokens = net.taken(read_by(net, models, committed)), list(committed[1:])
         for _ in range(len(path) // net.ahead + 1):
             pairs = net.pairs(embed(torch.tensor(tokens)), known)[None]
             state = net(pairs, torch.arange(len(tokens)))[0, -1]
             block = net.futures(state)  # [ahead, D]
-            laws = head(block).softmax(-1)
+            laws = (net.logits if hasattr(net, "logits") else head)(block).softmax(-1)
             done = len(tokens) - len(committed) + 1
             tokens += path[done : done + 1] if net.ahead == 1 else laws.argmax(1).tolist()
             known = torch.cat([known, block])

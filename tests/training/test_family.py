@@ -25,7 +25,7 @@ from workbench.trace.events import Trace
 from workbench.training import recipes
 from workbench.training.answers import AnswersOptions, rate_of, read, write_answers
 from workbench.training.cards import Trained
-from workbench.training.family import heads
+from workbench.training.family import heads, whole
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, load_teacher
 from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
@@ -167,7 +167,9 @@ def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> T
     return Engine(models).generate(Request(prompt, method, max_new_tokens=24))
 
 
-@pytest.mark.parametrize(("method", "name"), [("eagle", "eagle-2"), ("kangaroo", "kangaroo"), ("medusa", "medusa")])
+@pytest.mark.parametrize(
+    ("method", "name"), [("eagle", "eagle-2"), ("kangaroo", "kangaroo"), ("medusa", "medusa"), ("hydra", "hydra")]
+)
 def test_heads_are_trained_and_draft_from_what_they_keep(
     method: str, name: str, options: ReadOptions, answers: Path, tmp_path: Path
 ) -> None:
@@ -199,7 +201,7 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
     said = {token for r in drafted.rounds for token in r.nodes.tokens}
     assert said
     assert said <= set(config["draft_vocabulary"])
-    other = {"eagle": "kangaroo", "kangaroo": "medusa", "medusa": "eagle"}[method]
+    other = {"eagle": "kangaroo", "kangaroo": "medusa"}.get(method, "eagle")
     stranger = Path(shutil.copytree(out, out.parent / f"text-target-{other}"))
     flipped = f"{int(config[WEIGHTS], 16) ^ (1 << 99) - 1:064x}"
     (stranger / "config.json").write_text(json.dumps(config | {WEIGHTS: flipped}))
@@ -222,13 +224,15 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
 
 
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
-    kinds = ("drafter", "medusa", "eagle", "kangaroo")
+    kinds = ("drafter", "medusa", "hydra", "eagle", "eagle-3", "kangaroo")
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
     forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
     assert forms == {
         "drafter": [("draft-model", "chain"), ("draft-tree", "tree")],
         "medusa": [("medusa", "chain"), ("medusa", "tree")],
+        "hydra": [("hydra", "chain"), ("hydra", "tree")],
         "eagle": [("eagle-2", "chain"), ("eagle-2", "tree")],
+        "eagle-3": [("eagle-3", "chain"), ("eagle-3", "tree")],
         "kangaroo": [("kangaroo", "chain")],
     }
     for method in registry.methods():
@@ -278,3 +282,35 @@ def test_medusa_is_asked_for_the_tokens_behind_the_targets_own() -> None:
     read, wanted = ahead(ids, features, answer, 3)
     assert read.flatten().tolist() == [3, 4, 5, 6]
     assert wanted.tolist() == [[5, 6, 7, 8], [6, 7, 8, -1], [7, 8, -1, -1]]
+
+
+def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
+    answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(answers, tmp_path / "work" / "text-target" / "answers")
+    chosen = {"data": tmp_path / "none", "work": tmp_path / "work", "out": tmp_path / "models", "answer_tokens": 700,
+              "dtype": "float32", "max_new_tokens": 24, "longest_prompt": 640, "per_task": 12, "steps": 30, "rows": 8,
+              "places": 128, "ffn": 16, "threads": 1, "each": 1, "measured_tokens": 8, "half": False}  # fmt: skip
+    wrong = RuntimeError("killed")
+    monkeypatch.setattr(whole, "evaluate_family", lambda *_: (_ for _ in ()).throw(wrong))
+    with pytest.raises(RuntimeError, match="killed"):
+        recipes.run("eagle-3", chosen, quiet)
+    monkeypatch.undo()
+    written, lines = (tmp_path / "work" / "text-target" / "answers" / "answers.jsonl").read_bytes(), list[str]()
+    figures = recipes.run("eagle-3", chosen, lines.append)
+    assert any("resumed at step 30" in line for line in lines), "nothing is trained twice"
+    assert (tmp_path / "work" / "text-target" / "answers" / "answers.jsonl").read_bytes() == written
+    assert figures["steps"] == 30
+    folder = tmp_path / "models" / "text-target-eagle-3"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["net"]["taps"] == [2, 6, 9]
+    models = load_models("text-target", None, "cpu", "float64")
+    models.heads["eagle-3"] = HeadInfo("heads", folder, config)
+    plain, drafted = (
+        Engine(models).generate(Request([5, 6, 7, 8], registry.get(one), max_new_tokens=16))
+        for one in ("autoregressive", "eagle-3")
+    )
+    assert drafted.token_ids == plain.token_ids
+    assert "### As a tree: `eagle-3`" in (folder / "README.md").read_text()
+    with pytest.raises(ParameterError, match="ffn=16"):
+        recipes.run("eagle-3", chosen | {"ffn": 32}, quiet)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli import complete
 from workbench.cli.options import Debug, Json, Settings, parse_settings
 from workbench.core.errors import ParameterError, UnknownNameError
 from workbench.methods import known
@@ -23,10 +24,18 @@ FILE = Path(__file__).resolve().parents[1] / "training" / "recipes.json"
 def train(
     name: Annotated[str | None, typer.Argument(help="The recipe; the recipes are listed when none is named.")] = None,
     settings: Settings = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="The model to train for, as --set target=…: name, folder or Hub id.", autocompletion=complete.targets
+        ),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a bundled model again, or one like it, or the head of a method of your own: see `Head.train`.
+    """Train a bundled model again, or one like it, a head for a model of yours, or that of a method of your own.
+
+    `workbench train eagle-3 --target MODEL` does all that a head needs: the model's own answers, training, measuring.
 
     Progress goes to standard error. Interrupted training goes on from its last checkpoint; --set resume=false starts
     over and keeps the old checkpoint aside.
@@ -42,7 +51,7 @@ def train(
         return
     if name not in recipes:
         raise UnknownNameError.of("recipe", name, recipes)
-    values = parse_settings(settings)
+    values = parse_settings(settings) | ({} if target is None else {"target": target})
     with about("set"):
         for option in values:
             if option not in recipes[name]["options"]:

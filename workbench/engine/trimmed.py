@@ -75,7 +75,7 @@ class SharedHead:
                 f"`{KEY}` of these heads is no increasing list of the target's {size:,} token ids.",
                 "Train them again for this target, or fetch them again.",
             )
-        self._head = head
+        self._head, self._size = head, size
         self.kept = None if ids is None else torch.tensor(ids, device=head.get_parameter("weight").device)
         self._product = None if self.kept is None else product_with(head, self.kept)
 
@@ -93,8 +93,7 @@ class SharedHead:
         """Logits of all of the target's tokens from those of the tokens kept; −∞ for the others."""
         if self.kept is None:
             return said
-        size = self._head.get_parameter("weight").shape[0]
-        return spread(said.flatten(0, -2), self.kept, size).view(*said.shape[:-1], size)
+        return spread(said.flatten(0, -2), self.kept, self._size).view(*said.shape[:-1], self._size)
 
     def tokens(self, places: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
         """Token ids of places among the logits."""

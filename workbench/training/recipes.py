@@ -1,9 +1,9 @@
 """The registry of training recipes: names, typed options, and how to run one.
 
 >>> sorted(RECIPES)
-['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'drafter', 'evaluate', 'judge', \
-'medusa', 'readings', 'target', 'tokenizer', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', \
-'vision-target', 'vision-text-drafter', 'vision-tower']
+['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'drafter', 'eagle', 'eagle-3', \
+'evaluate', 'hydra', 'judge', 'kangaroo', 'medusa', 'readings', 'target', 'tokenizer', 'vision-drafter', \
+'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', 'vision-text-drafter', 'vision-tower']
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
+from workbench.methods import registry
 from workbench.training import acceptance, judge
 from workbench.training.acceptance import AcceptanceOptions, train_acceptance
 from workbench.training.answers import AnswersOptions, write_answers
@@ -27,6 +29,7 @@ from workbench.training.family.drafter import ChatDrafterOptions, train_chat_dra
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.readings import ReadOptions, make_readings
+from workbench.training.family.whole import WholeOptions, train_whole
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.judge import JudgeOptions, train_judge
 from workbench.training.loop import Report, RunResult
@@ -252,6 +255,12 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe("vision-gallery", "the app's gallery of held-out scenes", GalleryOptions, write_gallery),
     ]
+}
+RECIPES |= {
+    kind: Recipe(kind, f"{kind} heads for any target, all in one: answers, readings, training, card", WholeOptions, run)
+    for kind, head in registry.heads().items()
+    if head.recipe == "chat-heads" and kind not in RECIPES
+    for run in [partial(train_whole, kind)]
 }
 
 

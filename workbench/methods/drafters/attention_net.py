@@ -110,6 +110,7 @@ class AttentionNet(TrainedNet):
         places: Int[Tensor, " n"],
         mask: Bool[Tensor, "*b n used"] | None = None,
         entries: Entries | None = None,
+        read: Float[Tensor, "B n R"] | None = None,
     ) -> Float[Tensor, "B n D"]:
         """The stream with what each input reads of the others.
 
@@ -118,9 +119,10 @@ class AttentionNet(TrainedNet):
             places: positions in the text.
             mask: which entries each input sees; None: all entries before it, and itself.
             entries: keys and values of what came before; the new ones are appended.
+            read: what queries, keys and values are made of; None: the stream, normed.
         """
         n = x.shape[1]
-        queries, keys, values = self._heads(x, places)
+        queries, keys, values = self.turned(self.before(x) if read is None else read, places)
         if entries is not None:
             keys, values = entries.put(torch.stack([keys, values]))
             if mask is None and n > 1:
@@ -130,9 +132,9 @@ class AttentionNet(TrainedNet):
         )
         return self._times("out", mixed.transpose(1, 2).reshape(x.shape), x)
 
-    def _heads(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def turned(self, read: Float[Tensor, "B n R"], places: Int[Tensor, " n"]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys, turned by their places, and values: [B, H, n, d] each."""
-        heads = self._times("qkv", self.before(x)).view(*x.shape[:2], 3, self.heads, self.head_size)
+        heads = self._times("qkv", read).view(*read.shape[:2], 3, self.heads, self.head_size)
         heads = heads.permute(2, 0, 3, 1, 4)
         cos, sin = torch.embedding(self._rope, places).chunk(2, -1)  # the sign of the turned half is in the table
         turned = torch.addcmul(heads[:2] * cos, heads[:2].roll(self.head_size // 2, -1), sin)

@@ -18,3 +18,4 @@ class Eagle(FeatureDrafter):
 
     needs: ClassVar[tuple[str, ...]] = (FeatureNet.kind, "trees")
     net: ClassVar[type[FeatureNet]] = FeatureNet
+    recipe: ClassVar[str] = "chat-heads"

@@ -67,7 +67,7 @@ class FeatureState:
         """The state at the newest pair, once all that was accepted has been read: in one call, all of it stable."""
         if self.features:
             tokens = to_device(self.tokens, self.features[0].device)
-            pairs = self.net.pairs(self.models.target.embed(tokens), torch.cat(self.features))
+            pairs = self.net.pairs(self.models.target.embed(tokens), self.net.taken(torch.cat(self.features)))
             places = torch.arange(self.place, self.place + len(self.tokens), device=tokens.device)
             self.guess = self._run(pairs.unsqueeze(0), places)[:, -1]
             self.entries.settle()
@@ -162,6 +162,8 @@ class FeatureDrafter(LawDrafter):
     reads_target: ClassVar[bool] = True
     net: ClassVar[type[FeatureNet]]
     usual: ClassVar[Grower | None] = BestFirst()
+    recipe: ClassVar[str] = "vision-heads"
+    """What trains its net."""
 
     @property
     def how(self) -> Any:
@@ -170,7 +172,7 @@ class FeatureDrafter(LawDrafter):
 
     def prime(self, row: Row, models: Models) -> FeatureState:
         """Read the features of everything committed, as the target has them, pictures as this drafter sees them."""
-        net, clock = load_net(self.net, models), models.target.clock
+        net, clock = load_net(self.net, models, self.recipe), models.target.clock
         features = read_features(row, models)
         capacity = len(row.committed) + row.remaining + SCRATCH
         state = FeatureState(
@@ -268,7 +270,7 @@ def shown(seen: Seen, entered: Entered, state: FeatureState) -> dict[str, Any]:
     }
 
 
-def load_net(kind: type[FeatureNet], models: Models) -> FeatureNet:
+def load_net(kind: type[FeatureNet], models: Models, recipe: str = "vision-heads") -> FeatureNet:
     """The trained net of a kind, loaded once for its target.
 
     Raises:
@@ -276,7 +278,6 @@ def load_net(kind: type[FeatureNet], models: Models) -> FeatureNet:
     """
     net = load_trained(kind, models, f"{kind.kind} weights", "Train or fetch them again.")
     if net.width != models.target.hidden_size:
-        recipe = "chat-heads" if kind is FeatureNet else "vision-heads"
         raise ModelError(
             f"These {kind.kind} weights read {net.width} numbers; the target gives {models.target.hidden_size}.",
             f"Train them for this target: workbench train {recipe} --set method={kind.kind}.",

@@ -140,6 +140,10 @@ class FeatureNet(AttentionNet):
 
     # -- what enters ----------------------------------------------------------------------------------------------
 
+    def taken(self, features: Float[Tensor, "*b F"]) -> Float[Tensor, "*b D"]:
+        """What the target's own features are when they enter: here what they are."""
+        return features
+
     def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Fuse each feature with the embedding of the token that follows it."""
         return self._times("fuse", torch.cat([self.norm_embed(following), self.norm_feature(features)], -1))
@@ -173,7 +177,7 @@ class FeatureNet(AttentionNet):
 
     def enter(self, seen: Seen, how: Any = None) -> Entered:
         """A prompt: its text as pairs, its pictures as they look to this drafter, in order."""
-        pairs = self.pairs(self.following(seen), seen.features)
+        pairs = self.pairs(self.following(seen), self.taken(seen.features))
         inputs, places, views, done = list[Tensor](), list[Tensor](), list[View](), 0
         visible: list[Tensor | None] = []
         everywhere = torch.arange(pairs.shape[1], device=pairs.device)
@@ -216,7 +220,7 @@ class FeatureNet(AttentionNet):
 
     def attention(self, x: Float[Tensor, "B n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
         """What each input gives to those up to it, the mean over heads."""
-        queries, keys, _ = self._heads(x, places)
+        queries, keys, _ = self.turned(self.before(x), places)
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(later, -torch.inf).softmax(-1).mean(1)

@@ -46,6 +46,7 @@ class ChatEvaluateOptions:
         max_new_tokens: Longest answer.
         dtype: Number format of the target.
         threads: CPU threads.
+        only: Kind of the one drafter that is measured; "": all there are.
     """
 
     target: str = "smollm2"
@@ -55,6 +56,7 @@ class ChatEvaluateOptions:
     max_new_tokens: int = 96
     dtype: str = "bfloat16"
     threads: int = 2
+    only: str = ""
 
 
 def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, Any]:
@@ -67,6 +69,7 @@ def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, A
     prompts = list(held_prompts(options.answers / "answers.jsonl", options.each))
     name, found = named(options.target), {}
     folders = {kind: options.models / folder for kind, folder in folders_of(name).items()}
+    folders = {kind: folder for kind, folder in folders.items() if options.only in ("", kind)}
     for kind, folder in list(folders.items()):
         if not all((folder / f"{file}.json").exists() for file in ("config", "training")):
             del folders[kind]  # there is none, or one that is being trained

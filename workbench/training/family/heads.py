@@ -18,12 +18,12 @@ from torch.nn import functional as F
 from workbench.core.errors import ParameterError
 from workbench.engine.fingerprint import WEIGHTS
 from workbench.engine.placed import named
-from workbench.engine.trimmed import KEY
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.kangaroo import ExitAdapter
 from workbench.methods.drafters.medusa import RANKS, MedusaHeads
 from workbench.training.family.drafter import Curve, Teacher, answers_of, beside, load_teacher, together
+from workbench.training.family.lesson import HELD_ROWS, Course, keeping, lesson_of, still
 from workbench.training.family.readings import Readings, batches
 from workbench.training.family.vocabulary import LEFT_OUT, chosen_tokens, places_among
 from workbench.training.heads.artefact import save_net
@@ -34,22 +34,23 @@ from workbench.training.loop import Report, RunResult, run_loop
 from workbench.training.medusa import keep_heads
 from workbench.training.models import half_precision
 
-HELD_ROWS = 16
-"""Held-out dialogues side by side."""
-
 
 @dataclass
 class ChatHeadOptions(HeadOptions):
     """Options of the `chat-heads` recipe.
 
     Attributes:
-        method: What to train: "eagle", "kangaroo" or "medusa".
+        method: What to train, the kind of a head: "eagle", "kangaroo", "medusa", "hydra", "eagle-3".
         loss: Losses and their weights; by default the method's own. Medusa's heads know one alone.
         target: Name or folder of the target.
         readings: Folder written by the `readings` recipe.
         out: Folder above that of the finished heads, which is named after target and method.
         vocabulary: Tokens that they can propose.
-        blocks: Medusa heads.
+        blocks: Medusa's or Hydra's heads.
+        cond: Numbers that Hydra's heads are told of a token.
+        draft_vocab_size: Tokens that EAGLE-3 can propose; 0: a quarter of the target's.
+        taps: Layers that EAGLE-3 fuses, counted from 1; none: low, middle and high, as released.
+        ttt: Steps of a draft in EAGLE-3's training-time test.
         exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps.
         held: Dialogues kept out of training for measuring.
     """
@@ -66,6 +67,10 @@ class ChatHeadOptions(HeadOptions):
     out: Path = Path(".cache/models")
     vocabulary: int = 8192
     blocks: int = 4
+    cond: int = 64
+    draft_vocab_size: int = 0
+    taps: tuple[int, ...] = ()
+    ttt: int = 3
     exit_layer: int = 8
     held: int = 96
     threads: int = 2
@@ -127,9 +132,14 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
     options = dataclasses.replace(options, checkpoint=checkpoint, loss=options.loss or HeadOptions.loss)
     teacher, readings = load_teacher(options), Readings(options.readings)
     held = readings.part(held=True)[: options.held]
-    kept, facts = chosen_tokens(readings, held, options.vocabulary, teacher.ends)
-    train = {"medusa": _train_medusa, ExitAdapter.kind: _train_adapter}.get(options.method, _train_layer)
-    result, curve = train(options, teacher, readings, torch.tensor(kept), held, report)
+    lesson = lesson_of(options.method)
+    size = lesson.keeps(options, teacher) if hasattr(lesson, "keeps") else options.vocabulary
+    kept, facts = chosen_tokens(readings, held, size, teacher.ends)
+    if lesson:
+        result, curve = lesson.train(Course(options, teacher, readings, torch.tensor(kept), held, report))
+    else:
+        train = {"medusa": _train_medusa, ExitAdapter.kind: _train_adapter}.get(options.method, _train_layer)
+        result, curve = train(options, teacher, readings, torch.tensor(kept), held, report)
     return result, facts | {"curve": curve.points}
 
 
@@ -165,11 +175,11 @@ def _train_adapter(
             f"Make readings with taps={options.exit_layer} in another folder"
             + (f", or give exit_layer among {taps}." if (taps := readings.facts["taps"]) else "."),
         )
-    shared, table = Shared(teacher, kept), teacher.head[kept]
+    table = teacher.head[kept]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
         net = ExitAdapter(table.shape[1], options.heads, options.exit_layer)
-        begin_at(net, shared)
+        begin_at(net, teacher.last_norm)
     report(f"kangaroo: {sum(p.numel() for p in net.parameters()):,} parameters behind layer {options.exit_layer}")
     rows = batches(readings, readings.part(held=False), options.rows, options.seed)
     loss, curve, exam = Weighted.parse(options.loss), Curve.of(options), answers_of(teacher, readings, held)
@@ -213,11 +223,6 @@ def _facts(options: ChatHeadOptions, teacher: Teacher, kept: Tensor, net: nn.Mod
     """What the configuration says of a head beside its sizes."""
     count = sum(p.numel() for p in net.parameters())
     return keeping(kept, teacher) | {WEIGHTS: teacher.weights, "parameters": count, "loss": options.loss}
-
-
-def keeping(kept: Tensor, teacher: Teacher) -> dict[str, Any]:
-    """What a configuration says of the tokens kept; nothing where these are all."""
-    return {KEY: kept.tolist()} if len(kept) < len(teacher.head) else {}
 
 
 def _train_medusa(
@@ -264,14 +269,9 @@ def ahead(
         answer: places whose feature decides a token of the answer, each row's in one piece.
         n_heads: K.
     """
-    on = torch.stack([ids.roll(-k - 2, 1).masked_fill(~_still(answer, k + 1), -1) for k in range(n_heads)])
-    use = _still(answer, 1)  # the last place of an answer has nothing but the target's own token behind it
+    on = torch.stack([ids.roll(-k - 2, 1).masked_fill(~still(answer, k + 1), -1) for k in range(n_heads)])
+    use = still(answer, 1)  # the last place of an answer has nothing but the target's own token behind it
     return features[use], on[:, use]
-
-
-def _still(answer: Bool[Tensor, "B n"], steps: int) -> Bool[Tensor, "B n"]:
-    """Places of answers that are as many steps before the last one."""
-    return F.pad(answer, (0, steps))[:, steps:] & answer
 
 
 @torch.inference_mode()

@@ -24,11 +24,14 @@ def save_net(
         net: the net.
         out: folder, made where it is missing.
         target: name of the target that it drafts for.
-        dtype: of the weights on disk.
+        dtype: of the weights on disk, whole numbers apart.
         facts: more for the configuration.
     """
     out.mkdir(parents=True, exist_ok=True)
-    weights = {name: weight.detach().to(dtype).contiguous() for name, weight in net.state_dict().items()}
+    weights = {
+        name: (weight.to(dtype) if weight.is_floating_point() else weight).detach().contiguous()
+        for name, weight in net.state_dict().items()
+    }
     with replacing(out / "model.safetensors") as part:
         save_file(weights, part, metadata={"format": "pt"})
     (out / "model.safetensors").chmod(0o644)
@@ -42,5 +45,5 @@ def load_saved(folder: Path) -> tuple[Any, dict[str, Any]]:
     """The net in a folder, in float32, and its configuration."""
     config = json.loads((folder / "config.json").read_text())
     net = registry.heads()[config["workbench_head"]].net.of(config)
-    net.load_state_dict({name: weight.float() for name, weight in load_file(folder / "model.safetensors").items()})
+    net.load_state_dict(load_file(folder / "model.safetensors"))  # which takes float16 for float32
     return net, config

@@ -99,18 +99,17 @@ def build_net(options: HeadOptions, target: Any) -> FeatureNet:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
         net = nets[options.method].build(width, vars(options))
-        begin_at(net, target)
+        begin_at(net, getattr(target.get_decoder(), "norm", None))
     return net
 
 
-def begin_at(net: AttentionNet, target: Any) -> None:
+def begin_at(net: AttentionNet, norm: nn.Module | None) -> None:
     """Fresh weights for a drafter, by torch's random numbers; what leaves it goes through the target's last norm."""
     for name, weight in net.named_parameters():
         if weight.dim() == 2 and not any(part in name for part in net.begins):
             nn.init.normal_(weight, std=0.02)
-    norm = getattr(target.get_decoder(), "norm", None)
     if norm is not None:
-        net.after.load_state_dict({"weight": norm.weight.detach().float()})
+        net.after.load_state_dict({"weight": norm.get_parameter("weight").detach().float()})
 
 
 def curriculum(progress: float) -> float:

@@ -1,0 +1,125 @@
+"""EAGLE-3: training sees drafts as drafting makes them, true streams alone are kept, and each trap is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+
+from workbench.core.errors import ModelError, ParameterError
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Request
+from workbench.methods import registry
+from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.eagle_3 import Eagle3Net, OwnHead, usual_taps
+from workbench.training.family.eagle_3 import taps_of
+from workbench.training.family.lesson import on, still
+
+D, N, STEPS = 8, 4, 3
+PROMPT = worlds.random_prompt(9)
+
+
+def net_of(**more: Any) -> Eagle3Net:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Eagle3Net(D, 2, 12, (1, 2), 5, **more).double()
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_training_unrolls_what_drafting_does_token_by_token() -> None:
+    """Every column of every step: the same state as after reading the true pairs and drafting behind them."""
+    net, streams, embeds = net_of(), drawn(1, N, 2 * D), drawn(1, N + STEPS, D, seed=1)
+    unrolled = list(net.unroll(lambda step: embeds[:, step : step + N], streams, STEPS))
+    for column in range(N):
+        entries = Entries(net.heads, net.head_size, 16, streams)
+        pairs = net.pairs(embeds[:, : column + 1], net.taken(streams[:, : column + 1]))
+        state = net(pairs, torch.arange(column + 1), None, entries)[:, -1:]
+        for step, all_at_once in enumerate(unrolled):
+            torch.testing.assert_close(all_at_once[:, column], state[:, 0], rtol=0, atol=1e-12)
+            place = column + step + 1
+            state = net(net.pairs(embeds[:, place : place + 1], state), torch.tensor([place]), None, entries)
+
+
+def test_a_step_learns_through_the_steps_before_it_and_from_no_later_text() -> None:
+    net, streams, embeds = net_of(), drawn(1, N, 2 * D).requires_grad_(), drawn(1, N + STEPS, D, seed=1)
+    last = list(net.unroll(lambda step: embeds[:, step : step + N], streams, STEPS))[-1]
+    last[:, 1].sum().backward()
+    reached = streams.grad.abs().sum(-1)[0] > 0
+    assert reached.tolist() == [True, True, False, False], "true pairs up to its own column"
+
+
+def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) -> None:
+    models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
+    models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
+    engine, method = Engine(models), registry.get("eagle-3").with_params(depth=3)
+    row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
+    lengths = set()
+    while not engine.idle:
+        before = len(row.committed)
+        engine.step()
+        if row.state is None or len(row.committed) == before:
+            continue
+        lengths.add(len(row.committed) - before)
+        with torch.inference_mode():
+            mine, fresh = row.state.newest(), row.drafter.prime(row, models)
+        torch.testing.assert_close(mine, fresh.guess, rtol=0, atol=1e-10)
+        assert row.state.place == fresh.place == len(row.committed) - 1
+    assert row.error is None
+    assert {1, 2} <= lengths, "drafts were rejected and accepted"
+
+
+@pytest.mark.parametrize("layers", range(3, 9))
+def test_no_two_taps_of_a_shallow_target_are_one(layers: int) -> None:
+    """The released code compares a layer's number with 2, L/2 and L − 3: of four or six layers it taps two."""
+    taps = usual_taps(layers)
+    assert len(taps) == len(set(taps)) == min(3, layers - 1)
+    assert list(taps) == sorted(taps)
+    assert 1 <= taps[0] < taps[-1] < layers
+    Eagle3Net(D, 2, 12, taps, 5)
+
+
+def test_taps_that_are_one_are_refused() -> None:
+    for taps in ((2, 2, 3), (3, 2), (2,), (0, 1)):
+        with pytest.raises(ValueError, match="each once and in order"):
+            Eagle3Net(D, 2, 12, taps, 5)
+    with pytest.raises(ParameterError, match="no low, middle and high"):
+        taps_of(type("O", (), {"taps": ()}), 2)
+
+
+def test_a_draft_vocabulary_that_is_none_of_the_targets_is_refused() -> None:
+    net = net_of()
+    assert OwnHead(net, 5).tokens(torch.arange(5)).tolist() == [0, 1, 2, 3, 4]
+    net.d2t += torch.tensor([0, 0, 1, 1, 4])
+    head = OwnHead(net, 9)
+    assert head.tokens(torch.arange(5)).tolist() == [0, 1, 3, 4, 8]
+    whole = head.whole(drawn(2, D))
+    assert torch.isinf(whole).nonzero()[:, 1].tolist() == [2, 5, 6, 7] * 2, "what it does not keep it never says"
+    for wrong in (torch.tensor([0, 0, 1, 1, 5]), torch.tensor([0, 0, 1, 0, 4])):  # beyond the end; 3 twice
+        net.d2t.copy_(wrong)
+        with pytest.raises(ModelError, match="d2t"):
+            OwnHead(net, 9)
+
+
+def test_what_stands_behind_the_end_of_a_text_is_never_a_label() -> None:
+    """Released trainers roll their labels, so that the first tokens are what the last places should say."""
+    ids = torch.arange(1, 7)[None]
+    assert on(ids, 2).tolist() == [[3, 4, 5, 6, 0, 0]]
+    answer = torch.tensor([[True, False, True, True, True, False]])
+    assert still(answer, 2).tolist() == [[True, False, True, False, False, False]]
+    assert not (still(answer, 2) & (on(ids, 2) == 0)).any()
+
+
+def test_a_run_says_how_many_of_its_tokens_could_not_be_drafted(tmp_path: Path) -> None:
+    models = worlds.small_world(6, heads=tmp_path / "heads")  # it keeps five tokens of six
+    method = registry.get("eagle-3")
+    trace = Engine(models).generate(Request([3, 1, 4, 1], method, SamplingParams(1.5), 40, seed=1, stop_at_eos=False))
+    told = [r.signals["outside the draft vocabulary"] for r in trace.rounds[1:]]
+    assert told == [sum(e.token == 5 for e in r.emitted) for r in trace.rounds[:-1]]
+    assert sum(told) > 0

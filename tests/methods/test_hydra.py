@@ -1,0 +1,75 @@
+"""Hydra's heads: Medusa's where nothing is told of, each of its own, and taught by the right token. EAGLE's tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import worlds
+
+from workbench.engine import Engine, Request
+from workbench.methods import registry
+from workbench.methods.drafters.hydra import HydraHeads
+from workbench.methods.drafters.medusa import MedusaHeads
+from workbench.training.family.hydra import guesses
+
+D, BLOCKS = 12, 3
+
+
+def test_without_what_it_is_told_it_is_medusa() -> None:
+    medusa, hydra = MedusaHeads(D, BLOCKS), HydraHeads(D, BLOCKS, cond=4)
+    read = torch.randn(5, D)
+    told = hydra.told(torch.randn(5, BLOCKS, D)).flatten(1)
+    with torch.no_grad():
+        for k, (mine, theirs) in enumerate(zip(hydra.read, medusa.heads, strict=True)):
+            torch.testing.assert_close(hydra(read, told[:, : (k + 1) * 4], k), read, msg="each begins as the identity")
+            for parameter in (*mine.parameters(), *theirs.parameters()):
+                torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(parameter.dim() + k))
+        for k, theirs in enumerate(medusa(read)):
+            torch.testing.assert_close(hydra(read, told[:, : (k + 1) * 4], k), theirs)
+        hydra.beside[1].get_parameter("weight").fill_(0.3)
+        assert not torch.allclose(hydra(read, told[:, :8], 1), medusa(read)[1]), "what it is told counts"
+
+
+def test_no_two_blocks_are_one() -> None:
+    """In the released code further layers are one block, repeated: they learn as one."""
+    hydra = HydraHeads(D, BLOCKS, cond=4)
+    for layers in (hydra.read, hydra.beside, hydra.direct):
+        assert len({layer.get_parameter("weight").data_ptr() for layer in layers}) == BLOCKS
+
+
+def test_each_block_is_told_of_the_tokens_before_the_one_it_is_taught() -> None:
+    """Of tokens 0 … 9 an answer is 4 … 8; a feature at s decides the token at s + 1. No label wraps around."""
+    net, n = HydraHeads(D, BLOCKS, cond=D), 10
+    ids, features = torch.arange(n)[None], torch.arange(float(n))[None, :, None].expand(1, n, D)
+    answer = torch.zeros(1, n, dtype=torch.bool)
+    answer[0, 3:8] = True
+    asked: list[tuple[int, list[float], list[list[float]]]] = []
+
+    def seen(features: torch.Tensor, told: torch.Tensor, block: int) -> torch.Tensor:
+        asked.append((block, features[:, 0].tolist(), told.view(len(told), block + 1, D)[:, :, 0].tolist()))
+        return features
+
+    net.told = lambda embeds: embeds  # type: ignore[method-assign]
+    net.forward = seen  # type: ignore[method-assign]
+    embedding = torch.arange(float(n))[:, None].expand(n, D)
+    found = [
+        (guess[:, 0].tolist(), truth[:, 0].tolist()) for guess, truth in guesses(net, embedding, ids, features, answer)
+    ]
+    for block, (read, truth) in enumerate(found):
+        assert read == [3, 4, 5, 6][: 4 - block], "places with an answer's token so far behind them"
+        assert truth == [place + block + 1 for place in read], "the feature that decides it"
+    for block, places, told in asked:
+        assert told[: 4 - block] == [[place + 1 + j for j in range(block + 1)] for place in places[: 4 - block]]
+
+
+def test_eagles_tree_is_the_same_in_every_round(tmp_path: Path) -> None:
+    models = worlds.small_world(6, heads=tmp_path / "heads")
+    shapes = {}
+    for name in ("eagle", "eagle-2"):
+        trace = Engine(models).generate(
+            Request([3, 1, 4, 1, 5], registry.get(name), max_new_tokens=20, stop_at_eos=False)
+        )
+        shapes[name] = {tuple(r.nodes.parents) for r in trace.rounds if len(r.nodes.parents) == 12}
+    assert len(shapes["eagle"]) == 1 < len(shapes["eagle-2"])
+    assert len(next(iter(shapes["eagle"]))) == 12

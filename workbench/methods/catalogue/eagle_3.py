@@ -1,0 +1,72 @@
+"""Streams of three depths, a draft vocabulary, and training in drafts as they will be."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.eagle_3 import Eagle3, Eagle3Net
+from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.growers.offered import offered
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "eagle-3",
+    title="EAGLE-3",
+    promise=Promise.EXACT,
+    source=Source(
+        "EAGLE-3: scaling up inference acceleration of large language models via training-time test",
+        "Li et al.",
+        2025,
+        "https://arxiv.org/abs/2503.01840",
+        "§3",
+    ),
+    teaches="Do not make a drafter imitate features: let it read early layers too, and train it on its own drafts.",
+    idea=(
+        "The target's streams behind a low, a middle and a high layer are fused into one state. One decoder layer "
+        "reads it with the token that follows and says, by a small LM head of its own, what comes next; deeper in a "
+        "draft it reads its own last state. It was trained on drafts unrolled that way, and never on features. The "
+        "tree is EAGLE-2's."
+    ),
+    formula=(
+        "g(t) = W [ h(low); h(mid); h(high) ],  s(t+1) = layer( [ norm e(x(t+1)) ; norm g(t) ], g(t) ),  "
+        "q = softmax( U norm s(t+1) ),  then g(t+1) = s(t+1)"
+    ),
+    differs=(
+        "Three steps of a draft in training instead of seven, some minutes of it, and the loss is the mean over the "
+        "places that count, where the released code divides by all: τ is lower than a long training would give.",
+        "Layers to fuse are distinct by construction; the released code compares with 2, L/2 and L − 3, which in a "
+        "shallow target are fewer than three.",
+        "By default 12 nodes, 3 children and 5 levels instead of 60, 10 and 7, because a small target pays more for "
+        "each node; τ may be lower.",
+        "Of a prompt with pictures it reads what stands behind them; the paper's targets read text.",
+    ),
+    place=105,
+    drafter=Eagle3(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    growers=offered(BestFirst()),
+    claims=(
+        Claim(
+            "τ / τ of EAGLE-2 with the same tree", "Vicuna-13B, MT-Bench, greedy: 6.65 against 4.83",
+            1.38, 1.38, "Li et al. 2025, arXiv:2503.01840, table 1 (recalled)",
+            lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
+        ),
+    ),
+    head=Head(
+        Eagle3Net,
+        "EAGLE-3's layer (Li et al. 2025, arXiv 2503.01840) on the fused outputs of the target's layers {taps}, with "
+        "an LM head over {draft_vocab_size} tokens.",
+        settings={"loss": "ce_soft:1"},
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 5, "width": 1, "nodes": 5}),
+            Setting("tree", {"depth": 5, "width": 3, "nodes": 16}),
+        )
+    },
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

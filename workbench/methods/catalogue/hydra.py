@@ -1,0 +1,71 @@
+"""Medusa's heads, told of the tokens drafted before theirs."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.hydra import Hydra, HydraHeads
+from workbench.methods.growers.offered import offered
+from workbench.methods.growers.template import Template
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.typical import TypicalAcceptance
+
+METHOD = Method(
+    "hydra",
+    title="Hydra",
+    promise=Promise.EXACT,
+    source=Source(
+        "Hydra: sequentially-dependent draft heads for Medusa decoding",
+        "Ankner et al.",
+        2024,
+        "https://arxiv.org/abs/2402.05109",
+        "§3",
+    ),
+    teaches="A head that is told what was drafted before its own place guesses better than one that is blind to it.",
+    idea=(
+        "Like Medusa's heads, these read the target's last hidden state, and head k guesses the k-th token after the "
+        "newest one. But each also reads the tokens between: the newest one, which the hidden state does not know "
+        "yet, and the path drafted so far. So each node of the tree gets guesses of its own."
+    ),
+    formula="head k: softmax( LM head( h + A(k) u + SiLU(W(k) h + B(k) u + b(k)) ) ),  u = e(x(t+1)), …, e(x(t+k))",
+    differs=(
+        "All heads share the target's LM head, an embedding reaches them as 64 numbers by a product that they share, "
+        "and the hidden state is passed on as it is: the paper's first block is (k+1)·D wide and each head has an LM "
+        "head of its own, which together would be as large as the bundled target. Heads may be less accurate.",
+        "Only the heads' conditioning is built, trained on the target's laws: of Hydra++ the deeper heads and the "
+        "prefix attention are left out, which add to τ in the paper.",
+        "By default 12 nodes in 4 levels instead of 63, because a small target pays more for each node; τ may be "
+        "lower.",
+    ),
+    place=85,
+    drafter=Hydra(),
+    verifier=Lossless(),
+    other_verifiers=(TypicalAcceptance(),),
+    policies=(Fixed(), Planned(), Entropy(), Bandit()),
+    growers=offered(Template()),
+    claims=(
+        Claim(
+            "τ / τ of Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
+            "Ankner et al. 2024, arXiv:2402.05109, §5 (direction)",
+            lambda lab: lab.tau_over("medusa", {}, {}, 0.0),
+            lacks="Medusa's heads of equal training: the bundled ones saw the corpus, these the target's own answers",
+        ),
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"nodes": 4, "depth": 4}),
+            Setting("tree", {"nodes": 16, "depth": 4}),
+        )
+    },
+    head=Head(
+        HydraHeads,
+        "{blocks} Hydra heads (Ankner et al. 2024, arXiv 2402.05109) on the target's last hidden state, each told of "
+        "the tokens since as {cond} numbers each.",
+        settings={"loss": "ce_soft:1"},
+    ),
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

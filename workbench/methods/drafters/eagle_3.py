@@ -1,0 +1,266 @@
+"""EAGLE-3: the target's streams of three depths are fused, and what the layer says is never held against a feature.
+
+A pair is a state g and the embedding of the token behind it. Behind true text g is made of what the target thought at
+three depths; behind a draft it is the layer's own last state, of which nothing is asked but good guesses:
+
+    position     s                    s + 1                         s + 2
+    enters       g(s) = W h(s), e(s + 1)    g(s + 1) = layer's own, e(s + 2)
+    answers                           law of x(s + 2)               law of x(s + 3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from workbench.core.errors import ModelError
+from workbench.core.transfer import listed, to_device
+from workbench.engine.models import Models
+from workbench.engine.packed import Matrix, is_small_on_cpu
+from workbench.engine.request import Request, Row
+from workbench.engine.runner import SCRATCH
+from workbench.engine.segment import Segment
+from workbench.engine.told import Outcome
+from workbench.engine.trimmed import SharedHead
+from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.feature import CHUNK, FeatureDrafter, FeatureGrowth, FeatureState, load_net
+from workbench.methods.drafters.feature_net import Entered, FeatureNet
+
+
+class Eagle3Net(FeatureNet):
+    """One decoder layer on [embedding ; state], each normed, with a draft vocabulary's LM head of its own.
+
+    Args:
+        width: the target's hidden size D.
+        heads: attention heads.
+        ffn: width of the gated feed-forward.
+        taps: T layers of the target whose outputs are fused, counted from 1, rising.
+        draft_vocab_size: W, tokens that it can propose.
+        context: longest sequence, in positions.
+
+    Raises:
+        ValueError: the taps are fewer than two, or not distinct and rising. The released code compares a layer's number
+            with three formulas, so that in a shallow target two of them are one, and the fusion has too few inputs.
+
+    Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.
+    """
+
+    kind: ClassVar[str] = "eagle-3"
+    d2t: Tensor
+
+    def __init__(
+        self, width: int, heads: int, ffn: int, taps: Sequence[int] = (1, 2), draft_vocab_size: int = 32,
+        context: int = 1024,
+    ) -> None:  # fmt: skip
+        super().__init__(width, heads, ffn, context)
+        if len(taps) < 2 or any(a >= b for a, b in zip((0, *taps), taps, strict=False)):
+            raise ValueError(f"taps={list(taps)}: give two layers or more, from 1, each once and in order")
+        self.taps = tuple(taps)
+        del self.norm_feature  # a state is normed by `before`, and fused only where it is true
+        self.fuse = nn.Linear(len(taps) * width, width, bias=False)
+        self.qkv = nn.Linear(2 * width, 3 * width, bias=False)
+        self.lm_head = nn.Linear(width, draft_vocab_size, bias=False)
+        self.register_buffer("d2t", torch.zeros(draft_vocab_size, dtype=torch.int64))
+        """Of each of its tokens, the target's number for it less its own, int64 [W]; as in the released weights."""
+
+    @property
+    def kept(self) -> Int[Tensor, " W"]:
+        """The target's ids of its tokens, rising."""
+        return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+
+    def taken(self, features: Float[Tensor, "*b TD"]) -> Float[Tensor, "*b D"]:
+        """The target's streams, one behind the other, as one state."""
+        return self._times("fuse", features)
+
+    def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
+        """The token that follows, normed, and the state as it is: the stream goes on from that."""
+        return torch.cat([self.norm_embed(following), features], -1)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B n E"],
+        places: Int[Tensor, " n"],
+        mask: Bool[Tensor, "*b n used"] | None = None,
+        entries: Entries | None = None,
+    ) -> Float[Tensor, "B n D"]:
+        """The layer's last state, which the next step reads and, normed, its LM head. Arguments: see `FeatureNet`."""
+        embeds, state = x.chunk(2, -1)
+        read = torch.cat([embeds, self.before(state)], -1)
+        return self.fed(self.mix(state, places, mask, entries, read))
+
+    def fed(self, x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
+        """The stream behind the feed-forward."""
+        gate, up = self._times("gate_up", self.between(x)).chunk(2, -1)
+        return self._times("down", nn.functional.silu(gate) * up, x)
+
+    def logits(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b W"]:
+        """What a state says of the next token, over its own tokens."""
+        return self.lm_head(self.after(state))
+
+    def unroll(
+        self, following: Callable[[int], Float[Tensor, "B n D"]], features: Float[Tensor, "B n TD"], steps: int
+    ) -> Iterator[Float[Tensor, "B n D"]]:
+        """The training-time test: the states of each step of a draft behind every pair of a text, all at once.
+
+        In step i column s stands at place s + i. It sees what a draft there would: the true pairs up to s, and of each
+        later step the one entry of its own column.
+
+        Args:
+            following: i → embeddings of the tokens i + 1 places on.
+            features: the target's streams.
+            steps: of the draft.
+
+        Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2.
+        """
+        n, state = features.shape[1], self.taken(features)
+        places = torch.arange(n, device=features.device)
+        own = torch.eye(n, dtype=torch.bool, device=features.device)
+        mask = own.new_ones(n, n).tril()
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        for step in range(steps):
+            read = torch.cat([self.norm_embed(following(step)), self.before(state)], -1)
+            queries, key, value = self.turned(read, places + step)
+            keys, values = [*keys, key], [*values, value]
+            mask = torch.cat([mask, own], 1) if step else mask
+            mixed = nn.functional.scaled_dot_product_attention(queries, torch.cat(keys, 2), torch.cat(values, 2), mask)
+            state = self.fed(self._times("out", mixed.transpose(1, 2).reshape(state.shape), state))
+            yield state
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the constructor needs to build it again."""
+        return super().sizes | {"taps": list(self.taps), "draft_vocab_size": len(self.d2t)}
+
+
+def usual_taps(layers: int) -> tuple[int, ...]:
+    """Low, middle and high: the outputs of layers 2, L/2 and L − 3 of L, as released; distinct where L is small.
+
+    Raises:
+        ValueError: there are no two layers below the last.
+
+    Example:
+        >>> usual_taps(32), usual_taps(12), usual_taps(5), usual_taps(3)
+        ((2, 16, 29), (2, 6, 9), (1, 2, 4), (1, 2))
+    """
+    released = (2, layers // 2, layers - 3)
+    if released[0] < released[1] < released[2]:
+        return released
+    if layers < 3:
+        raise ValueError(f"a target of {layers} layers has no low, middle and high one to fuse")
+    return tuple(sorted({1, layers // 2, layers - 1} if layers > 3 else {1, 2}))
+
+
+class OwnHead(SharedHead):
+    """The drafter's own LM head over its own tokens, asked as if it were a part of the target's.
+
+    Args:
+        net: the drafter.
+        size: V, the target's tokens.
+
+    Raises:
+        ModelError: one of its tokens is none of the target's, or two are the same one.
+    """
+
+    def __init__(self, net: Eagle3Net, size: int) -> None:
+        kept = net.kept
+        if not bool(((kept >= 0) & (kept < size)).all()) or not bool((kept.diff() > 0).all()):
+            raise ModelError(
+                f"`d2t` of these EAGLE-3 weights does not map {len(kept)} tokens to as many of the target's {size:,}.",
+                "Train them again for this target, or fetch them again.",
+            )
+        self.kept, self._size, self._after = kept, size, net.after
+        self.vocabulary: frozenset[int] = frozenset(listed(kept))
+        weight = net.lm_head.get_parameter("weight").detach()
+        self._product = Matrix(weight) if is_small_on_cpu(net) else partial(nn.functional.linear, weight=weight)
+
+    def __call__(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b W"]:
+        """Logits behind states, one for each of its tokens."""
+        return super().__call__(self._after(x))
+
+
+@dataclass(frozen=True)
+class Eagle3(FeatureDrafter):
+    """Streams of three depths of the target, fused, begin a draft; from then on the layer reads its own states.
+
+    Of a prompt with pictures it reads what stands behind them.
+
+    Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3; the tree is EAGLE-2's.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (Eagle3Net.kind, "trees")
+    net: ClassVar[type[FeatureNet]] = Eagle3Net
+
+    def taps(self, models: Models) -> set[int]:
+        """Indices of the layers that its net was trained to read."""
+        return {layer - 1 for layer in _net(models).taps} if Eagle3Net.kind in models.heads else set()
+
+    def prime(self, row: Row, models: Models) -> FeatureState:
+        """Read the streams of all committed positions but the last, behind pictures."""
+        net, target, slot = _net(models), models.target, row.place
+        end = len(row.committed) - 1
+        first = min(0 if slot.pictured is None else len(slot.pictured.embeds), end)
+        like = torch.empty(0, dtype=target.dtype, device=target.device)
+        capacity = len(row.committed) + row.remaining + SCRATCH
+        key = ("head of", net.kind, models.heads[net.kind].name)
+        if key not in models.shared:
+            models.shared[key] = OwnHead(net, target.vocab_size)
+        state = FeatureState(net, models, models.shared[key], Entries(net.heads, net.head_size, capacity, like))
+        target.rewind(slot, first)
+        with torch.inference_mode():
+            found = []
+            for at in range(first, end, CHUNK):
+                piece = to_device(row.committed[at : min(at + CHUNK, end)], target.device)
+                out = target.forward([Segment(slot, piece)], last_only=True, taps={layer - 1 for layer in net.taps})
+                found.append(_fused(out.taps, net)[0])
+                target.commit(slot, range(len(piece)))
+            if found:
+                following = target.embed(to_device(row.committed[first + 1 :], target.device))
+                pairs = net.pairs(following, net.taken(torch.cat(found))).unsqueeze(0)
+                state.read(Entered(pairs, torch.arange(first, end, device=target.device)), end)
+        state.place = end
+        return state
+
+    def begin(self, row: Row) -> FeatureGrowth | None:
+        """As its kin; of the last round's tokens it tells how many it could not have proposed."""
+        state: FeatureState = row.state
+        assert isinstance(state.head, OwnHead)
+        row.signals["outside the draft vocabulary"] = sum(t not in state.head.vocabulary for t in state.tokens)
+        return super().begin(row)
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """Take the true streams of the root and of the accepted nodes; what was guessed has been forgotten."""
+        rows = [0, *(node + 1 for node in outcome.verdict.path)][: len(outcome.emitted)]
+        row.state.features.append(_fused(outcome.taps, row.state.net)[rows])
+        row.state.tokens += outcome.emitted
+
+    def explain(
+        self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
+    ) -> None:
+        """It sees no picture."""
+
+
+def _net(models: Models) -> Eagle3Net:
+    """The net that was trained for a target, loaded once.
+
+    Raises:
+        ModelError: it cannot be read, or reads layers that the target does not have.
+    """
+    net, layers = load_net(Eagle3Net, models, "chat-heads"), models.target.n_layers
+    assert isinstance(net, Eagle3Net)
+    if net.taps[-1] > layers:
+        raise ModelError(
+            f"These EAGLE-3 weights read layers {', '.join(map(str, net.taps))}; the target has {layers}.",
+            "Train them for this target: workbench train eagle-3 --target …",
+        )
+    return net
+
+
+def _fused(taps: Mapping[int, Float[Tensor, "*b D"]], net: Eagle3Net) -> Float[Tensor, "*b TD"]:
+    return torch.cat([taps[layer - 1] for layer in net.taps], -1)

@@ -1,0 +1,189 @@
+"""Hydra: Medusa's heads, each of which is told the tokens drafted before its own.
+
+The target's last hidden state f(t) was read to draw the newest committed token x(t + 1), which has not been through the
+target. Head k guesses x(t + 1 + k), and reads beside f(t) the embeddings of x(t + 1) and of the path drafted behind it:
+
+    head 1      f(t), e(t + 1)                          →  law of x(t + 2)
+    head k      f(t), e(t + 1), …, e(t + k)             →  law of x(t + 1 + k)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from workbench.core.errors import ModelError
+from workbench.core.sampling import SamplingParams
+from workbench.core.transfer import to_device
+from workbench.engine.growing import Growth, Laws, WholeLaws
+from workbench.engine.models import Models
+from workbench.engine.parts import LawDrafter
+from workbench.engine.request import Row
+from workbench.engine.trimmed import SharedHead
+from workbench.methods.drafters.attention_net import Norm
+from workbench.methods.drafters.trained import TrainedNet, head_of, load_trained
+
+
+class HydraHeads(TrainedNet):
+    """K blocks on the vector that the target's LM head reads and on the tokens since; all share that LM head.
+
+    Block k: f + A(k) u + SiLU(W(k) f + B(k) u + b(k)), u the k embeddings, each normed and brought to `cond` numbers by
+    one product that all blocks share. Without A and B it is Medusa's block. Each begins as the identity.
+
+    Args:
+        width: the target's hidden size D.
+        blocks: K.
+        cond: numbers that are left of an embedding.
+        context: longest sequence, in positions; of no account here.
+
+    Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3.
+    """
+
+    kind: ClassVar[str] = "hydra"
+    begins: ClassVar[tuple[str, ...]] = ("read.", "beside.", "direct.")
+
+    def __init__(self, width: int, blocks: int = 4, cond: int = 64, context: int = 1024) -> None:
+        super().__init__()
+        self.width, self.cond = width, cond
+        self.accuracy: tuple[tuple[float, ...], ...] = ()
+        """How often the r-th best token of each block was right on held-out text, the path before it right, [K, 10]."""
+        self.norm = Norm(width, eps=1e-6)
+        self.narrow = nn.Linear(width, cond, bias=False)
+        self.read = nn.ModuleList(nn.Linear(width, width) for _ in range(blocks))
+        self.beside = nn.ModuleList(nn.Linear((k + 1) * cond, width, bias=False) for k in range(blocks))
+        self.direct = nn.ModuleList(nn.Linear((k + 1) * cond, width, bias=False) for k in range(blocks))
+        for layer in [*self.read, *self.beside, *self.direct]:
+            for weight in layer.parameters():
+                nn.init.zeros_(weight)
+
+    def told(self, embeds: Float[Tensor, "*b D"]) -> Float[Tensor, "*b C"]:
+        """What the blocks are told of tokens."""
+        return self.narrow(self.norm(embeds))
+
+    def forward(
+        self, features: Float[Tensor, "*b D"], told: Float[Tensor, "*b kC"], block: int
+    ) -> Float[Tensor, "*b D"]:
+        """What a block makes of features and of the tokens since.
+
+        Args:
+            features: of the target.
+            told: what `told` says of block + 1 tokens, the newest committed one first.
+            block: its number, from 0.
+        """
+        inner = self.read[block](features) + self.beside[block](told)
+        return features + self.direct[block](told) + nn.functional.silu(inner)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the constructor needs to build it again."""
+        return {"width": self.width, "blocks": len(self.read), "cond": self.cond}
+
+    def config(self) -> dict[str, Any]:
+        return super().config() | {"head_accuracy": self.accuracy}
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], context: int = 1024) -> HydraHeads:
+        net = super().of(config, context)
+        net.accuracy = tuple(map(tuple, config["head_accuracy"]))
+        return net
+
+
+@dataclass(frozen=True, slots=True)
+class HydraState:
+    """What drafting needs of the heads: the blocks, and the target's LM head over the tokens that they keep."""
+
+    net: HydraHeads
+    head: SharedHead
+
+
+@dataclass(frozen=True, slots=True)
+class HydraLaws(Laws):
+    """What a block says behind each of w nodes, by the target's own LM head."""
+
+    state: HydraState
+    features: Float[Tensor, "w D"]
+    sampling: SamplingParams
+
+    def whole(self) -> Float[Tensor, "w V"]:
+        """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
+        return WholeLaws.of(self.state.head.whole(self.features), self.sampling).p
+
+    def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+        """Of the tokens that the heads keep, plain: without temperature."""
+        logits = self.state.head(self.features).float()
+        found = logits.topk(min(k, logits.shape[1]), dim=1)
+        said = (found.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0)
+        return said, self.state.head.tokens(found.indices)
+
+
+class HydraGrowth(Growth):
+    """A tree in which the block of each level reads the path to the node that it guesses behind.
+
+    Args:
+        row: whose text it is.
+        hidden: what the target's LM head read to draw the newest token.
+    """
+
+    def __init__(self, row: Row, hidden: Float[Tensor, " D"]) -> None:
+        super().__init__(row, HydraHeads.kind, hidden.device)
+        self.state: HydraState = row.state
+        self.chances = self.state.net.accuracy
+        self._hidden = hidden.unsqueeze(0)
+        self._told = self._of(to_device(row.committed[-1:], hidden.device))  # of the paths to the nodes expanded last
+        self.root = self._laws(0)
+
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraLaws:
+        above = self._told.expand(tokens.shape[0], -1) if below is None else self._told[below]
+        self._told = torch.cat([above, self._of(tokens)], 1)
+        return self._laws(len(self.tokens))
+
+    def _of(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
+        return self.state.net.told(self.row.models.target.embed(tokens))
+
+    def _laws(self, block: int) -> HydraLaws:
+        clock = self.row.models.target.clock
+        start = clock.mark()
+        features = self.state.net(self._hidden.expand(len(self._told), -1), self._told, block)
+        self.row.models.meter.add(start, clock.mark())
+        return HydraLaws(self.state, features, self.row.sampling)
+
+
+@dataclass(frozen=True)
+class Hydra(LawDrafter):
+    """One head a level; each reads the target's last hidden state and the tokens of the path that it goes on from.
+
+    So a head's guesses differ from node to node, where all of Medusa's nodes of a level have the same ones.
+
+    Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (HydraHeads.kind, "trees")
+    reads_target: ClassVar[bool] = True
+
+    def prime(self, row: Row, models: Models) -> HydraState:
+        """The heads, loaded once for the target.
+
+        Raises:
+            ModelError: they cannot be read, or are none for this target.
+        """
+        net = load_trained(HydraHeads, models, "Hydra heads", "Train or fetch them again.")
+        if net.width != models.target.hidden_size:
+            raise ModelError(
+                f"These Hydra heads read {net.width} numbers; the target gives {models.target.hidden_size}.",
+                "Train heads for this target: workbench train hydra --target …",
+            )
+        return HydraState(net, head_of(HydraHeads, models))
+
+    def reach(self, row: Row) -> int:
+        """One level a head."""
+        return len(row.state.net.read)
+
+    def begin(self, row: Row) -> HydraGrowth | None:
+        """A prompt of one token has nothing to go on from: the target has read nothing yet."""
+        hidden = row.place.last_hidden
+        return None if hidden is None else HydraGrowth(row, hidden)

@@ -1,0 +1,87 @@
+"""How Hydra's heads learn: each from the target's law behind the true tokens that it is told of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.methods.drafters.hydra import HydraHeads
+from workbench.methods.drafters.medusa import RANKS
+from workbench.training.family.drafter import Curve, together
+from workbench.training.family.lesson import HELD_ROWS, Course, begun, keeping, on, some_of, still
+from workbench.training.heads.losses import Places, Weighted
+from workbench.training.loop import RunResult
+from workbench.training.models import half_precision
+
+
+def train(course: Course) -> tuple[RunResult, Curve]:
+    """Train the heads; their losses are summed without weights, as the paper's are.
+
+    Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3 and §4 (distillation from the target's law).
+    """
+    options, teacher = course.options, course.teacher
+    table, loss = teacher.head[course.kept], Weighted.parse(options.loss)
+    net = begun(options.seed, lambda: HydraHeads(table.shape[1], options.blocks, options.cond))
+
+    def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
+        ids, features, _, answer = together(course.readings, rows)
+        some = some_of(int(still(answer, 1).sum()), options.places, generator)
+        named: dict[str, Tensor] = {}
+        with half_precision(options.half):
+            for block, (guess, truth) in enumerate(guesses(net, teacher.embedding, ids, features, answer, some)):
+                with torch.no_grad():
+                    wanted = F.linear(truth, table)
+                logits = F.linear(guess, table)
+                total, _ = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
+                named[f"head {block + 1}"] = total
+        return int(answer.sum()), named, torch.stack(list(named.values())).sum()
+
+    def measure() -> dict[str, float]:
+        net.accuracy = tuple(map(tuple, hit_rates(net, course, table)))
+        return {f"agreement {block + 1}": row[0] for block, row in enumerate(net.accuracy)}
+
+    of = {"vocab_size": len(teacher.head), **keeping(course.kept, teacher)}
+    return course.run(net, step_losses, measure, **of)
+
+
+def guesses(
+    net: HydraHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each block its guesses at features and the true ones, at places that have both in one answer.
+
+    Args:
+        net: the heads.
+        embedding: the target's, [V, D].
+        ids: dialogues side by side, int64 [B, n].
+        features: the target's, [B, n, D].
+        answer: places whose feature decides a token of the answer, bool [B, n].
+        some: which of the places with a guess behind them; None: all.
+    """
+    use = still(answer, 1).nonzero()
+    use = use if some is None else use[some]
+    rows, places = use.unbind(1)
+    read, told = features[rows, places].float(), []
+    for block in range(len(net.read)):
+        told.append(net.told(embedding[on(ids, block + 1)[rows, places]]))
+        right = still(answer, block + 1)[rows, places]
+        guess = net(read, torch.cat(told, 1), block)
+        if right.any():
+            yield guess[right], on(features, block + 1)[rows, places][right].float()
+
+
+@torch.inference_mode()
+def hit_rates(net: HydraHeads, course: Course, table: Tensor) -> list[list[float]]:
+    """How often the r-th best token of each block is what the target finds likeliest, r = 1 … 10: [K, 10]."""
+    hits, total = torch.zeros(len(net.read), RANKS), torch.zeros(len(net.read))
+    for start in range(0, len(course.held), HELD_ROWS):
+        ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])
+        with half_precision():
+            for block, (guess, truth) in enumerate(guesses(net, course.teacher.embedding, ids, features, answer)):
+                theirs = torch.cat([course.teacher.logits(part).argmax(-1) for part in truth.split(512)])
+                best = course.kept[F.linear(guess, table).topk(RANKS, dim=-1).indices]
+                hits[block] += (best == theirs[:, None]).float().sum(0)
+                total[block] += len(theirs)
+    return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]

@@ -1,0 +1,125 @@
+"""What lessons have in common: how one kind of trained head learns from readings.
+
+A lesson is the module of this package that is named after the head's kind (`eagle_3` for "eagle-3") and has `train`;
+kinds without one learn as EAGLE's layer does. So a new head's recipe is its file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.engine.fingerprint import WEIGHTS
+from workbench.engine.trimmed import KEY
+from workbench.methods.drafters.trained import TrainedNet
+from workbench.training.family.drafter import Curve, Teacher
+from workbench.training.family.readings import Readings, batches
+from workbench.training.heads.artefact import save_net
+from workbench.training.loop import Report, RunResult, run_loop
+
+_Net = TypeVar("_Net", bound=TrainedNet)
+HELD_ROWS = 16
+"""Held-out dialogues side by side."""
+
+
+def lesson_of(kind: str) -> ModuleType | None:
+    """The module that says how a head of this kind learns; None: as EAGLE's layer does."""
+    name = f"{__package__}.{kind.replace('-', '_')}"
+    found = importlib.import_module(name) if importlib.util.find_spec(name) else None
+    return found if hasattr(found, "train") else None
+
+
+@dataclass(frozen=True)
+class Course:
+    """Who is taught by whom, and on what.
+
+    Attributes:
+        options: of the recipe (`ChatHeadOptions`).
+        teacher: of the target, what drafters learn from beside its readings.
+        readings: of the target's own answers.
+        kept: tokens that the heads can propose, int64 [W].
+        held: readings that are kept for measuring.
+        report: receives progress lines.
+    """
+
+    options: Any
+    teacher: Teacher
+    readings: Readings
+    kept: Int[Tensor, " W"]
+    held: list[int]
+    report: Report
+
+    def run(
+        self,
+        net: TrainedNet,
+        step_losses: Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]],
+        measure: Callable[[], dict[str, float]],
+        **facts: Any,
+    ) -> tuple[RunResult, Curve]:
+        """Train, and write the heads at each checkpoint; the first figure measured makes the learning curve.
+
+        Args:
+            net: what is trained.
+            step_losses: rows and random numbers → tokens read, losses to report, and the one to descend on.
+            measure: figures on held-out answers, by name.
+            facts: more for the configuration.
+        """
+        options, n = self.options, sum(p.numel() for p in net.parameters())
+        self.report(f"{options.method}: {n:,} parameters")
+        rows = batches(self.readings, self.readings.part(held=False), options.rows, options.seed)
+        curve = Curve.of(options)
+        facts |= {WEIGHTS: self.teacher.weights, "parameters": n, "loss": options.loss}
+
+        def step(number: int) -> tuple[int, dict[str, float]]:
+            generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)
+            count, named, total = step_losses(rows(number), generator)
+            total.backward()
+            return count, {name: float(loss.detach()) for name, loss in named.items()}
+
+        def on_checkpoint(result: RunResult) -> str:
+            result.held = measure()
+            name, value = next(iter(result.held.items()))
+            curve.add(result.tokens, value)
+            save_net(net, options.folder, self.teacher.name, **facts)
+            return f"{options.method}: held out: {name} {value:.3f}"
+
+        optimizers = options.optimizers(net, weight_decay=0.0)
+        return run_loop(options.loop(options.method), net, optimizers, step, self.report, on_checkpoint), curve
+
+
+def keeping(kept: Tensor, teacher: Teacher) -> dict[str, Any]:
+    """What a configuration says of the tokens kept; nothing where these are all."""
+    return {KEY: kept.tolist()} if len(kept) < len(teacher.head) else {}
+
+
+def still(answer: Bool[Tensor, "B n"], steps: int) -> Bool[Tensor, "B n"]:
+    """Places of answers that are as many steps before the last one."""
+    return F.pad(answer, (0, steps))[:, steps:] & answer
+
+
+def on(stream: Float[Tensor, "B n *d"], steps: int) -> Float[Tensor, "B n *d"]:
+    """What stands so many places on; zeros behind the end, where nothing is right or wrong."""
+    moved = stream.roll(-steps, 1)
+    moved[:, stream.shape[1] - steps :] = 0
+    return moved
+
+
+def some_of(n: int, most: int, generator: torch.Generator) -> Int[Tensor, " m"]:
+    """At most so many of n places, by chance."""
+    return torch.randperm(n, generator=generator)[:most]
+
+
+def begun(seed: int, make: Callable[[], _Net]) -> _Net:
+    """A net whose fresh weights depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()

@@ -1,0 +1,139 @@
+"""One command for a head: the target's answers, their readings, the head's training, what it does in use, its card.
+
+Each part goes on where it was stopped, so the same command after a kill does what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from workbench.core.errors import ParameterError
+from workbench.engine.bundle import bundled_folder
+from workbench.engine.layers import text_config
+from workbench.engine.names import locate
+from workbench.engine.placed import named
+from workbench.methods.drafters.kangaroo import ExitAdapter
+from workbench.training.answers import AnswersOptions, write_answers
+from workbench.training.corpus import DEFAULT_DATA
+from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
+from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
+from workbench.training.family.lesson import lesson_of
+from workbench.training.family.readings import ReadOptions, make_readings
+from workbench.training.loop import Report
+from workbench.training.recipe import chosen, finish
+from workbench.training.resuming import settle
+
+
+@dataclass
+class WholeOptions:
+    """Options of the recipes that are named after a head.
+
+    Attributes:
+        target: Name or folder of the target, or its Hub id.
+        data: Folder with public training text for prompts; missing files are skipped, the generators' remain.
+        work: Folder for answers, readings and checkpoints, each target's in one of its name.
+        out: Folder above that of the head; none: that of the bundled models, where whoever drafts finds it.
+        answer_tokens: The target's own tokens that are written to learn from.
+        longest_prompt: Prompts of more tokens are left out.
+        max_new_tokens: Longest answer.
+        per_task: Prompts of each of the generators' tasks.
+        minutes: Length of the head's training by the clock; the answers come before it.
+        steps: Its length in steps; wins over `minutes`.
+        rows: Answers a step.
+        places: Places a step at which laws are compared.
+        ffn: Width of the head's feed-forward, where it has one; 0: two thirds of the target's width.
+        half: Compute in bfloat16.
+        dtype: Number format of the target.
+        seed: Seed of answers, weights and batches.
+        threads: CPU threads.
+        resume: Go on from what is there; without it the head starts over, answers and readings stay.
+        each: Prompts of each group on which it is measured.
+        measured_tokens: Longest answer then.
+    """
+
+    target: str = "text-target"
+    data: Path = DEFAULT_DATA
+    work: Path = Path(".cache/train")
+    out: Path | None = None
+    answer_tokens: int = 100_000
+    longest_prompt: int = 256
+    max_new_tokens: int = 256
+    per_task: int = 400
+    minutes: float | None = 5.0
+    steps: int | None = None
+    rows: int = 32
+    places: int = 1024
+    ffn: int = 0
+    half: bool = True
+    dtype: str = "auto"
+    seed: int = 0
+    threads: int = 2
+    resume: bool = True
+    each: int = 2
+    measured_tokens: int = 96
+
+
+def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, Any]:
+    """Everything of one kind of head; returns the figures of its training.
+
+    Raises:
+        ParameterError: the target is too shallow or too narrow for it, or a part was begun with other settings.
+        ModelError: there is no such target.
+    """
+    shape = text_config(AutoConfig.from_pretrained(locate(options.target)))
+    heads = _heads(shape.hidden_size, shape.num_attention_heads)
+    out = options.out or bundled_folder()
+    work = options.work / Path(named(options.target)).name
+    exit_layer = max(1, shape.num_hidden_layers // 6)
+    asked = ChatHeadOptions(
+        method=kind, target=options.target, out=out, checkpoint=work / "heads.pt", heads=heads,
+        ffn=options.ffn or max(16, shape.hidden_size * 2 // 3 // 16 * 16), exit_layer=exit_layer, rows=options.rows,
+        places=options.places, minutes=options.minutes, steps=options.steps, half=options.half, seed=options.seed,
+        threads=options.threads, checkpoint_seconds=30.0,
+    )  # fmt: skip
+    taps = _taps(kind, asked, shape.num_hidden_layers)
+    asked.readings = work / "-".join(["readings", *map(str, taps)])
+    report(f"{kind} for {named(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of its own answers")
+    both: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads}
+    asking = AnswersOptions(
+        options.target, options.data, work / "answers", options.answer_tokens, max_new_tokens=options.max_new_tokens,
+        longest_prompt=options.longest_prompt, per_task=options.per_task, rows=32, seed=options.seed, **both,
+    )  # fmt: skip
+    write_answers(asking, report)
+    report(f"{kind}: 2 of 4, what it thinks while it reads them")
+    make_readings(ReadOptions(options.target, work / "answers", asked.readings, taps, **both), report)
+    report(f"{kind}: 3 of 4, training")
+    ready = settle(asked, {} if options.resume else {"resume": False}, report)
+    result, facts = train_chat_heads(ready, report)
+    figures = finish(result, ready.folder, {"options": chosen(ready), **facts})
+    report(f"{kind}: 4 of 4, drafting for held-out prompts")
+    measure = ChatEvaluateOptions(
+        options.target, work / "answers", out, options.each, options.measured_tokens, only=kind, **both
+    )
+    evaluate_family(measure, report)
+    report(f"{kind}: done, in {ready.folder}: see its README.md; `workbench generate --target {options.target}` drafts")
+    return figures
+
+
+def _heads(width: int, theirs: int) -> int:
+    """As many attention heads as the target has, or the next fewer that divide its width into even sizes.
+
+    Raises:
+        ParameterError: there is no such number.
+    """
+    found = next((n for n in range(theirs, 0, -1) if width % (2 * n) == 0), None)
+    if found is None:
+        raise ParameterError(f"A head cannot read {width} numbers: they are odd in number.", "Take another target.")
+    return found
+
+
+def _taps(kind: str, asked: ChatHeadOptions, layers: int) -> tuple[int, ...]:
+    """The layers whose streams a kind of head reads beside the features."""
+    if kind == ExitAdapter.kind:
+        return (asked.exit_layer,)
+    lesson = lesson_of(kind)
+    return lesson.taps_of(asked, layers) if lesson is not None and hasattr(lesson, "taps_of") else ()
