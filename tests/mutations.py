@@ -591,6 +591,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="the table holds successors of other tokens: nothing is accepted",
     ),
     _m(
+        "lookahead-reads-another-ones-window",
+        "methods/drafters/lookahead.py",
+        "outcome.probed.probes is state.probing",
+        "True",
+        "tests/engine/test_switching.py::test_a_hundred_random_schedules_write_the_same_text",
+        why="a window that watches breaks off when another one drafts",
+    ),
+    _m(
         "state-of-another-tokenizer",
         "engine/statefile.py",
         "if self.tokenizer != hash_of(models):",

@@ -102,7 +102,8 @@ def test_what_was_saved_drafts_again_and_the_text_is_the_same(models: Models, me
     assert warm.trace.token_ids == fresh.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 12)
     assert warm.left is not None
     assert fresh.left is not None
-    assert warm.left.look["entries"] > fresh.left.look["entries"]
+    more = warm.left.look["entries"] - fresh.left.look["entries"]
+    assert more >= 0 if method == "lookahead-trie" else more > 0  # which shares the branches of one prompt
     kept = [sum(len(r.path) for r in row.trace.rounds) for row in (fresh, warm) if row.trace]
     if method not in ("prompt-lookup", "lookahead", "lookahead-trie"):  # which look at their own text first
         assert kept[1] > kept[0]
@@ -122,7 +123,7 @@ def test_a_file_holds_the_whole_state(models: Models, method: str) -> None:
     assert set(again) == set(arrays)
     whole = {name: {tuple(np.ravel(item)) for item in array} for name, array in again.items()}
     for name, array in arrays.items():
-        if name not in ("counts", "parents", "seen", "laws", "chances", "weights"):
+        if name in ("text", "texts", "contexts", "pairs", "firsts", "tails"):  # what entries are found by
             assert {tuple(np.ravel(item)) for item in array} <= whole[name], name
 
 
@@ -212,7 +213,7 @@ def spoilt(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     found = []
     for name, array in arrays.items():
         rest = {other: a for other, a in arrays.items() if other != name}
-        found += [rest, rest | {name: array[None]}, rest | {name: array.astype("S1")}]
+        found += [rest, rest | {name: array[None]}, rest | {name: array.astype(bool)}]
         found += [rest | {name: np.full_like(array, value)} for value in (-9, 1 << 30)]
         if array.dtype.kind == "f":
             found.append(rest | {name: np.full_like(array, np.nan)})

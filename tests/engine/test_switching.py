@@ -18,7 +18,7 @@ from workbench.engine.request import FINISHED
 from workbench.methods import registry
 
 pytestmark = pytest.mark.unchecked
-N, ROWS, PROMPTS, OFTEN = 28, 50, 10, 0.45
+N, ROWS, PROMPTS, OFTEN = 20, 50, 10, 0.5
 """Tokens of a text, rows at once, prompts, and how likely a row is to switch before a round."""
 NAMES = (
     "prompt-lookup", "suffix", "aggressive", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "rest",
@@ -46,7 +46,7 @@ def drawn(random: Random) -> tuple[Method, dict[str, Any]]:
     method = registry.get(random.choice(NAMES))
     values: dict[str, Any] = {}
     for name, spec in method.params.items():
-        if random.random() > 0.3 or spec.when or name == "verifier":
+        if random.random() > 0.3 or spec.when or name in ("verifier", "exit_layer"):  # of three layers few are left
             continue
         if spec.choices:
             values[name] = random.choice(spec.choices)
@@ -113,13 +113,15 @@ def test_the_schedules_are_of_every_exact_drafter_without_training() -> None:
     assert seen == set(NAMES)
 
 
-def test_a_hundred_random_schedules_write_the_same_text(models: Models) -> None:
+def test_a_hundred_random_schedules_write_the_same_text(models: Models, caplog: pytest.LogCaptureFixture) -> None:
     assert wrong(models, range(100)) == {}
+    assert not caplog.records, "each that watches goes on watching"
 
 
 @pytest.mark.slow
-def test_a_thousand_random_schedules_write_the_same_text(models: Models) -> None:
+def test_a_thousand_random_schedules_write_the_same_text(models: Models, caplog: pytest.LogCaptureFixture) -> None:
     assert wrong(models, range(100, 1000)) == {}
+    assert not caplog.records
 
 
 def test_a_schedule_that_changes_the_text_is_found(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,4 +137,4 @@ def test_a_schedule_that_changes_the_text_is_found(models: Models, monkeypatch: 
 
     monkeypatch.setattr(Turn, "walk", wrong_once)
     with pytest.raises((AssertionError, WorkbenchError)):
-        assert wrong(models, range(50)) == {}
+        assert wrong(models, range(12)) == {}

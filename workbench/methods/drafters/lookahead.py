@@ -90,6 +90,7 @@ class LookaheadState(Owned):
         now: rounds seen.
         drafted: nodes of the round that goes on.
         won: drafted tokens that were kept.
+        probing: the window in the target's pass of the round that goes on.
     """
 
     title: ClassVar[str] = "Pool of n-grams"
@@ -99,6 +100,7 @@ class LookaheadState(Owned):
     now: int = 0
     drafted: int = 0
     won: int = 0
+    probing: Probes | None = None
 
     def look(self, n: int) -> Look:
         newest = itertools.islice(self.pool.newest(), n)
@@ -209,7 +211,8 @@ class Lookahead(Drafter):
         above = torch.where(parents < 0, parents, parents + len(tree))
         guessed = to_device(list(itertools.chain(*state.rows))[1:], tree.tokens.device, torch.long)
         farthest = len(state.rows) + len(state.rows[0]) - 2
-        return Probes(guessed, above, places, whole, farthest, "lookahead")
+        state.probing = Probes(guessed, above, places, whole, farthest, "lookahead")
+        return state.probing
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """A new row for the window, n-grams for the pool."""
@@ -219,12 +222,14 @@ class Lookahead(Drafter):
         state.drafted = 0
         if self.from_text:
             state.pool.read(row.committed, self.ngram, len(row.committed) - len(outcome.emitted))
-        if not state.rows or (outcome.probed is None and state.size):
-            return  # another drafter's round, or one without room
+        probed = outcome.probed if outcome.probed is not None and outcome.probed.probes is state.probing else None
+        state.probing = None
+        if not state.rows or (probed is None and state.size):
+            return  # another drafter's round, be it one with a window of its own, or one without room
         state.rows[0][0] = outcome.root
         width, said = len(state.rows[0]), outcome.top[0][:1]
-        if outcome.probed is not None:
-            said = [*said, *to_host([outcome.probed.logits[-width:].argmax(1)])[0]][-width:]
+        if probed is not None:
+            said = [*said, *to_host([probed.logits[-width:].argmax(1)])[0]][-width:]
         if len(state.rows) + 1 < self.ngram:
             state.rows = [guessed[1:] for guessed in (*state.rows, said)]
         else:
