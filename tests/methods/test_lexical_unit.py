@@ -73,6 +73,16 @@ def test_greedy_drafts_are_the_likeliest_tokens_said(models: Models) -> None:
     engine.step()
 
 
+def test_a_placeholder_that_the_target_has_no_row_for_is_the_texts_first_token() -> None:
+    """Tokenizers may know more tokens than the model has."""
+    models = worlds.world("llama", noise=None, vocab_size=90)
+    models.tokenizer = worlds.byte_tokenizer()
+    assert models.tokenizer.encode("_", add_special_tokens=False) == [ord("_") + 1]
+    assert ord("_") + 1 > 90
+    for row in run(models, 6):
+        assert row.state.blank == PROMPT[0]
+
+
 def test_golden_mask_of_two_drafts_and_two_placeholders_each() -> None:
     """By hand: each placeholder reads the draft up to its own end, those before it there, and itself."""
     row = worlds_row()

@@ -83,7 +83,8 @@ class LexicalUnit(LawDrafter):
 
     def prime(self, row: Row, models: Models) -> Unit:
         """Read placeholders behind all but the last committed token: what they say is the first draft."""
-        blank = [*models.tokenizer.encode(GAP, add_special_tokens=False), row.committed[0]][0]
+        found = [*models.tokenizer.encode(GAP, add_special_tokens=False), row.committed[0]]
+        blank = next(token for token in found if token < models.target.vocab_size)
         state, start = Unit(blank), len(row.committed) - 1
         blanks = [blank] * min(self.places, models.target.context - start)
         state.said = read_again(models.target, row.place, start, blanks)
