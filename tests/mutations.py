@@ -1480,8 +1480,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "shared-keys-of-a-foreign-layer-in-another-order",
         "methods/drafters/feature_net.py",
-        "each.repeat_interleave(groups, 0)",
-        "each.repeat(groups, 1, 1)",
+        ".repeat_interleave(groups, 0)",
+        ".repeat(groups, *[1] * weight.dim())",
         ADOPTED + "test_eagle_computes_what_transformers_layer_does[False]",
         why="an EAGLE checkpoint whose heads share keys drafts nonsense, and only its acceptance tells",
     ),

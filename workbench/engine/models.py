@@ -160,7 +160,7 @@ def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]
         config = dict(head.config)
         if head.checkpoint is not None:
             wanted = Wanted.of(target_name, target.model.config.to_dict())
-            embedding = target.model.get_input_embeddings().weight
+            embedding = target.model.get_input_embeddings().get_parameter("weight")
             problem = why_not(head.checkpoint, wanted) or other_embedding(head.checkpoint, embedding, target_name)
         elif trained_for(config) != target_name or config.get("hidden_size") != target.hidden_size:
             problem = f"{head.name} was trained for {config.get('target')}."

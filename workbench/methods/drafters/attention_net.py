@@ -170,17 +170,22 @@ def rope_table(context: int, head_size: int, rope: Mapping[str, Any] | None = No
         head_size: numbers of a head.
         rope: see `AttentionNet`.
     """
-    rates, scale = ROPE_BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size), 1.0
-    if rope:
-        from transformers import LlamaConfig
-        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-        rope = {"rope_type": "default", "rope_theta": ROPE_BASE} | dict(rope)
-        if rope["rope_type"] == "default":
-            rates = rope["rope_theta"] ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
-        else:
-            config = LlamaConfig(hidden_size=head_size, num_attention_heads=1, rope_parameters=rope)
-            rates, scale = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"))
-    angles = torch.arange(context, dtype=torch.float64).unsqueeze(1) * rates.double()
+    said: dict[str, Any] = {"rope_type": "default", "rope_theta": ROPE_BASE} | dict(rope or {})
+    rates: Tensor = said["rope_theta"] ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    scale = 1.0
+    if said["rope_type"] != "default":
+        rates, scale = _scaled(said, head_size)
+    angles = torch.arange(context, dtype=torch.float64).unsqueeze(1) * rates
     cos, sin = scale * angles.cos(), scale * angles.sin()
     return torch.cat([cos, cos, -sin, sin], 1).float()
+
+
+def _scaled(said: Mapping[str, Any], head_size: int) -> tuple[Tensor, float]:
+    """Rates of scaled positions, and what cosines and sines are multiplied by."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    make: Any = LlamaConfig  # takes more than its stubs know
+    config = make(hidden_size=head_size, num_attention_heads=1, rope_parameters=dict(said))
+    rates, scale = ROPE_INIT_FUNCTIONS[said["rope_type"]](config, torch.device("cpu"))
+    return rates.double(), float(scale)

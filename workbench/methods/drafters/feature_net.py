@@ -232,10 +232,15 @@ class FeatureNet(AttentionNet):
     @property
     def sizes(self) -> dict[str, Any]:
         """What the constructor needs to build it again."""
-        usual = {"norms": list(NORMS), "fuse_bias": False, "eps": EPS, "rope": {}, "bias": False}
-        mine = {"norms": list(self.norms), "fuse_bias": self.fuse.bias is not None}
-        mine |= {"eps": self.eps, "rope": self.rope, "bias": self.qkv.bias is not None}
-        other = {name: value for name, value in mine.items() if value != usual[name]}
+        names = {name for name, _ in self.named_parameters()}
+        mine: dict[str, tuple[Any, Any]] = {
+            "norms": (list(self.norms), list(NORMS)),
+            "fuse_bias": ("fuse.bias" in names, False),
+            "eps": (self.eps, EPS),
+            "rope": (self.rope, {}),
+            "bias": ("qkv.bias" in names, False),
+        }
+        other = {name: value for name, (value, usual) in mine.items() if value != usual}
         return {"width": self.width, "heads": self.heads, "ffn": self.down.in_features} | other
 
     @classmethod
@@ -269,8 +274,12 @@ def layer_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
     for kind in ("weight", "bias"):
         if f"q.{kind}" in read:
             own = [read.pop(f"{name}.{kind}") for name in "qkv"]
-            shared = [each.unflatten(0, (facts["kv_heads"], -1)) for each in own[1:]]
-            every = [each.repeat_interleave(groups, 0).flatten(0, 1) for each in shared]
+            every = [_repeated(each, facts["kv_heads"], groups) for each in own[1:]]
             read[f"qkv.{kind}"] = torch.cat([own[0], *every])
     read["gate_up.weight"] = torch.cat([read.pop("gate.weight"), read.pop("up.weight")])
     return read
+
+
+def _repeated(weight: Tensor, heads: int, groups: int) -> Tensor:
+    """Rows of shared heads, each head's as often as it is shared."""
+    return weight.view(heads, -1, *weight.shape[1:]).repeat_interleave(groups, 0).flatten(0, 1)
