@@ -239,6 +239,10 @@ class ZeroClient(BaseBackend):
         """Not here. Raises MethodUnavailableError."""
         raise MethodUnavailableError("The run cannot be explained: its models are elsewhere.", REASON)
 
+    def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
+        """Not here. Raises MethodUnavailableError."""
+        raise MethodUnavailableError("What a drafter remembers cannot be reached: it is elsewhere.", REASON)
+
     def place(self, run: Run) -> tuple[int, int] | None:
         """The queue for GPUs is ZeroGPU's: its length is not known here."""
         return None

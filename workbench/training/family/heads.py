@@ -133,7 +133,7 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
     teacher, readings = load_teacher(options), Readings(options.readings)
     held = readings.part(held=True)[: options.held]
     lesson = lesson_of(options.method)
-    size = lesson.keeps(options, teacher) if hasattr(lesson, "keeps") else options.vocabulary
+    size = lesson.keeps(options, teacher) if lesson and hasattr(lesson, "keeps") else options.vocabulary
     kept, facts = chosen_tokens(readings, held, size, teacher.ends)
     if lesson:
         result, curve = lesson.train(Course(options, teacher, readings, torch.tensor(kept), held, report))
