@@ -29,10 +29,7 @@ def pages() -> dict[str, str]:
     return (
         {"methods/index.md": _overview(methods)}
         | {f"methods/{method.name}.md": _page(method, shown) for method in methods}
-        | {
-            f"methods/board-{name}.md": _board(name)
-            for name in ("exactness", "claims", "vision", "verifiers", "answers", "work")
-        }
+        | {f"methods/board-{name}.md": _board(name) for name in _boards().values()}
         | {"methods/figures.md": _figures()}
     )
 
@@ -41,15 +38,7 @@ def navigation() -> list[dict[str, Any]]:
     """The part of the site's navigation that holds these pages."""
     entries: list[Any] = ["methods/index.md"]
     entries += [{method.title: f"methods/{method.name}.md"} for method in registry.methods()]
-    boards = {
-        "Exactness": "exactness",
-        "Claims of the papers": "claims",
-        "Vision drafters": "vision",
-        "What verifiers cost": "verifiers",
-        "Which answers stay right": "answers",
-        "Which drafter for which work": "work",
-    }
-    entries += [{title: f"methods/board-{name}.md"} for title, name in boards.items()]
+    entries += [{title: f"methods/board-{name}.md"} for title, name in _boards().items()]
     return [*entries, {"What the figures mean": "methods/figures.md"}]
 
 
@@ -140,6 +129,20 @@ def _class(part: Any) -> str:
 def _paper(method: Method) -> str:
     source = method.source
     return f"[{f'{source.authors} {source.year}' if source.year else source.title}]({source.url})"
+
+
+def _boards() -> dict[str, str]:
+    """Names of the boards that were made, by title."""
+    boards = {
+        "Exactness": "exactness",
+        "Claims of the papers": "claims",
+        "Vision drafters": "vision",
+        "What verifiers cost": "verifiers",
+        "Which answers stay right": "answers",
+        "Which drafter for which work": "work",
+        "What drafters cost the host": "host",
+    }
+    return {title: name for title, name in boards.items() if (board.folder() / f"{name}.md").is_file()}
 
 
 def _board(name: str) -> str:
