@@ -253,8 +253,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "elder-sibling-stays-possible",
         "core/following.py",
-        "left = p.scatter(1, token, 0.0)",
-        "left = p.clone()",
+        "left = p.scatter_(1, token, 0.0) if spent else p.scatter(1, token, 0.0)",
+        "left = p if spent else p.clone()",
         REJECTION + "test_golden_acceptance",
         why="a chosen draft that was rejected can be written after all",
     ),
@@ -825,7 +825,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "evidence-of-other-choices",
         "bench/texts.py",
-        "if is_usual:",
+        "if as_usual:",
         "if True:",
         "tests/bench/test_compare.py::test_evidence_is_that_of_the_lanes_own_choices",
         why="an unsound lane has the proof of the sound one beside it",
