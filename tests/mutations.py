@@ -745,8 +745,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "lookahead-drafts-what-was-never-said",
         "methods/drafters/lookahead.py",
-        "said = [*said, *to_host([outcome.probed.logits[-width:].argmax(1)])[0]][-width:]",
-        "said = [*to_host([outcome.probed.logits[-width:].argmax(1)])[0], *said][:width]",
+        "said = [*said, *to_host([probed.logits[-width:].argmax(1)])[0]][-width:]",
+        "said = [*to_host([probed.logits[-width:].argmax(1)])[0], *said][:width]",
         "tests/methods/test_lookahead.py::test_a_new_row_is_a_step_of_jacobi_iteration",
         why="the window's new row is a column beside what the target said, and its n-grams are never right",
     ),
