@@ -265,6 +265,7 @@ def test_hydras_heads_are_told_of_the_newest_token_and_of_the_path(models: Model
                 since = torch.tensor([draft.committed[-1], *path])
                 state = net(newest, net.told(embed(since)).flatten()[None], len(path))
                 wanted = models.target.lm_head(state).softmax(-1)[0, token]
+                assert draft.tree.score is not None
                 assert float(draft.tree.score[node]) == pytest.approx(float(wanted), rel=1e-5), (node, path)
                 levels.add(len(path))
     assert levels == {0, 1, 2}

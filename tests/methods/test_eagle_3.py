@@ -51,6 +51,7 @@ def test_a_step_learns_through_the_steps_before_it_and_from_no_later_text() -> N
     net, streams, embeds = net_of(), drawn(1, N, 2 * D).requires_grad_(), drawn(1, N + STEPS, D, seed=1)
     last = list(net.unroll(lambda step: embeds[:, step : step + N], streams, STEPS))[-1]
     last[:, 1].sum().backward()
+    assert streams.grad is not None
     reached = streams.grad.abs().sum(-1)[0] > 0
     assert reached.tolist() == [True, True, False, False], "true pairs up to its own column"
 

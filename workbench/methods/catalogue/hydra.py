@@ -52,7 +52,6 @@ METHOD = Method(
             "τ / τ of Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
             "Ankner et al. 2024, arXiv:2402.05109, §5 (direction)",
             lambda lab: lab.tau_over("medusa", {}, {}, 0.0),
-            lacks="Medusa's heads of equal training: the bundled ones saw the corpus, these the target's own answers",
         ),
     ),
     suites={

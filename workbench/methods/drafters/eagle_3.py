@@ -214,7 +214,7 @@ class Eagle3(FeatureDrafter):
         state = FeatureState(net, models, models.shared[key], Entries(net.heads, net.head_size, capacity, like))
         target.rewind(slot, first)
         with torch.inference_mode():
-            found = []
+            found: list[Tensor] = []
             for at in range(first, end, CHUNK):
                 piece = to_device(row.committed[at : min(at + CHUNK, end)], target.device)
                 out = target.forward([Segment(slot, piece)], last_only=True, taps={layer - 1 for layer in net.taps})

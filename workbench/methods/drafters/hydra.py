@@ -88,7 +88,7 @@ class HydraHeads(TrainedNet):
 
     @classmethod
     def of(cls, config: Mapping[str, Any], context: int = 1024) -> HydraHeads:
-        net = super().of(config, context)
+        net = cls(**config["net"], context=context)
         net.accuracy = tuple(map(tuple, config["head_accuracy"]))
         return net
 

@@ -133,9 +133,11 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
     teacher, readings = load_teacher(options), Readings(options.readings)
     held = readings.part(held=True)[: options.held]
     lesson = lesson_of(options.method)
-    size = lesson.keeps(options, teacher) if lesson and hasattr(lesson, "keeps") else options.vocabulary
+    size = options.vocabulary
+    if lesson is not None and hasattr(lesson, "keeps"):
+        size = lesson.keeps(options, teacher)
     kept, facts = chosen_tokens(readings, held, size, teacher.ends)
-    if lesson:
+    if lesson is not None:
         result, curve = lesson.train(Course(options, teacher, readings, torch.tensor(kept), held, report))
     else:
         train = {"medusa": _train_medusa, ExitAdapter.kind: _train_adapter}.get(options.method, _train_layer)
