@@ -12,6 +12,8 @@ import pytest
 
 from workbench.bench import claims, claimsboard
 from workbench.bench.claims import (
+    BUNDLED,
+    COLUMNS,
     IN_DIRECTION,
     IN_SIZE,
     NOT_MEASURABLE,
