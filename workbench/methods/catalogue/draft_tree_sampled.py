@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import OUR_FAULT, WRONG_SETTING, Claim, Recording, Setting
+from workbench.engine.declared import OUR_FAULT, WRONG_SCALE, WRONG_SETTING, Claim, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.draft_tree import SampledTree
 from workbench.methods.growers.offered import offered
@@ -54,6 +54,12 @@ METHOD = Method(
                 f"{WRONG_SETTING}: the paper claims it “in most cases” of fixed budgets (abstract); here one of 12 "
                 "nodes is tried, in one shape, 4 levels of 3 nodes, against a chain three times as deep.",
             ),
+            why_on={
+                "smollm2": (
+                    "2026-11-24 12:27 UTC",
+                    f"{WRONG_SETTING}: as on the bundled pair; and two draws of 14 prompts leave 12 % to chance.",
+                ),
+            },
         ),
         Claim(
             "τ / τ of a chain with the same draft length (4)", "LLaMA-2 7B to 70B with a 115M drafter, OPT",
@@ -65,6 +71,12 @@ METHOD = Method(
                 f"{OUR_FAULT}: one draw of each prompt was measured, and the interval is wider than the gain of 8 %; "
                 "`workbench claims` takes three draws now.",
             ),
+            why_on={
+                "smollm2": (
+                    "2026-11-24 12:28 UTC",
+                    f"{WRONG_SCALE}: 14 prompts, drawn twice; chance moves the ratio by 11 %, and the gain is 7 %.",
+                ),
+            },
         ),
     ),
     suites={"gpu": (Setting("Sampled tree"),)},

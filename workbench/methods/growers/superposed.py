@@ -86,7 +86,9 @@ class Superposed(Grower):
 
     Attributes:
         width: k, drafts kept a level.
-        ngrams: α. With 0 nothing is counted, and no level waits for the device to know its tokens.
+        ngrams: α. With 0 nothing is counted, and no level waits for the device to know its tokens; that is the default
+            because 0.54, the paper's, brings nothing here: on the bundled pair τ with 0 is 1.007 (0.914–1.104, 25
+            prompts) times τ with it.
 
     Source: Shen et al. 2024, Superposed Decoding, arXiv:2405.18400. There the drafts are k answers for a user to choose
     from, the n-grams come of a corpus, which knows more than a text so far and vetoes less, and finished drafts go to a
@@ -98,7 +100,9 @@ class Superposed(Grower):
     siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
     superposes: ClassVar[bool] = True
     width: int = param(3, **WIDTH)
-    ngrams: float = param(0.54, ge=0.0, le=1.0, doc="α, weight of n-grams of the text so far; 0: none are asked")
+    ngrams: float = param(
+        0.0, ge=0.0, le=1.0, doc="α, weight of n-grams of the text so far: 0.54 in the paper; 0: none are asked"
+    )
 
     def prime(self, drafter: Drafter, models: Models) -> NGrams:
         """Nothing is counted yet."""
