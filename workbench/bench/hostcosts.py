@@ -10,6 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,15 @@ GROWS = {
 """How the work grows with the context, by what the code does."""
 
 
+@lru_cache(maxsize=1)
+def _read(tokenizer: Any) -> list[int]:
+    """The project's texts in tokens."""
+    return encode_text(tokenizer, OWN_TEXTS.read_text(encoding="utf-8").replace(NEXT_TEXT, "\n"))
+
+
 def words(tokenizer: Any, n: int) -> list[int]:
-    """At least `n` token ids of the project's texts, over and over."""
-    said = OWN_TEXTS.read_text(encoding="utf-8").replace(NEXT_TEXT, "\n")
-    ids = encode_text(tokenizer, said)
+    """`n` token ids of the project's texts, over and over."""
+    ids = _read(tokenizer)
     return (ids * (n // len(ids) + 1))[:n]
 
 

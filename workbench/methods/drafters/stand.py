@@ -26,7 +26,7 @@ from workbench.methods.drafters.warmth import WARM, warmth
 
 KEPT = 16_384
 """Contexts that a table keeps at most; those that were seen longest ago go first."""
-ENTRY_BYTES = 1_100
+ENTRY_BYTES = 900
 """Of a context in memory: its key, two lists, the numbers in them."""
 PROBLEMS = 8
 """Prompts whose tables are kept for later runs at most."""

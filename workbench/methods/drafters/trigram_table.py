@@ -15,7 +15,7 @@ from workbench.engine.owned import numbers as numbers_in
 
 KEPT = 16_384
 """Pairs of tokens that a table keeps at most; those that were written longest ago go first."""
-ENTRY_BYTES = 1_000
+ENTRY_BYTES = 1_400
 """Of a pair in memory: its key, its row, the weights in it."""
 WIDTH = 12
 """Successors kept of a pair; of the released code's corpus as many are loaded."""
