@@ -106,8 +106,8 @@ def advise(
     chosen = [method for method in chosen if is_candidate(method)]
     if not chosen:
         raise MethodUnavailableError("No method that drafts runs on this target.", "Choose another target.")
-    target = target or host.targets()[0]["name"]
-    return _steps(host, texts, chosen, seconds, target, drafter, max_new_tokens, user, stopped)
+    named = target or str(host.targets()[0]["name"])
+    return _steps(host, texts, chosen, seconds, named, drafter, max_new_tokens, user, stopped)
 
 
 def _steps(

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from workbench.engine.lean import LeanDecoder
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, eq=False)  # without slots: it is referred to weakly
 class Twin:
     """What `Runner.forward` runs instead of its own model.
 

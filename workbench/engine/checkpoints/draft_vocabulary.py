@@ -34,7 +34,7 @@ def draft_vocabulary(stored: Stored, vocab_size: int) -> Kept:
                 f"`d2t` and `t2d` in {stored.folder} keep different tokens ({len(kept):,} and {int(known.sum()):,}).",
                 "Fetch it again: one of the two belongs to other heads.",
             )
-    return tuple(kept), order and tuple(order)
+    return tuple(kept), None if order is None else tuple(order)
 
 
 def token_map(stored: Stored, name: str, vocab_size: int, rows: int) -> Kept:
@@ -50,4 +50,4 @@ def token_map(stored: Stored, name: str, vocab_size: int, rows: int) -> Kept:
         raise ModelError(
             f"`{name}` in {stored.folder} keeps {len(kept):,} tokens, its LM heads have {rows:,}.", "Fetch it again."
         )
-    return tuple(kept), order and tuple(order)
+    return tuple(kept), None if order is None else tuple(order)

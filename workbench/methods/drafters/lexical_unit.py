@@ -105,8 +105,9 @@ class LexicalUnit(LawDrafter):
         ends = torch.arange(-1, n, device=device)
         sees = ancestors(tree.parents, n)
         above = torch.cat([sees.new_zeros(1, n), sees])  # of each end, the draft that it stands behind
-        own = torch.ones(m, m, dtype=torch.bool, device=device).tril()
-        among = torch.block_diag(*[own] * (n + 1)).bool()
+        which = torch.arange((n + 1) * m, device=device)
+        unit = which // m
+        among = (unit.unsqueeze(1) == unit) & (which.unsqueeze(1) >= which)
         whole = torch.cat([above.repeat_interleave(m, 0), among], 1)
         places = (above.sum(1, keepdim=True) + torch.arange(1, m + 1, device=device)).flatten()
         chained = torch.arange(n - 1, n - 1 + len(places), device=device)  # the placeholder before

@@ -120,8 +120,9 @@ class LookaheadState(Owned):
         firsts = tokens_in(arrays, "firsts", vocabulary, (None,))
         tails = tokens_in(arrays, "tails", vocabulary, (len(firsts), None), least=-1)
         own = list(self.pool.newest())[::-1]
-        for first, tail in zip(firsts.tolist(), tails.tolist(), strict=True):
-            if tail := tuple(itertools.takewhile(lambda token: token >= 0, tail)):
+        rows: list[list[int]] = tails.tolist()
+        for first, row in zip(firsts.tolist(), rows, strict=True):
+            if tail := tuple(itertools.takewhile((0).__le__, row)):
                 self.pool.add(first, tail)
         for first, tail, written in own:  # what this run has written is newer
             self.pool.add(first, tail, written)

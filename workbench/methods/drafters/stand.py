@@ -78,10 +78,11 @@ class Table(Owned):
 
     def pack(self) -> Arrays:
         entries = [(context, e) for context, e in self._entries.items()]
+        wide = len(entries[0][1].tokens) if entries else 0  # all of one width
         return {
             "contexts": in_rows([context for context, _ in entries], self.longest),
-            "tokens": np.array([e.tokens for _, e in entries], np.int32).reshape(len(entries), -1),
-            "chances": np.array([e.chances for _, e in entries], np.float32).reshape(len(entries), -1),
+            "tokens": in_rows([e.tokens for _, e in entries], wide),
+            "chances": in_rows([e.chances for _, e in entries], wide, np.float32, fill=0),
             "laws": np.array([e.n for _, e in entries], np.int32),
         }
 

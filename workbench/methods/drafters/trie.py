@@ -179,7 +179,7 @@ class TrieState(Owned):
         if (parents >= np.arange(len(tokens))).any():
             raise ModelError("The file is broken: a node stands before its parent.", BROKEN)
         nodes = list[TrieNode]()
-        rows = zip(tokens.tolist(), parents.tolist(), counts.tolist(), strict=True)
+        rows: zip[tuple[int, int, float]] = zip(tokens.tolist(), parents.tolist(), counts.tolist(), strict=True)
         for token, parent, count in itertools.islice(rows, PROMPT_NODES):  # the first ones: no node without its parent
             node = self.trie.below(nodes[parent] if parent >= 0 else self.trie.root, token)
             node.output += count

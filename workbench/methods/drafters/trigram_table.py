@@ -49,7 +49,7 @@ class Trigrams(Owned):
 
     def pack(self) -> Arrays:
         return {
-            "pairs": np.array(list(self._rows), np.int32).reshape(-1, 2),
+            "pairs": in_rows(list(self._rows), 2),
             "tokens": in_rows([list(row) for row in self._rows.values()], WIDTH),
             "weights": in_rows([list(row.values()) for row in self._rows.values()], WIDTH, np.float32, fill=0),
         }

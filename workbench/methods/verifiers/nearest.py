@@ -14,7 +14,7 @@ from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.relaxed import relaxed_rejection
 from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest
-from workbench.core.transfer import on_host
+from workbench.core.transfer import listed, on_host
 from workbench.engine.declared import Claim
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
@@ -51,8 +51,8 @@ class Neighbours:
     def __init__(self, weight: Float[Tensor, "V D"]) -> None:
         self._weight = weight
         n, most = len(weight), min(MOST, len(weight) - 1)
-        lengths = [piece.float().norm(dim=1) for piece in weight.split(ROWS)]
-        self._inverse = torch.cat(lengths).clamp_min(torch.finfo(torch.float32).tiny).reciprocal()  # [V]
+        lengths = torch.cat([piece.float().square().sum(1).sqrt() for piece in self._pieces()])
+        self._inverse = lengths.clamp_min(torch.finfo(torch.float32).tiny).reciprocal()  # [V]
         self._known = torch.zeros(n, dtype=torch.bool)
         self._found = torch.zeros(n, most, dtype=torch.int32)
 
@@ -65,15 +65,18 @@ class Neighbours:
         """
         if not on_host(tokens.device):
             return self._look(tokens, k)
-        new = tokens[~self._known[tokens]].unique()
+        new = torch.tensor(sorted(set(listed(tokens[~self._known[tokens]]))))
         if len(new):
             self._found[new] = self._look(new, self._found.shape[1]).int()
             self._known[new] = True
         return self._found[tokens, :k].long()
 
+    def _pieces(self) -> list[Tensor]:
+        return [self._weight[i : i + ROWS] for i in range(0, len(self._weight), ROWS)]
+
     def _look(self, tokens: Int[Tensor, " N"], k: int) -> Int[Tensor, "N k"]:
         asked = self._weight[tokens].float().T  # [D, N]
-        cosine = torch.cat([piece.float() @ asked for piece in self._weight.split(ROWS)]) * self._inverse.unsqueeze(1)
+        cosine = torch.cat([piece.float() @ asked for piece in self._pieces()]) * self._inverse.unsqueeze(1)
         cosine.scatter_(0, tokens.unsqueeze(0), -torch.inf)
         return cosine.T.topk(min(k, len(cosine) - 1), dim=1).indices
 
