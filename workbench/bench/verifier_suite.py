@@ -236,5 +236,5 @@ def page(report: dict[str, Any]) -> str:
         )
     if report["left_out"]:
         names = ", ".join(f"`{name}`" for name in report["left_out"])
-        lines.append(f"Not measured, because they read what a model thinks of the draft: {names}.")
+        lines.append(f"Not measured, because they read a model: {names}.")
     return "\n".join([*lines, "", table(report), ""])
