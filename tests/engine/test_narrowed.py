@@ -105,7 +105,7 @@ def test_a_compiled_pass_is_narrowed_too() -> None:
     twin.lean.fused = None
     off, lean_off = (float((found.float() - exact).abs().max()) for found in (compiled, forward(runner, twin)))
     assert off < 1.5 * lean_off
-    assert lean_off < 0.05 * float(exact.abs().max())
+    assert lean_off < 0.1 * float(exact.abs().max())
     some = narrowed(runner, {0: columns[0]}).lean
     assert some is not None
     assert some.fused is None

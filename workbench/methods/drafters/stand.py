@@ -87,7 +87,7 @@ class Table(Owned):
         }
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        laws = numbers(arrays, "laws", (None,), 1, 1 << 31)
+        laws = numbers(arrays, "laws", (None,), 1, 1e9)
         if not (n := len(laws)):
             return
         contexts = tokens_in(arrays, "contexts", vocabulary, (n, None), least=-1)
