@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import httpx
 
 from workbench.client import wire
 from workbench.client.keys import variables
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import CapacityError, WorkbenchError
 from workbench.trace.kinds import is_object
 
 
@@ -36,6 +37,8 @@ def unreachable(url: str, problem: BaseException, has_key: bool = False) -> Work
             f"Nobody answers at {url}.", "Start the app there (`python app.py`), or check the address."
         )
     if isinstance(problem, httpx.HTTPStatusError):
+        if problem.response.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            return CapacityError(f"What was sent is more than {url} takes.", "Send less, or a smaller file.")
         return WorkbenchError(f"{url} answered with status {problem.response.status_code}.", "Check the address.")
     if type(problem).__name__ == "AuthenticationError":  # gradio_client's
         given = "Give --api-key, or Workbench(url, key=…)"
