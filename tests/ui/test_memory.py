@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CARD = ".wb-card-remembers"
 
 
-def opened(open_page: Opener, url: str, method: str = "prompt-lookup") -> Any:
+def opened(open_page: Opener, url: str, method: str = "draft-tree") -> Any:
     """A page whose run is paused after some rounds, the card open."""
     page = open_page(url)
     assert page.locator(CARD).is_hidden(), "a recording has no drafter"
