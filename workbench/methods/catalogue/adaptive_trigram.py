@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Recording
+from workbench.engine.declared import WRONG_SETTING, Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.trigram import AdaptiveTrigram
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+
+BEST_FIRST = (
+    f"{WRONG_SETTING}: in one table best-first order is what the search tends to (methods/test_trigram: after 600 "
+    "visits it gives the same tree), so that it can at best be as good; the paper compares with other drafters."
+)
 
 METHOD = Method(
     "adaptive-trigram",
@@ -57,6 +62,7 @@ METHOD = Method(
             "τ / τ of best-first search in the same table, 12 nodes", "Vicuna-7B and others", None, None,
             "Liu et al. 2024, arXiv:2407.12021 (direction: exploring raises acceptance; recalled)",
             lambda lab: lab.tau_over("adaptive-trigram", {}, {"search": "best-first"}, 0.0), key="search",
+            why=("2026-11-24 11:33 UTC", BEST_FIRST), why_on={"smollm2": ("2026-11-24 14:13 UTC", BEST_FIRST)},
         ),
     ),
     recording=Recording(("story", "chat")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim
+from workbench.engine.declared import WRONG_SETTING, Claim
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.dynamic_exit import DynamicExit
 from workbench.methods.policies.bandit import Bandit
@@ -12,6 +12,11 @@ from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
 from workbench.methods.policies.tokens_per_layer import TokensPerLayer
 from workbench.methods.verifiers.lossless import Lossless
+
+A_LAYER = (
+    f"{WRONG_SETTING}: DEL takes the exit and the length of the most tokens a layer that is run, and drafts little or "
+    "nothing where a draft pays little; τ does not count layers."
+)
 
 METHOD = Method(
     "del",
@@ -60,6 +65,7 @@ METHOD = Method(
                 "early-exit", {}, {"exit_layer": max(1, lab.models.target.n_layers // 4), "depth": 4}, 0.0
             ),
             key="fixed-exit",
+            why=("2026-11-24 14:54 UTC", A_LAYER), why_on={"smollm2": ("2026-11-24 14:57 UTC", A_LAYER)},
         ),
     ),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.declared import WRONG_SCALE, Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.eagle_3 import Eagle3, Eagle3Net
 from workbench.methods.growers.best_first import BestFirst
@@ -54,6 +54,12 @@ METHOD = Method(
             "τ / τ of EAGLE-2 with the same tree", "Vicuna-13B, MT-Bench, greedy: 6.65 against 4.83",
             1.38, 1.38, "Li et al. 2025, arXiv:2503.01840, table 1 (recalled)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
+            why=(
+                "2026-11-24 14:53 UTC",
+                f"{WRONG_SCALE}: both heads had 600 steps of 32 answers of a 13M target (their cards), where the "
+                "paper's gain comes with eight times the data; after them EAGLE-3's likeliest token is the target's at "
+                "76 % of held-out places, EAGLE's at 85 %.",
+            ),
         ),
     ),
     head=Head(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Recording
+from workbench.engine.declared import WRONG_SCALE, Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.stand import Stand
 from workbench.methods.growers.data_driven import DataDriven
@@ -15,6 +15,11 @@ from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 
 GROWERS = offered(DataDriven(), Stand)
+
+SHORT = (
+    f"{WRONG_SCALE}: the paper decodes reasoning of thousands of tokens by models of 7B and 14B, and compares "
+    "throughput; texts of 384 tokens by SmolLM2 are still too short (1.01, 0.954–1.07, n = 7)."
+)
 
 METHOD = Method(
     "stand",
@@ -58,6 +63,7 @@ METHOD = Method(
             "reasoning models of 7B and 14B, one trajectory; throughput over other methods", 1.14, 1.28,
             "Song et al. 2025, arXiv:2506.04708, abstract (14 to 28 % more throughput than other methods)",
             lambda lab: lab.tau_over("token-recycling", {"depth": 5, "nodes": 16}, {"depth": 5, "nodes": 16}, 1.0),
+            why=("2026-11-24 14:03 UTC", SHORT), why_on={"smollm2": ("2026-11-24 13:27 UTC", SHORT)},
         ),
         Claim(
             "τ / τ of the same table without its laws (trees of the likeliest tokens), temperature 1",

@@ -129,6 +129,12 @@ class Judge(Verifier):
         right_answers(
             "judge", "Llama 3.1 405B with an 8B drafter, GSM8K, MMLU, ARC, HumanEval: nearly the same",
             f"{SOURCE}, tables of results (recalled)", temperature=0.0,
+            why=("2026-11-24 14:45 UTC", f"{WRONG_SCALE}: as with sums alone, see the row above."),
+            why_on={"smollm2": (
+                "2026-11-24 14:47 UTC",
+                f"{WRONG_SCALE}: 160 right answers taught it; of wrong tokens of held-out answers it keeps 14 % at "
+                "δ = 0.5 (its card), and one spoils an answer.",
+            )},
         ),
     )  # fmt: skip
     judge_threshold: float = param(

@@ -20,7 +20,7 @@ from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
-from workbench.methods.verifiers.answers import right_answers
+from workbench.methods.verifiers.answers import FEW_RIGHT, right_answers
 
 NEAREST = Rule(
     "nearest",
@@ -101,6 +101,7 @@ class Nearest(Verifier):
             "nearest",
             "LlamaGen, pictures: their quality is kept",
             "Jang et al. 2025, LANTERN, arXiv:2410.03355 (direction; made for image tokens, no figure of tasks)",
+            why_on={"smollm2": ("2026-11-24 14:31 UTC", FEW_RIGHT)},
         ),
     )
     neighbours: int = param(8, ge=0, le=MOST, doc="k, tokens nearest to a draft that may lend it their probability")

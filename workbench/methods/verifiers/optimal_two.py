@@ -18,7 +18,7 @@ from workbench.core.rules import Rule
 from workbench.core.sampling import largest
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.declared import Claim
+from workbench.engine.declared import WRONG_SCALE, Claim
 from workbench.engine.fused import compiled, together
 from workbench.engine.models import Models
 from workbench.engine.request import Row
@@ -71,6 +71,11 @@ class OptimalTwo(ByEmission):
             "Khisti et al. 2024, arXiv:2410.18234; Hu et al. 2025, arXiv:2502.18779",
             lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (None, Sampling.SAMPLED), 2),
             key="bound", tolerance=0.005, method="draft-tree-sampled",
+            why_on={"smollm2": (
+                "2026-11-24 13:53 UTC",
+                f"{WRONG_SCALE}: 14 prompts leave 0.7 % to chance, and this claim is held to 0.5 %; the interval "
+                "reaches 1. On the bundled pair, with 25, it is reached.",
+            )},
         ),
     )  # fmt: skip
     free: int = param(32, ge=1, le=256, doc="tokens with a weight of their own; more come nearer to the optimum")

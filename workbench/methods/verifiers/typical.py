@@ -17,7 +17,7 @@ from workbench.core.tree import children_of
 from workbench.engine.declared import Claim
 from workbench.engine.parts import Verifier
 from workbench.engine.told import Verification
-from workbench.methods.verifiers.answers import right_answers
+from workbench.methods.verifiers.answers import FEW_RIGHT, right_answers
 
 TYPICAL = Rule(
     "typical",
@@ -48,6 +48,7 @@ class TypicalAcceptance(Verifier):
             "typical",
             "Vicuna 7B and 13B with Medusa heads, MT-bench: answers rated alike",
             "Cai et al. 2024, Medusa, arXiv:2401.10774, §3 (direction: quality is kept; recalled, no figure of tasks)",
+            why_on={"smollm2": ("2026-11-24 14:18 UTC", FEW_RIGHT)},
         ),
     )
     epsilon: float = param(0.09, ge=0.0, le=1.0, doc="ε, probability above which a token is always accepted")
