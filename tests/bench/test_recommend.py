@@ -170,7 +170,7 @@ def test_no_prompt_and_no_method_are_said() -> None:
 def test_all_that_run_are_measured() -> None:
     """For real, on a tiny target: two passes."""
     models = worlds.small_world(noise=None)
-    many = iter([*[0.0] * 60, *[99.0] * 9])
+    many = iter([*[0.0] * 4 * (len(measuring.candidates(models)) + 1), *[99.0] * 99])
     found = recommend(models, PROMPTS[:1], 50.0, max_new_tokens=4, now=lambda: next(many))
     assert not found.failed
     assert {c.method for c in found.ranking} == {c.name for c in measuring.candidates(models)}

@@ -66,7 +66,7 @@ def test_the_environment_names_heads_for_every_face(tmp_path: Path, monkeypatch:
     config = SMALL | {"hidden_size": 288, "vocab_size": 4096, "num_attention_heads": 6}
     folder = write(tmp_path / "mine", config, layouts.eagle(config, embed=False))
     needs = registry.get("eagle-2").needs
-    assert "no eagle heads" in static_reasons("text-target", None)(needs)
+    assert load_models("text-target", None, "cpu").heads["eagle"].name == "text-target-eagle"
     monkeypatch.setenv(own.ENV, str(folder))
     assert static_reasons("text-target", None)(needs) == ""
     assert load_models("text-target", None, "cpu").heads["eagle"].name == "mine"

@@ -43,7 +43,7 @@ def test_the_claims_board_is_shown_without_measuring(capsys: pytest.CaptureFixtu
     assert main(["claims", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["draft-model/main"]["command"] == "workbench claims --method draft-model"
-    assert rows["eagle-2/main"]["verdict"] == "not measurable here"
+    assert rows["kangaroo/main"]["verdict"] == "not measurable here"
     assert [column["target"] for column in rows["msd/main"]["elsewhere"]] == ["smollm2"]
     assert rows["msd/main"]["elsewhere"][0]["lacking"] == "a method for pictures"
 

@@ -103,7 +103,7 @@ def test_what_there_is_is_told_in_one_form(client: Client) -> None:
 def test_what_a_backend_cannot_do_is_known_before_and_refused_with_a_remedy(
     client: Client, pictures: dict[str, Any]
 ) -> None:
-    assert set(client.barred()) <= {"pause", "step", "change", "pace"}
+    assert set(client.barred()) <= {"pause", "step", "change", "pace", "memory"}
     assert client.offers <= {"estimate", "pairing", "recommending"}
     if "recommending" not in client.offers:
         with pytest.raises(MethodUnavailableError):

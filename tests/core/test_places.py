@@ -73,7 +73,9 @@ def test_in_pieces_and_all_at_once_are_one_decision(case: Case, rows: int, monke
     assert found.reason is not None
     assert wanted.reason is not None
     torch.testing.assert_close(dict(found.reason.inputs), dict(wanted.reason.inputs))
-    assert 0 < float(found.accept.sum()) < len(tree)
+    kept = float(found.accept.sum())
+    assert kept > 0
+    assert kept < len(tree) or case.verifier.name == "as-drafted", "which keeps all that is drafted"
 
 
 def test_a_law_and_its_entropy_in_pieces_are_those_of_each_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ CHOSEN = ("draft-tree", "rasd")
 HEADS: dict[str, dict[str, Any]] = {
     "medusa": {"nodes": 48},
     "medusa-typical": {"nodes": 48},
+    "eagle": {},
     "eagle-2": {},
     "kangaroo": {},
     "eagle-vlm": {},
@@ -63,11 +64,13 @@ SHALLOW = {"del", "lexical-unit"}
 """They know less than the target: `del` leaves before the last layer (what it counts is in test_dynamic_exit.py, how
 its drafts are read in test_early_exit.py), and placeholders are no words (what they read is in test_lexical_unit.py).
 """
+TOLD = {"hydra", "eagle-3"}
+"""They guess by LM heads of their own; nodes as plain passes over their paths: test_hydra.py, test_eagle_3.py."""
 
 
 def test_every_method_has_its_alarm_or_a_reason() -> None:
     ours = {method.name for method in registry.of_catalogue()}
-    assert ours == {*COPIES, *HEADS, "vlm-draft"} | NO_MODEL | BLIND | SHALLOW
+    assert ours == {*COPIES, *HEADS, "vlm-draft"} | NO_MODEL | BLIND | SHALLOW | TOLD
 
 
 def peaked(models: Models) -> Models:

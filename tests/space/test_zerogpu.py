@@ -90,7 +90,7 @@ def test_a_run_is_followed_like_any_other(client: Any) -> None:
 
 
 def test_what_cannot_work_says_why_before_and_when_it_is_asked_for(client: Any) -> None:
-    assert set(client.barred()) == {"pause", "step", "change", "pace"}
+    assert set(client.barred()) == {"pause", "step", "change", "pace", "memory"}
     run = client.start("aabab", "draft-model", **OPTIONS)
     for act in (run.pause, run.step, run.resume, lambda: run.change(method="prompt-lookup")):
         with pytest.raises(MethodUnavailableError, match="whole generation"):

@@ -162,7 +162,7 @@ def test_a_draft_model_is_trained_and_drafts(options: ReadOptions, tmp_path: Pat
 
 def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> Trace:
     """A run with what was measured as a chain."""
-    models = one_branch(models) if "medusa" in models.heads and chain["method"] == "medusa" else models
+    models = one_branch(models) if chain["method"] in ("medusa", "hydra") else models
     method = registry.get(chain["method"]).with_params(**chain["params"])
     return Engine(models).generate(Request(prompt, method, max_new_tokens=24))
 

@@ -166,7 +166,11 @@ def table(report: dict[str, Any]) -> str:
     rows = [{"name": name} for name in NAMES if f"{name} at {contexts[0]}" in report["rows"]]
 
     def cell(context: int, what: str = "median") -> Callable[[dict[str, Any]], str]:
-        return lambda row: shown(1e3 * report["rows"][f"{row['name']} at {context}"][what], ".3f")
+        def words(row: dict[str, Any]) -> str:
+            found = report["rows"].get(f"{row['name']} at {context}")
+            return shown(found and 1e3 * found[what], ".3f")
+
+        return words
 
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {"drafter": lambda row: f"`{row['name']}`"}
     columns |= {f"{context:,}, ms": cell(context) for context in contexts}

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,10 @@ from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.clock import synchronise
 from workbench.engine.machine import describe, machine_facts
+from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
+from workbench.engine.request import Row
+from workbench.engine.runner import Runner
 from workbench.engine.told import Verification
 
 VOCABULARIES = (512, 4096, 49152, 151936)
@@ -77,9 +80,9 @@ def states_of(timed: Sequence[Case], vocabulary: int, device: torch.device) -> d
     """What verifiers keep of a row, of a target of which they ask no more than where it is and what it embeds."""
     weight = torch.randn(vocabulary, WIDTH, generator=torch.Generator().manual_seed(vocabulary), dtype=torch.bfloat16)
     embed = torch.nn.Embedding.from_pretrained(weight.to(device))
-    target = SimpleNamespace(device=device, vocab_size=vocabulary, embed=embed)
-    row: Any = None
-    models: Any = SimpleNamespace(target=target, shared=dict[Any, Any]())
+    models, row = object.__new__(Models), object.__new__(Row)  # of neither anything else is read
+    models.target = cast(Runner, SimpleNamespace(device=device, vocab_size=vocabulary, embed=embed))
+    models.shared = {}
     return {case: case.verifier.prime(row, models) for case in timed}
 
 

@@ -250,8 +250,8 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
         raise TokenizerMismatchError(
             f"{name} and {models.target_name} do not share a vocabulary: token ids would mean different things.",
             "Choose a draft model of the target's family. Methods without a draft model still work: autoregressive, "
-            "prompt-lookup, aggressive, suffix, rest, token-recycling, lookahead-trie, lookahead, jacobi, "
-            "stand, adaptive-trigram, early-exit, del, swift, unified-skip, and medusa where heads exist.",
+            "prompt-lookup, aggressive, suffix, rest, token-recycling, lookahead-trie, lookahead, jacobi, stand, "
+            "adaptive-trigram, early-exit, del, swift, unified-skip, duo, lexical-unit, and medusa where heads exist.",
         )
     model = load_model(name, where, kind)
     runner = Runner(model, models.target.context)

@@ -27,8 +27,8 @@ METHOD = Method(
     teaches="Asked at blanks behind its text, a model says something of later words, too, if it has learnt to.",
     idea=(
         "Placeholders stand behind every place where a round may end, in the pass that verifies. What the target says "
-        "at those behind the place where it does end is the next draft, so that drafting has no pass of its own. The "
-        "paper keeps it unseen where the target was sure: a lexical unit."
+        "at those behind the place where it does end is the next draft, so that drafting has no pass of its own; "
+        "the paper keeps it unseen where the target was sure: a lexical unit."
     ),
     formula="draft x(t + 1 + j) from p( · | x(≤ t), _ … _ ) with j placeholders;  unit: go on while max p > β",
     differs=(
