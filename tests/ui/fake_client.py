@@ -419,7 +419,7 @@ class FakeWorkbench:
                 yield Advice(2.0 * n, seconds, n, "stopped", "", recommended(n, False, names), True)
                 return
             time.sleep(4 * self.pace)
-            waiting = "waits: another run has the device" if n == 3 else ""
+            waiting = "waits: another run has the device" if 3 <= n < 13 else ""  # two seconds: a loaded page sees it
             yield Advice(2.0 * n, seconds, n, f"prompt 1/1 · draft-{n}", waiting, recommended(n, True, names))
         yield Advice(seconds, seconds, 30, "done", "", recommended(30, True, names), True)
 
