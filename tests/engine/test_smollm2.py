@@ -70,7 +70,7 @@ SHORT: dict[str, dict[str, Any]] = {
 """Drafts that cost little to verify in float64; 24 of 30 layers are often right and often wrong."""
 HARDLY_DRAFT = {"autoregressive", "aggressive"}
 """Here: text at this heat does not follow its input, which `aggressive` drafts; its law: test_exact_sampling."""
-FEW = 16
+FEW = 20
 """So few drafts may all be wrong: a method has two of the prompts, and keeps drafts of its own in the law below."""
 ALPHA = 1e-4
 SAMPLED = SamplingParams(temperature=2.0, top_k=64)

@@ -97,7 +97,15 @@ class Reader:
         verdict = Verdict(tuple(path), emitted[len(path)], bool(tokens), (), {})
         chances = [FALLING] * (len(tokens) + 1)
         return Outcome(
-            tokens, parents, verdict, emitted, root, _distinct(top), row.plan, probed=probed, chances=chances
+            tokens,
+            parents,
+            verdict,
+            emitted,
+            root,
+            _distinct(top, row.models.target.vocab_size),
+            row.plan,
+            probed=probed,
+            chances=chances,
         )
 
     def observe(self, outcome: Outcome) -> None:
@@ -105,11 +113,11 @@ class Reader:
         self.row.drafter.observe(self.row, outcome)
 
 
-def _distinct(top: np.ndarray) -> list[list[int]]:
+def _distinct(top: np.ndarray, vocabulary: int) -> list[list[int]]:
     """Rows of tokens without repetitions: one that is there already makes room for the next number."""
     rows = top.tolist()
     for row in rows:
         for i in range(1, len(row)):
             while row[i] in row[:i]:
-                row[i] += 1
+                row[i] = (row[i] + 1) % vocabulary
     return rows
