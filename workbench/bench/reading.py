@@ -95,7 +95,7 @@ class Reader:
         top[:, 0] = emitted[0]
         probed = None if probes is None else Probed(probes, torch.zeros(len(probes), 64), torch.zeros(len(probes), 1))
         verdict = Verdict(tuple(path), emitted[len(path)], bool(tokens), (), {})
-        chances = [FALLING] * (len(tokens) + 1)
+        chances, said = [FALLING] * (len(tokens) + 1), _distinct(top, row.models.target.vocab_size)
         return Outcome(
             tokens,
             parents,
