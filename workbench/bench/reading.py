@@ -96,17 +96,7 @@ class Reader:
         probed = None if probes is None else Probed(probes, torch.zeros(len(probes), 64), torch.zeros(len(probes), 1))
         verdict = Verdict(tuple(path), emitted[len(path)], bool(tokens), (), {})
         chances, said = [FALLING] * (len(tokens) + 1), _distinct(top, row.models.target.vocab_size)
-        return Outcome(
-            tokens,
-            parents,
-            verdict,
-            emitted,
-            root,
-            _distinct(top, row.models.target.vocab_size),
-            row.plan,
-            probed=probed,
-            chances=chances,
-        )
+        return Outcome(tokens, parents, verdict, emitted, root, said, row.plan, probed=probed, chances=chances)
 
     def observe(self, outcome: Outcome) -> None:
         """The drafter learns from it."""
