@@ -26,10 +26,10 @@ METHOD = Method(
     ),
     teaches="Do not make a drafter imitate features: let it read early layers too, and train it on its own drafts.",
     idea=(
-        "The target's streams behind a low, a middle and a high layer are fused into one state. One decoder layer "
+        "The target's streams behind a low, a middle and a high layer are fused into one state; one decoder layer "
         "reads it with the token that follows and says, by a small LM head of its own, what comes next; deeper in a "
-        "draft it reads its own last state. It was trained on drafts unrolled that way, and never on features. The "
-        "tree is EAGLE-2's."
+        "draft it reads its own last state. It was trained on drafts unrolled that way, and never on features; "
+        "the tree is EAGLE-2's."
     ),
     formula=(
         "g(t) = W [ h(low); h(mid); h(high) ],  s(t+1) = layer( [ norm e(x(t+1)) ; norm g(t) ], g(t) ),  "

@@ -29,7 +29,7 @@ METHOD = Method(
     idea=(
         "Like Medusa's heads, these read the target's last hidden state, and head k guesses the k-th token after the "
         "newest one. But each also reads the tokens between: the newest one, which the hidden state does not know "
-        "yet, and the path drafted so far. So each node of the tree gets guesses of its own."
+        "yet, and the path drafted so far, so that each node of the tree gets guesses of its own."
     ),
     formula="head k: softmax( LM head( h + A(k) u + SiLU(W(k) h + B(k) u + b(k)) ) ),  u = e(x(t+1)), …, e(x(t+k))",
     differs=(
