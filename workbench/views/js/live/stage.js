@@ -33,8 +33,7 @@ import * as treetext from "./treetext.js";
 import * as words from "./words.js";
 import { visible } from "../shared/visible.js";
 
-const STATUSES = ["accepted", "corrected", "bonus", "rejected", "discarded", "plain"];
-const WINDOW = 8;
+const STATUSES = ["accepted", "corrected", "bonus", "rejected", "discarded", "plain"], WINDOW = 8;
 
 /** Build the empty page inside `el`; returns the parts by name. */
 export function build(el) {
