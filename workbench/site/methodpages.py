@@ -146,7 +146,9 @@ def _boards() -> dict[str, str]:
 
 
 def _board(name: str) -> str:
-    return (board.folder() / f"{name}.md").read_text(encoding="utf-8")
+    """Its page; a picture beside it is of the repository alone."""
+    lines = (board.folder() / f"{name}.md").read_text(encoding="utf-8").splitlines()
+    return "\n".join([line for line in lines if not line.startswith("![")] + [""])
 
 
 def _figures() -> str:
