@@ -56,7 +56,7 @@ class MedusaHeads(TrainedNet):
 
     @property
     def stacks(self) -> list[nn.ModuleList]:
-        """The blocks, layer by layer: [L][K]."""
+        """The blocks, L layers of K each."""
         return [self.heads, *(stack for stack in self.more if isinstance(stack, nn.ModuleList))]
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "K N D"]:
