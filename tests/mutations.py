@@ -595,7 +595,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "methods/drafters/lookahead.py",
         "outcome.probed.probes is state.probing",
         "True",
-        "tests/engine/test_switching.py::test_a_hundred_random_schedules_write_the_same_text",
+        "tests/methods/test_lookahead.py::test_a_window_that_watches_does_not_read_another_ones",
         why="a window that watches breaks off when another one drafts",
     ),
     _m(

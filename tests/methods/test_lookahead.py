@@ -105,6 +105,30 @@ def test_a_new_row_is_a_step_of_jacobi_iteration(models: Models, follow: bool) -
     engine.step()
 
 
+def test_a_window_that_watches_does_not_read_another_ones(models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    """A narrower window drafts in between: the wide one waits for its own next round, as it was."""
+    engine, method = Engine(models), registry.get("lookahead")
+    row = engine.submit(Request(PROMPT, method.with_params(window=6, ngram=4), max_new_tokens=60, stop_at_eos=False))
+
+    def rounds(n: int) -> None:
+        end = (0 if row.trace is None else len(row.trace.rounds)) + n
+        while row.trace is None or len(row.trace.rounds) < end:
+            engine.step()
+
+    rounds(4)
+    wide, guesses = row.state, window_of(row)
+    row.change(method=method, params={"window": 2, "ngram": 3})
+    rounds(1)
+    assert row.state is not wide
+    rounds(3)
+    assert [guess[1:] for guess in wide.rows] == [guess[1:] for guess in guesses], "but for the newest token"
+    row.change(method=method, params={"window": 6, "ngram": 4})
+    while not engine.idle:
+        engine.step()
+    assert not caplog.records
+    assert row.committed[len(PROMPT) :] == worlds.hf_greedy(models.target.model, PROMPT, 60)
+
+
 # -- drafts -----------------------------------------------------------------------------------------------------------
 
 
