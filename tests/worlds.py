@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -24,7 +25,8 @@ from workbench.bench.families import random_model as random_model
 from workbench.bench.goodness import joint_law
 from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import ancestors
-from workbench.engine import Method, Models, Runner
+from workbench.engine import Configured, Engine, Method, Models, Request, Row, Runner
+from workbench.engine.block import Block
 from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
 from workbench.engine.models import HeadInfo
 from workbench.engine.pretrained import load_tokenizer as bundled_tokenizer
@@ -307,3 +309,31 @@ def logits_after(runner: Runner, text: list[int], pieces: list[int]) -> Tensor:
         at += size
     runner.close(slot)
     return torch.cat(found)
+
+
+def assert_as_prefilled(row: Row) -> None:
+    """What of a row is committed to its target's cache is what a clean prefill of the same text writes there."""
+    target, n = row.models.target, row.place.length
+    clean = target.open()
+    target.prefill(clean, row.committed[:n])
+    mine, fresh = (target.cache._stacks[0][:, :, slot.index, :, :n].clone() for slot in (row.place, clean))
+    target.close(clean)
+    torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-12)
+
+
+def assert_leftovers_change_the_text(
+    models: Models, prompt: list[int], method: Configured, monkeypatch: pytest.MonkeyPatch, n: int = 24
+) -> None:
+    """A part of the target drafts: verification that reads the draft behind itself, not over it, is another text."""
+    plain = Block.segment
+
+    def behind(self: Block, row: Row, of: Models) -> Any:
+        made, drafted = plain(self, row, of), len(self.tree)
+        row.place.scratch = drafted if drafted and made.sees is None else 0
+        return made
+
+    text = hf_greedy(models.target.model, prompt, n)
+    request = Request(prompt, method, max_new_tokens=n, stop_at_eos=False)
+    assert Engine(models).generate(request).token_ids == text
+    monkeypatch.setattr(Block, "segment", behind)
+    assert Engine(models).generate(request).token_ids != text

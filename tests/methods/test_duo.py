@@ -11,7 +11,6 @@ import worlds
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
-from workbench.engine.block import Block
 from workbench.engine.request import Row
 from workbench.methods import registry
 from workbench.methods.drafters.duo import STEP, most_active
@@ -121,23 +120,6 @@ def test_a_small_feed_forward_is_accepted_the_seldomer_the_smaller_it_is(models:
 def test_nothing_of_a_draft_stays_in_the_cache(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is committed is a clean prefill's; entries of the small path that stayed would be another text."""
     for row in rounds(models, PROMPT, share=0.25):
-        target, n = models.target, row.place.length
-        clean = target.open()
-        target.prefill(clean, row.committed[:n])
-        mine, fresh = (target.cache._stacks[0][:, :, slot.index, :, :n].clone() for slot in (row.place, clean))
-        target.close(clean)
-        torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-12)
-    plain = Block.segment
-
-    def behind(self: Block, row: Row, of: Models) -> Any:
-        made, drafted = plain(self, row, of), len(self.tree)
-        row.place.scratch = drafted if drafted and made.sees is None else 0
-        return made
-
-    text = worlds.hf_greedy(models.target.model, PROMPT, 24)
-    request = Request(
-        PROMPT, DUO.with_params(policy="fixed", depth=3, share=0.25), max_new_tokens=24, stop_at_eos=False
-    )
-    assert Engine(models).generate(request).token_ids == text
-    monkeypatch.setattr(Block, "segment", behind)
-    assert Engine(models).generate(request).token_ids != text
+        worlds.assert_as_prefilled(row)
+    method = DUO.with_params(policy="fixed", depth=3, share=0.25)
+    worlds.assert_leftovers_change_the_text(models, PROMPT, method, monkeypatch)

@@ -110,12 +110,7 @@ def worlds_row() -> Row:
 def test_no_placeholder_stays_in_the_cache(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """The committed entries are a clean prefill's. The negative: drafts that read placeholders are another text."""
     for row in run(models):
-        target, n = models.target, row.place.length
-        clean = target.open()
-        target.prefill(clean, row.committed[:n])
-        mine, fresh = (target.cache._stacks[0][:, :, slot.index, :, :n].clone() for slot in (row.place, clean))
-        target.close(clean)
-        torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-12)
+        worlds.assert_as_prefilled(row)
     text = row.committed
     plain = Block.segment
 

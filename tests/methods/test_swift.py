@@ -11,7 +11,6 @@ import torch
 import worlds
 
 from workbench.engine import Engine, Models, Request, Row
-from workbench.engine.block import Block
 from workbench.methods import registry
 from workbench.methods.drafters.skipping import spread
 from workbench.methods.drafters.swift import KAPPA, NOISE, PATIENCE, bounds, first, swapped, to_bits, to_halves
@@ -127,28 +126,12 @@ def test_nothing_of_a_draft_stays_in_the_cache(name: str, params: dict[str, Any]
     """The committed entries are a clean prefill's in every layer, those that did not draft included."""
     seen = 0
     for row in rounds(models, name, tokens=20, **params):
-        target, n = models.target, row.place.length
-        clean = target.open()
-        target.prefill(clean, row.committed[:n])
-        mine, fresh = (target.cache._stacks[0][:, :, slot.index, :, :n].clone() for slot in (row.place, clean))
-        target.close(clean)
-        torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-12)
+        worlds.assert_as_prefilled(row)
         seen += any(s == "rejected" for s in row.trace.rounds[-1].nodes.status)
     assert seen, "a draft was rejected"
 
 
 def test_entries_of_a_draft_that_stayed_would_change_the_text(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative of it: verification that reads the draft behind itself, instead of over it, is another text."""
-    plain = Block.segment
-
-    def behind(self: Block, row: Row, of: Models) -> Any:
-        made, drafted = plain(self, row, of), len(self.tree)
-        row.place.scratch = drafted if drafted and made.sees is None else 0
-        return made
-
-    text = worlds.hf_greedy(models.target.model, PROMPT, 24)
     method = registry.get("unified-skip").with_params(policy="fixed", depth=3, speedup=2.0)
-    request = Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False)
-    assert Engine(models).generate(request).token_ids == text
-    monkeypatch.setattr(Block, "segment", behind)
-    assert Engine(models).generate(request).token_ids != text
+    worlds.assert_leftovers_change_the_text(models, PROMPT, method, monkeypatch)
