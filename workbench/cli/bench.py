@@ -276,9 +276,7 @@ def _vision(limit: int, out: list[Path], as_json: bool) -> None:
         ".md": lambda: vision_suite.markdown(rows),
         ".html": lambda: vision_suite.figure(rows).to_html(include_plotlyjs="cdn"),
     }
-    for path in out:
-        if path.suffix not in forms:
-            raise typer.BadParameter(f"the suite vision writes {', '.join(forms)}", param_hint="--out")
+    checks.kinds_of("vision", out, forms)
     with progress_bar() as progress:
         rows = vision_suite.run_suite(scenes=limit or vision_suite.SCENES, progress=progress)
     for path in out:

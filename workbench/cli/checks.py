@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from workbench.cli import say
 from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError
@@ -122,6 +124,17 @@ def _named(path: Path, decode: Callable[[Path], Any]) -> None:
     except PromptError as error:
         message = error.message if str(path) in error.message else f"{path}: {error.message}"
         raise PromptError(message, error.remedy) from None
+
+
+def kinds_of(suite: str, out: Sequence[Path], kinds: Iterable[str]) -> None:
+    """Refuse files of another kind than a suite writes.
+
+    Raises:
+        BadParameter: there is one.
+    """
+    *others, last = kinds
+    if any(path.suffix not in (*others, last) for path in out):
+        raise typer.BadParameter(f"the suite {suite} writes {', '.join(others)} or {last}", param_hint="--out")
 
 
 def file_to_write(path: Path | None, option: str) -> None:

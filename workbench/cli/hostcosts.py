@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+from workbench.cli import checks
+
 KINDS = (".json", ".md", ".svg")
 
 
@@ -18,9 +20,7 @@ def measure(target: str, repeats: int, out: list[Path], as_json: bool) -> None:
     Raises:
         BadParameter: a file of another kind is asked for.
     """
-    for path in out:
-        if path.suffix not in KINDS:
-            raise typer.BadParameter(f"the suite host writes {', '.join(KINDS)}", param_hint="--out")
+    checks.kinds_of("host", out, KINDS)
     from workbench.bench import hostcosts
     from workbench.engine.pretrained import load_tokenizer
     from workbench.trace.files import write_whole

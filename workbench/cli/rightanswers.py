@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+from workbench.cli import checks
+
 KINDS = (".json", ".md")
 
 
@@ -24,9 +26,7 @@ def measure(load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], 
     Raises:
         BadParameter: a file of another kind is asked for.
     """
-    for path in out:
-        if path.suffix not in KINDS:
-            raise typer.BadParameter(f"the suite answers writes {' or '.join(KINDS)}", param_hint="--out")
+    checks.kinds_of("answers", out, KINDS)
     from workbench.bench import answers_suite
     from workbench.trace.files import write_whole
 

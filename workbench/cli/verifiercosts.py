@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 
+from workbench.cli import checks
+
 KINDS = (".json", ".md")
 
 
@@ -16,9 +18,7 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
     Raises:
         BadParameter: a file of another kind is asked for.
     """
-    for path in out:
-        if path.suffix not in KINDS:
-            raise typer.BadParameter(f"the suite verifiers writes {' or '.join(KINDS)}", param_hint="--out")
+    checks.kinds_of("verifiers", out, KINDS)
     from workbench.bench import verifier_suite
     from workbench.engine.calibration import measure
     from workbench.engine.models import load_models, resolve_device

@@ -95,6 +95,11 @@ class SharedHead:
             return said
         return spread(said.flatten(0, -2), self.kept, self._size).view(*said.shape[:-1], self._size)
 
+    def ranked(self, logits: Float[Tensor, "w K"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+        """Log-probabilities, plain, and ids of the k likeliest tokens of logits that it gave, in float32."""
+        found = logits.topk(min(k, logits.shape[1]), dim=1)
+        return (found.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), self.tokens(found.indices)
+
     def tokens(self, places: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
         """Token ids of places among the logits."""
         return places if self.kept is None else self.kept[places]

@@ -20,10 +20,6 @@ class ZeroRun(Run):
         """Not here. Raises MethodUnavailableError."""
         self._host.change(self, None, None, None)
 
-    def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
-        """Not here. Raises MethodUnavailableError."""
-        raise MethodUnavailableError("What a drafter remembers cannot be looked at.", REASON)
-
     def pause(self) -> None:
         """Not here. Raises MethodUnavailableError."""
         raise MethodUnavailableError("The run cannot be paused.", REASON)

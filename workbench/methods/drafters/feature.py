@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.errors import ModelError
 from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import listed, to_device
 from workbench.engine.growing import Growth, Laws, WholeLaws
@@ -25,7 +24,7 @@ from workbench.engine.vision.showing import see
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature_maps import explain_feature_drafter
 from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen
-from workbench.methods.drafters.trained import head_of, load_trained
+from workbench.methods.drafters.trained import head_of, load_fitting
 from workbench.methods.growers.best_first import BestFirst
 
 CHUNK = 512
@@ -106,8 +105,7 @@ class FeatureState:
         start = clock.mark()
         logits = self.head(features).float()
         self.models.meter.add(start, clock.mark())
-        found = logits.topk(min(k, logits.shape[1]), dim=1)
-        return (found.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), self.head.tokens(found.indices)
+        return self.head.ranked(logits, k)
 
 
 @dataclass(frozen=True)
@@ -276,10 +274,5 @@ def load_net(kind: type[FeatureNet], models: Models, recipe: str = "vision-heads
     Raises:
         ModelError: the folder cannot be read, or was made for another target.
     """
-    net = load_trained(kind, models, f"{kind.kind} weights", "Train or fetch them again.")
-    if net.width != models.target.hidden_size:
-        raise ModelError(
-            f"These {kind.kind} weights read {net.width} numbers; the target gives {models.target.hidden_size}.",
-            f"Train them for this target: workbench train {recipe} --set method={kind.kind}.",
-        )
-    return net
+    again = f"Train them for this target: workbench train {recipe} --set method={kind.kind}."
+    return load_fitting(kind, models, f"{kind.kind} weights", again)

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbench.core.errors import ModelError
 from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import to_device
 from workbench.engine.growing import Growth, Laws, WholeLaws
@@ -26,7 +25,7 @@ from workbench.engine.parts import LawDrafter
 from workbench.engine.request import Row
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import Norm
-from workbench.methods.drafters.trained import TrainedNet, head_of, load_trained
+from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
 
 
 class HydraHeads(TrainedNet):
@@ -115,10 +114,7 @@ class HydraLaws(Laws):
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Of the tokens that the heads keep, plain: without temperature."""
-        logits = self.state.head(self.features).float()
-        found = logits.topk(min(k, logits.shape[1]), dim=1)
-        said = (found.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0)
-        return said, self.state.head.tokens(found.indices)
+        return self.state.head.ranked(self.state.head(self.features).float(), k)
 
 
 class HydraGrowth(Growth):
@@ -171,12 +167,8 @@ class Hydra(LawDrafter):
         Raises:
             ModelError: they cannot be read, or are none for this target.
         """
-        net = load_trained(HydraHeads, models, "Hydra heads", "Train or fetch them again.")
-        if net.width != models.target.hidden_size:
-            raise ModelError(
-                f"These Hydra heads read {net.width} numbers; the target gives {models.target.hidden_size}.",
-                "Train heads for this target: workbench train hydra --target …",
-            )
+        again = "Train heads for this target: workbench train hydra --target …"
+        net = load_fitting(HydraHeads, models, "Hydra heads", again)
         return HydraState(net, head_of(HydraHeads, models))
 
     def reach(self, row: Row) -> int:

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbench.core.errors import ModelError
 from workbench.core.tree import DraftTree
 from workbench.engine.checkpoints.description import Checkpoint
 from workbench.engine.growing import Growth, Laws, WholeLaws
@@ -18,7 +17,7 @@ from workbench.engine.models import Models
 from workbench.engine.parts import LawDrafter
 from workbench.engine.request import Row
 from workbench.engine.trimmed import SharedHead
-from workbench.methods.drafters.trained import TrainedNet, head_of, load_trained
+from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
 from workbench.methods.growers.template import Template
 
 RANKS = 10
@@ -203,12 +202,8 @@ class Medusa(LawDrafter):
         Raises:
             ModelError: they cannot be read, or are none for this target.
         """
-        net = load_trained(MedusaHeads, models, "Medusa heads", "Train or fetch them again.")
-        if net.width != models.target.hidden_size:
-            raise ModelError(
-                f"These Medusa heads read {net.width} numbers; the target gives {models.target.hidden_size}.",
-                "Train heads for this target: workbench train medusa.",
-            )
+        again = "Train heads for this target: workbench train medusa."
+        net = load_fitting(MedusaHeads, models, "Medusa heads", again)
         return MedusaState(net, head_of(MedusaHeads, models))
 
     def reach(self, row: Row) -> int:

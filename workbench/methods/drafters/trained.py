@@ -105,6 +105,24 @@ def load_trained(kind: type[_Net], models: Models, what: str, again: str) -> _Ne
     return cast(_Net, models.shared[key])
 
 
+def load_fitting(kind: type[_Net], models: Models, what: str, again: str) -> _Net:
+    """`load_trained` of a net that reads what the target's LM head reads.
+
+    Args:
+        kind: of the net.
+        models: with a head of that kind.
+        what: it is called, in the plural: "Medusa heads".
+        again: what to do where it was made for another target.
+
+    Raises:
+        ModelError: the folder cannot be read, or was made for another target.
+    """
+    net = load_trained(kind, models, what, "Train or fetch them again.")
+    if net.width != models.target.hidden_size:
+        raise ModelError(f"These {what} read {net.width} numbers; the target gives {models.target.hidden_size}.", again)
+    return net
+
+
 def head_of(kind: type[TrainedNet], models: Models) -> SharedHead:
     """The target's LM head as the trained net of a kind drafts with it, laid out once.
 
