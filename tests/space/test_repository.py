@@ -48,10 +48,10 @@ def requirements(python: str) -> dict[str, str]:
 def tracked() -> list[Path]:
     """Files that a push would carry."""
     if not (ROOT / ".git").exists():
-        folders = [line.strip("/\n") for line in (ROOT / ".gitignore").open() if line.endswith("/\n")]
+        names = [line.strip("/\n") for line in (ROOT / ".gitignore").open()]
 
         def is_made(path: Path) -> bool:
-            return any(fnmatch(part, name) for part in path.relative_to(ROOT).parts for name in folders)
+            return any(fnmatch(part, name) for part in path.relative_to(ROOT).parts for name in names)
 
         return [path for path in ROOT.rglob("*") if path.is_file() and not is_made(path)]
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
