@@ -9,6 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from workbench.training.generators import mixture
+from workbench.training.models import save_tokenizer
 from workbench.training.tokenizer import SPECIAL, load_tokenizer, train_tokenizer
 
 BUNDLED = Path(__file__).parents[2] / "assets" / "models" / "text-target"
@@ -66,3 +67,15 @@ def test_bundled_models_are_small_enough_and_share_the_tokenizer() -> None:
     assert max(path.stat().st_size for path in weights) <= 9.1e6
     first, second = ((root / f"text-{name}" / "tokenizer.json").read_bytes() for name in ("target", "drafter"))
     assert first == second
+
+
+def test_a_tokenizer_is_written_without_indentation_and_reads_as_before(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(BUNDLED)
+    save_tokenizer(tokenizer, tmp_path)
+    file = tmp_path / "tokenizer.json"
+    assert b"\n" not in file.read_bytes()
+    again, text = load_tokenizer(tmp_path), "Zoë said: “€5?”\n\tdef f(x):\n"
+    assert again(text)["input_ids"] == tokenizer(text)["input_ids"]
+    assert again.get_vocab() == tokenizer.get_vocab()
+    for bundled in BUNDLED.parent.glob("*/tokenizer.json"):
+        assert b"\n" not in bundled.read_bytes(), bundled

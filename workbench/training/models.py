@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    ProcessorMixin,
+)
 
 from workbench.engine.checksums import write_sums
 from workbench.engine.markers import END
 from workbench.engine.packed import has_bfloat16
-from workbench.trace.files import PART
+from workbench.trace.files import PART, write_whole
 from workbench.training.muon import FloatMuon
 from workbench.training.tokenizer import CONTEXT, PAD, token_id
 
@@ -123,7 +131,15 @@ def save_model(
     for name, value in extra.items():
         setattr(half.config, name, value)
     save_half(half, model, tokenizer, out)
+    save_tokenizer(tokenizer, out)
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast | ProcessorMixin, out: Path) -> None:
+    """Write a tokenizer, or a processor with its tokenizer; indented, its file would be twice as large."""
     tokenizer.save_pretrained(out)
+    file = out / "tokenizer.json"
+    words = json.loads(file.read_text(encoding="utf-8"))
+    write_whole(file, json.dumps(words, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def save_half(half: PreTrainedModel, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:

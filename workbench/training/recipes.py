@@ -34,6 +34,7 @@ from workbench.training.heads.recipe import VisionHeadOptions, train_vision_head
 from workbench.training.judge import JudgeOptions, train_judge
 from workbench.training.loop import Report, RunResult
 from workbench.training.medusa import MedusaOptions, train_medusa
+from workbench.training.models import save_tokenizer
 from workbench.training.pretrain import PretrainOptions, pretrain
 from workbench.training.recipe import Recipe, chosen, finish, of_heads
 from workbench.training.resuming import settle
@@ -102,7 +103,7 @@ class DrafterOptions(DistillOptions):
 def _tokenizer(options: TokenizerOptions, report: Report) -> dict[str, Any]:
     documents, _ = build_documents(options.data, options.tokens, options.seed, report)
     tokenizer = train_tokenizer(documents[: max(1, len(documents) // 6)], options.vocab_size)
-    tokenizer.save_pretrained(options.out)
+    save_tokenizer(tokenizer, options.out)
     report(f"tokenizer: {len(tokenizer)} entries in {options.out}")
     return {"entries": len(tokenizer), "out": str(options.out)}
 

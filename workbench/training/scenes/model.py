@@ -18,7 +18,7 @@ from transformers import (
 
 from workbench.engine.markers import IMAGE
 from workbench.scenes.scene import SIDE
-from workbench.training.models import llama_config, save_half
+from workbench.training.models import llama_config, save_half, save_tokenizer
 from workbench.training.scenes.data import GRID, PATCH
 from workbench.training.tokenizer import token_id
 
@@ -95,7 +95,7 @@ def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTraine
     for part in (config.text_config, config.vision_config):
         part.dtype = "float16"  # a model that was loaded for training says float32
     save_half(half, model, tokenizer, out)
-    make_processor(tokenizer).save_pretrained(out)
+    save_tokenizer(make_processor(tokenizer), out)
 
 
 def load_vision_model(
