@@ -178,7 +178,8 @@ class LeanDecoder:
         head: bool = True,
         states: Float[Tensor, "B n D"] | None = None,
         without: Collection[int] = (),
-    ) -> tuple[Float[Tensor, "B m V"], Float[Tensor, "B m D"], dict[int, Tensor]]:
+        everywhere: bool = False,
+    ) -> tuple[Float[Tensor, "B m V"], Float[Tensor, "B k D"], dict[int, Tensor]]:
         """A forward over a cache whose window is set.
 
         Args:
@@ -192,6 +193,7 @@ class LeanDecoder:
             head: compute logits; without them both they and what the LM head reads are empty.
             states: residual stream before the first of `layers`; None: the tokens' embeddings.
             without: halves that are left out (see `workbench.engine.layers`).
+            everywhere: with `last_only`, what the LM head would read at every position (k = n, else m).
 
         Returns:
             Logits; what the LM head read; and [B, n, D] after each tapped layer.
@@ -202,9 +204,12 @@ class LeanDecoder:
         x, found = self.through(order, x, mask, positions, cache, taps, without)
         if not head:
             return self.table.new_empty(n_rows, 0, size), self.table.new_empty(n_rows, 0, x.shape[1]), found
+        every = x
         if last_only and ids.shape[1] > 1:
             x = x.view(*ids.shape, -1)[:, -1]
         logits, hidden = self.read(x)
+        if everywhere and every is not x:
+            hidden = norm(self.last_norm, every.to(self.table.dtype))
         return logits.view(n_rows, -1, size), hidden.view(n_rows, -1, hidden.shape[1]), found
 
     def through(

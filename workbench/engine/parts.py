@@ -15,6 +15,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Growth, Step
 from workbench.engine.plan import Grows, Plan
+from workbench.engine.segment import Wanted
 from workbench.engine.told import Exits, Outcome, Settled, Verification
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ class Drafter(Part):
     def notice(self) -> str:
         """What the user of a run with these parameters has to know before it begins; "" if nothing."""
         return ""
+
+    def hears(self, models: Models) -> Wanted:
+        """What `prime` will ask `states_of` for, so that it is kept while the prompt is read; by default nothing."""
+        return Wanted()
 
     def prime(self, row: Row, models: Models) -> Any:
         """State for one row; None when there is none."""
@@ -153,10 +158,7 @@ class Grower(Part):
     """Whether it has several tokens read as one, so that a drafter has to be able to: `LawDrafter.superposes`."""
 
     def prime(self, drafter: Drafter, models: Models) -> Any:
-        """State for one row, `row.grower_state`, of a method's grower that learns; None when there is none.
-
-        It is made anew when the row goes on with another grower or drafter.
-        """
+        """`row.grower_state` of a grower that learns, made anew with another grower or drafter; None: there is none."""
         return None
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
@@ -192,8 +194,7 @@ class LawDrafter(Drafter):
         """The tree that the plan's grower makes of its laws.
 
         Raises:
-            WorkbenchError: neither the plan nor the method names a grower, and there is no usual one (a mistake in the
-                registry).
+            WorkbenchError: neither the plan nor the method names a grower, and there is no usual one.
         """
         grower = plan.grower or self.usual
         if grower is None:
@@ -201,8 +202,7 @@ class LawDrafter(Drafter):
                 f"{type(self).__name__} gives laws, and nothing says how a tree grows of them.",
                 "Name growers in the method: see workbench/methods/growers.",
             )
-        growth = self.begin(row)
-        if growth is None:
+        if (growth := self.begin(row)) is None:
             return DraftTree.empty(device=row.models.target.device)
         return grower.grow(growth, plan)
 

@@ -162,7 +162,7 @@ class Runner:
 
     @torch.inference_mode()
     def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
-        """Run `tokens` behind the committed part and commit them, `chunk` at a time.
+        """Run `tokens` behind the committed part and commit them, `chunk` at a time; the slot's `heard` takes its part.
 
         Raises:
             ContextError: the model has no positions for them.
@@ -170,9 +170,11 @@ class Runner:
         self.refuse_beyond(slot.length + len(tokens))
         ids = to_device(list(tokens), self.device, torch.long)
         for piece in ids.split(chunk):
-            out = self.forward([Segment(slot, piece)], last_only=True)
+            wanted = slot.heard.wanted
+            out = self.forward([Segment(slot, piece)], last_only=True, everywhere=wanted.features, taps=wanted.layers)
             slot.last_hidden = out.hidden[0, -1]
             self.commit(slot, range(len(piece)))
+            slot.heard.take(out, len(piece))
 
     def refuse_beyond(self, n: int) -> None:
         """Raise ContextError where a text of n tokens has no room."""
@@ -233,6 +235,7 @@ class Runner:
         taps: Collection[int] = (),
         without: Collection[int] = (),
         twin: Twin | None = None,
+        everywhere: bool = False,
     ) -> Output:
         """Run new tokens of several rows at once; each row's tokens are added to its scratch.
 
@@ -246,13 +249,14 @@ class Runner:
             without: halves of layers that are left out (see `workbench.engine.layers`). An attention that is left out
                 writes no entries.
             twin: what runs in the model's place, whole, over its cache.
+            everywhere: with `last_only`, what the LM head would read is given of every position all the same.
 
         Raises:
             ModelError: a segment is a tree, and the model verifies chains only (see `admission.admit`).
         """
         if not torch.is_inference_mode_enabled():  # entering it takes 10 µs, and the loop is always in it
             with torch.inference_mode():
-                return self.forward(batch, last_only, layers, head, taps, without, twin)
+                return self.forward(batch, last_only, layers, head, taps, without, twin, everywhere)
         if self.why_no_trees and any(segment.sees is not None for segment in batch):
             raise ModelError(self.why_no_trees, "Take a method that drafts a chain: draft-model, prompt-lookup.")
         if len(batch) == 1:
@@ -275,19 +279,15 @@ class Runner:
         lean = self._lean if twin is None else twin.lean
         if lean is not None and isinstance(mask, Tensor):
             logits, self._hidden, self._taps = lean(
-                ids, mask, positions, self.cache, layers, last_only, taps, head, states, without
+                ids, mask, positions, self.cache, layers, last_only, taps, head, states, without, everywhere
             )
         else:
             model = self._views(layers, without) if twin is None else twin.model
             with given(self.embed, self.layers, (layers or [0])[0], states):
                 logits = model(
-                    input_ids=ids,
-                    attention_mask=mask,
-                    position_ids=positions,
-                    past_key_values=self.cache,
-                    use_cache=True,
-                    logits_to_keep=1 if last_only or not head else 0,
-                ).logits
+                    input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self.cache,
+                    use_cache=True, logits_to_keep=1 if (last_only and not everywhere) or not head else 0,
+                ).logits  # fmt: skip
         self._asked = ()  # whoever calls the model itself taps nothing
         self.meter.add(start, self.clock.mark(), [segment.slot.owner for segment in batch])
         for segment in batch:

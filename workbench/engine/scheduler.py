@@ -27,6 +27,7 @@ from workbench.engine.pretrained import encode
 from workbench.engine.recording import params_of
 from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, Request, Row
 from workbench.engine.round import DraftAndVerify
+from workbench.engine.segment import Heard
 from workbench.engine.vision.prefill import prefill_pictures
 from workbench.engine.vision.reading import check_end, check_text, tokens_of
 from workbench.engine.vision.showing import shown
@@ -85,10 +86,9 @@ class Engine:
         if reason := why_not(row, configured, models, row.sampling):
             raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
         configured.drafter.make_ready(models)
-        room = self.models.target.context - len(prompt)
+        room, why = self.models.target.context - len(prompt), self.models.target.why_context or "the context ends there"
         notes = []
         if row.max_new_tokens > room:
-            why = self.models.target.why_context or "the context ends there"
             notes.append(f"max_new_tokens was cut from {row.max_new_tokens} to {room}: {why}.")
             row.max_new_tokens = room
         notes += [notice] if (notice := row.drafter.notice()) else []
@@ -239,6 +239,7 @@ class Engine:
     def _open(self, row: Row) -> None:
         row.slot = self.models.target.open(id(row))
         row.detokeniser = detokeniser(self.models.tokenizer, row.committed, self.token_text.pieces)
+        row.slot.heard = Heard(row.configured.drafter.hears(self.models))
         row.prefill_start = time.perf_counter()
 
     def _prefill(self, row: Row) -> None:
@@ -260,6 +261,7 @@ class Engine:
             if row.slot.length < row.prompt_length - 1:
                 return
         self._decoder(row.configured).open(row)
+        row.slot.heard = Heard()
         row.primed = True  # from here on it holds something, which the row's end gives back
         if row.request.memory is not None:
             keeping.load(row, row.request.memory)

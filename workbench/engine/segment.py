@@ -2,13 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.engine.vision.layout import Pictured
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which states of the target are taken.
+
+    Attributes:
+        features: what the LM head reads.
+        layers: indices of those whose residual streams are taken.
+    """
+
+    features: bool = False
+    layers: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class Heard:
+    """States at the positions of a text from its first on, in pieces as they were read. By default none are kept.
+
+    Attributes:
+        wanted: which states.
+        n: positions.
+        features: pieces of [1, n, D].
+        streams: layer → pieces of [1, n, D].
+    """
+
+    wanted: Wanted = Wanted()
+    n: int = 0
+    features: list[Tensor] = field(default_factory=list)
+    streams: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    def take(self, out: Output, n: int) -> None:
+        """Keep what a forward over n more positions gave."""
+        self.n += n
+        if self.wanted.features:
+            self.features.append(out.hidden)
+        for layer in self.wanted.layers:
+            self.streams.setdefault(layer, []).append(out.taps[layer])
+
+    def behind(self, first: int) -> States:
+        """The states at positions from `first` on."""
+        streams = {layer: torch.cat(pieces, 1)[0, first:] for layer, pieces in self.streams.items()}
+        return States(torch.cat(self.features, 1)[0, first:] if self.features else None, streams)
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Of the positions of a text, each [n, D]; `features` is None where they were not wanted, or n is 0."""
+
+    features: Float[Tensor, "n D"] | None
+    streams: Mapping[int, Float[Tensor, "n D"]]
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +70,8 @@ class Slot:
     `positions` holds the scratch nodes' places in the sequence, for models whose attention looks at them. `pictured`
     says what the pictures of the prompt became. `shift` is by how much the target's sequence is longer than this
     model's, which was given the same prompt with fewer tokens for its pictures. `owner` is the `id` of the row of the
-    engine that it serves, so that a forward is counted for those who asked for it.
+    engine that it serves, so that a forward is counted for those who asked for it. `heard` is what the row's drafter
+    takes of the prompt while that is read; it goes when the drafter has it.
     """
 
     index: int
@@ -30,6 +83,7 @@ class Slot:
     pictured: Pictured | None = None
     shift: int = 0
     owner: int | None = None
+    heard: Heard = field(default_factory=Heard)
 
 
 @dataclass(slots=True)
@@ -60,12 +114,12 @@ class Output:
 
     Attributes:
         logits: [B, n, V], padded to the longest segment; float.
-        hidden: [B, n, D], what the LM head reads.
+        hidden: [B, k, D], what the LM head reads; k is n, and more only where a forward was asked for it everywhere.
         taps: layer index → [B, n, D], residual stream after that layer.
     """
 
     logits: Float[Tensor, "B n V"]
-    hidden: Float[Tensor, "B n D"]
+    hidden: Float[Tensor, "B k D"]
     taps: dict[int, Tensor] = field(default_factory=dict)
 
 

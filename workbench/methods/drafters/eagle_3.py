@@ -21,15 +21,16 @@ from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
 from workbench.core.transfer import listed, to_device
+from workbench.engine.heard import states_of
 from workbench.engine.models import Models
 from workbench.engine.packed import Matrix, is_small_on_cpu
 from workbench.engine.request import Request, Row
 from workbench.engine.runner import SCRATCH
-from workbench.engine.segment import Segment
+from workbench.engine.segment import Wanted
 from workbench.engine.told import Outcome
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import Entries
-from workbench.methods.drafters.feature import CHUNK, FeatureDrafter, FeatureGrowth, FeatureState, load_net
+from workbench.methods.drafters.feature import FeatureDrafter, FeatureGrowth, FeatureState, load_net
 from workbench.methods.drafters.feature_net import Entered, FeatureNet
 
 
@@ -201,6 +202,10 @@ class Eagle3(FeatureDrafter):
         """Indices of the layers that its net was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if Eagle3Net.kind in models.heads else set()
 
+    def hears(self, models: Models) -> Wanted:
+        """The streams of the prompt that it reads."""
+        return _wanted(_net(models))
+
     def prime(self, row: Row, models: Models) -> FeatureState:
         """Read the streams of all committed positions but the last, behind pictures."""
         net, target, slot = _net(models), models.target, row.place
@@ -212,17 +217,11 @@ class Eagle3(FeatureDrafter):
         if key not in models.shared:
             models.shared[key] = OwnHead(net, target.vocab_size)
         state = FeatureState(net, models, models.shared[key], Entries(net.heads, net.head_size, capacity, like))
-        target.rewind(slot, first)
         with torch.inference_mode():
-            found: list[Tensor] = []
-            for at in range(first, end, CHUNK):
-                piece = to_device(row.committed[at : min(at + CHUNK, end)], target.device)
-                out = target.forward([Segment(slot, piece)], last_only=True, taps={layer - 1 for layer in net.taps})
-                found.append(_fused(out.taps, net)[0])
-                target.commit(slot, range(len(piece)))
-            if found:
+            if first < end:
+                streams = states_of(row, models, _wanted(net), first).streams
                 following = target.embed(to_device(row.committed[first + 1 :], target.device))
-                pairs = net.pairs(following, net.taken(torch.cat(found))).unsqueeze(0)
+                pairs = net.pairs(following, net.taken(_fused(streams, net))).unsqueeze(0)
                 state.read(Entered(pairs, torch.arange(first, end, device=target.device)), end)
         state.place = end
         return state
@@ -260,6 +259,10 @@ def _net(models: Models) -> Eagle3Net:
             "Train them for this target: workbench train eagle-3 --target …",
         )
     return net
+
+
+def _wanted(net: Eagle3Net) -> Wanted:
+    return Wanted(layers=frozenset(layer - 1 for layer in net.taps))
 
 
 def _fused(taps: Mapping[int, Float[Tensor, "*b D"]], net: Eagle3Net) -> Float[Tensor, "*b TD"]:

@@ -13,11 +13,12 @@ from torch import Tensor
 from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import listed, to_device
 from workbench.engine.growing import Growth, Laws, WholeLaws
+from workbench.engine.heard import states_of
 from workbench.engine.models import Models
 from workbench.engine.parts import Grower, LawDrafter
 from workbench.engine.request import Request, Row
 from workbench.engine.runner import SCRATCH
-from workbench.engine.segment import Segment
+from workbench.engine.segment import Wanted
 from workbench.engine.told import Outcome
 from workbench.engine.trimmed import SharedHead
 from workbench.engine.vision.showing import see
@@ -27,8 +28,7 @@ from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen
 from workbench.methods.drafters.trained import head_of, load_fitting
 from workbench.methods.growers.best_first import BestFirst
 
-CHUNK = 512
-"""Positions of which the target's features are computed at once."""
+FEATURES = Wanted(features=True)
 
 
 @dataclass(slots=True)
@@ -168,6 +168,10 @@ class FeatureDrafter(LawDrafter):
         """What the parameters say about looking at a picture, for `FeatureNet.look`."""
         return None
 
+    def hears(self, models: Models) -> Wanted:
+        """The features of the prompt."""
+        return FEATURES
+
     def prime(self, row: Row, models: Models) -> FeatureState:
         """Read the features of everything committed, as the target has them, pictures as this drafter sees them."""
         net, clock = load_net(self.net, models, self.recipe), models.target.clock
@@ -210,21 +214,14 @@ class FeatureDrafter(LawDrafter):
 def read_features(row: Row, models: Models) -> Float[Tensor, "n_minus_1 D"]:
     """The target's features at all committed positions but the last.
 
-    Those of a prompt with pictures are there since its prefill. The others are read again: the target runs over their
-    tokens once more, and writes the same entries into its cache.
+    Those of a prompt with pictures are there since its prefill.
     """
-    target, slot, pictured = models.target, row.place, row.place.pictured
-    end = len(row.committed) - 1
-    found = [] if pictured is None else [pictured.features[:end]]
-    start = sum(map(len, found))
-    if start == end and found:
-        return found[0]
-    target.rewind(slot, start)
-    for at in range(start, end, CHUNK):
-        piece = torch.tensor(row.committed[at : min(at + CHUNK, end)], device=target.device)
-        found.append(target.forward([Segment(slot, piece)]).hidden[0])
-        target.commit(slot, range(len(piece)))
-    return torch.cat(found) if found else torch.zeros(0, target.hidden_size, dtype=target.dtype, device=target.device)
+    target, pictured, end = models.target, row.place.pictured, len(row.committed) - 1
+    seen = target.embed.weight.new_empty(0, target.hidden_size, dtype=target.dtype)
+    if pictured is not None:
+        seen = pictured.features[:end]
+    behind = states_of(row, models, FEATURES, len(seen)).features if len(seen) < end else None
+    return seen if behind is None else torch.cat([seen, behind])
 
 
 def what_was_seen(row: Row, models: Models, features: Float[Tensor, "n_minus_1 D"]) -> Seen:

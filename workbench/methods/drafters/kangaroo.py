@@ -22,6 +22,7 @@ from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.engine.clock import Meter
+from workbench.engine.heard import Wanted, states_of
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
@@ -35,7 +36,7 @@ from workbench.methods.drafters.trained import head_of, load_trained
 from workbench.methods.growers.chain import draft_chain
 
 CHUNK = 512
-"""Positions whose exit states are computed at once."""
+"""Positions whose exit states are read at once."""
 
 
 class ExitAdapter(AttentionNet):
@@ -143,6 +144,10 @@ class Kangaroo(Drafter):
     needs: ClassVar[tuple[str, ...]] = (ExitAdapter.kind,)
     reads_target: ClassVar[bool] = True
 
+    def hears(self, models: Models) -> Wanted:
+        """The exit states of the prompt."""
+        return Wanted(layers=frozenset({load_adapter(models).exit_layer - 1}))
+
     def prime(self, row: Row, models: Models) -> KangarooState:
         """Read the exit states of everything committed but the last token; of pictures none are read."""
         net, head = load_adapter(models), head_of(ExitAdapter, models)
@@ -152,12 +157,12 @@ class Kangaroo(Drafter):
         like = torch.empty(0, dtype=target.dtype, device=target.device)
         entries = Entries(net.heads, net.head_size, len(row.committed) + row.remaining + SCRATCH, like)
         state = KangarooState(net, head, entries, min(first, end), min(first, end))
-        target.rewind(slot, state.first)
         with torch.inference_mode():
-            for at in range(state.first, end, CHUNK):
-                piece = to_device(row.committed[at : min(at + CHUNK, end)], target.device)
-                state.guess(target.exit_states([Segment(slot, piece)], net.exit_layer)[0])
-                target.commit(slot, range(len(piece)))
+            if state.first < end:
+                last = net.exit_layer - 1
+                exits = states_of(row, models, self.hears(models), state.first).streams[last]
+                for piece in exits.split(CHUNK):
+                    state.guess(piece)
         state.keep(end)
         return state
 

@@ -72,10 +72,10 @@ class AsDrafted(Verifier):
             return exact
         assert tree.q is not None
         q = tree.q.to(v.p.dtype)
-        keeps, at = (q > self.sure) & unforbidden(v), tree.tokens.unsqueeze(1)
+        keeps, at = (q > self.sure).logical_and_(unforbidden(v)), tree.tokens.unsqueeze(1)
         writes = keeps.gather(1, at).squeeze(1)
         if v.u_stop is None:
             paid = torch.where(writes, 1 - exact.accept, 0.0)
         else:
-            paid = torch.where(keeps, q - v.p[:-1], 0.0).clamp_(min=0).sum(1)
+            paid = (q - v.p[:-1]).clamp_(min=0).mul_(keeps).sum(1)
         return handed_over(exact, writes, AS_DRAFTED, {"own_chance": q.gather(1, at).squeeze(1)}, paid)

@@ -139,7 +139,7 @@ class EntropyAdaptive(Verifier):
         writes = torch.tensor(small, device=v.p.device)
         writes &= unforbidden(v).gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
         q = tree.q.to(v.p.dtype)
-        apart = (q - v.p[:-1]).abs().sum(1) / 2 if v.u_stop is not None else 1 - exact.accept
+        apart = (q - v.p[:-1]).abs_().sum(1) / 2 if v.u_stop is not None else 1 - exact.accept
         paid = torch.where(writes, apart, 0.0)
         return handed_over(exact, writes, WRITTEN, {"small_writes": writes.to(v.p.dtype)}, paid)
 

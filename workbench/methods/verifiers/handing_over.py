@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -29,7 +30,7 @@ def may_hand_over(tree: DraftTree, exact: Ruling) -> bool:
 
 def unforbidden(v: Verification) -> Bool[Tensor, "N V"]:
     """Of a chain, which tokens no processor forbids: where it left its drafter nothing, that may propose anything."""
-    return ~v.logits[:-1].isneginf()
+    return v.logits[:-1] > -math.inf
 
 
 def handed_over(

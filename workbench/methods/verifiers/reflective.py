@@ -103,7 +103,7 @@ class Reflective(Verifier):
         inputs = {"residual": found.residual, "q_left": found.q_left, "reflected": reflected}
         if tree.q is not None:
             inputs["q"] = found.q
-        tv = (believed - p).abs().sum(1) / 2
+        tv = (believed - p).abs_().sum(1) / 2
         paid = torch.where(ranks(tree.parents) == 0, tv[tree.parents + 1], 0.0)
         return Ruling(found.accept, found.stop, reason=Reason((REFLECTIVE,), inputs), paid=paid)
 

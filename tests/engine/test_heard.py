@@ -1,0 +1,111 @@
+"""What drafters take of the target's reading of a prompt: it is read once, and gives what a second time would."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+
+from workbench.engine import Engine, Models, Request, scheduler
+from workbench.engine.heard import states_of
+from workbench.engine.request import Row
+from workbench.engine.runner import Runner
+from workbench.engine.segment import Heard
+from workbench.methods import registry
+
+READERS = ("eagle", "eagle-2", "eagle-3", "kangaroo")
+PROMPT = worlds.random_prompt(23)
+
+
+@pytest.fixture
+def models(tmp_path: Path, device: str) -> Models:
+    return worlds.world("llama", noise=None, device=device, heads=tmp_path / "heads")
+
+
+def submitted(models: Models, method: str) -> tuple[Engine, Row]:
+    engine = Engine(models)
+    request = Request(PROMPT, registry.get(method).with_params(), max_new_tokens=8, stop_at_eos=False)
+    return engine, engine.submit(request)
+
+
+@pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
+@pytest.mark.parametrize("method", [*READERS, "hydra", "medusa"])
+def test_the_target_reads_a_prompt_once(
+    models: Models, method: str, lean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    forward = Runner.forward
+
+    def counted(self: Runner, batch: Any, *args: Any, **options: Any) -> Any:
+        read.append(sum(len(segment.tokens) for segment in batch))
+        return forward(self, batch, *args, **options)
+
+    monkeypatch.setattr(Runner, "forward", counted)
+    monkeypatch.setattr(scheduler, "PREFILL_CHUNK", 5)
+    if not lean:
+        models.target._lean = None
+    engine, row = submitted(models, method)
+    while not row.primed and not engine.idle:
+        engine.step()
+    assert row.error is None
+    of_prompt = read[: -(-(len(PROMPT) - 1) // 5)]
+    assert sum(of_prompt) == len(PROMPT) - 1
+    assert all(n < len(PROMPT) - 1 for n in read[len(of_prompt) :]), "nothing like the prompt is read behind it"
+    assert row.slot is not None
+    assert row.slot.heard == Heard(), "what was taken is not kept twice"
+
+
+@pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
+@pytest.mark.parametrize("method", READERS)
+def test_what_was_kept_is_what_a_second_reading_gives(
+    models: Models, method: str, lean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "PREFILL_CHUNK", 5)
+    if not lean:
+        models.target._lean = None
+    found = []
+    drafter = type(registry.get(method).drafter)
+    prime = drafter.prime
+
+    def primed(self: Any, row: Row, models: Models) -> Any:
+        wanted = self.hears(models)
+        kept = states_of(row, models, wanted, 3)
+        row.place.heard, heard = Heard(), row.place.heard
+        found.append((kept, states_of(row, models, wanted, 3)))
+        row.place.heard = heard
+        return prime(self, row, models)
+
+    monkeypatch.setattr(drafter, "prime", primed)
+    engine, row = submitted(models, method)
+    while not engine.idle:
+        engine.step()
+    assert row.error is None
+    ((kept, again),) = found
+    assert (kept.features is None) is (again.features is None)
+    if kept.features is not None:
+        assert again.features is not None
+        assert len(kept.features) == len(PROMPT) - 1 - 3
+        torch.testing.assert_close(kept.features, again.features, rtol=0, atol=1e-10)
+    assert kept.streams.keys() == again.streams.keys()
+    for layer, stream in kept.streams.items():
+        assert len(stream) == len(PROMPT) - 1 - 3
+        torch.testing.assert_close(stream, again.streams[layer], rtol=0, atol=1e-10)
+
+
+def test_what_was_kept_for_others_is_not_taken(models: Models) -> None:
+    """A drafter that asks for other layers than those that were kept reads them itself."""
+    engine, row = submitted(models, "kangaroo")
+    asked = []
+
+    def primed(row: Row, models: Models) -> None:
+        wanted = dataclasses.replace(row.drafter.hears(models), layers=frozenset({1}))
+        asked.append(states_of(row, models, wanted))
+
+    object.__setattr__(row.configured.drafter, "prime", primed)
+    while not row.primed and not engine.idle:
+        engine.step()
+    assert [set(states.streams) for states in asked] == [{1}]
