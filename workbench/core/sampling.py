@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -169,8 +169,8 @@ def largest(x: Float[Tensor, "n V"], k: int) -> tuple[Float[Tensor, "n k"], Int[
 
 def nats(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
     """Entropy of each law, given its chances."""
-    parts = cast("Tensor", torch.special.entr(p))  # pyright: ignore[reportUnknownMemberType]
-    return parts.sum(-1)
+    logs = p.clamp_min(torch.finfo(p.dtype).tiny).log_()  # `torch.special.entr` takes twice as long on a CPU
+    return logs.mul_(p).sum(-1).abs_()
 
 
 def entropy_of(

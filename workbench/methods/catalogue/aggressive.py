@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.engine.declared import Claim, Recording
 from workbench.engine.method import Method, Promise, Source
+from workbench.methods.catalogue.prompt_lookup import TINY_COPIER
 from workbench.methods.drafters.aggressive import Aggressive
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
@@ -45,6 +46,7 @@ METHOD = Method(
             "speed-up over plain decoding where the text repeats its input",
             "grammatical error correction, 6-layer Transformers", 7.0, 9.0,
             "Ge et al. 2022, arXiv:2205.10350, abstract", lambda lab: lab.on("copy").speed(), timed=True,
+            why=("2026-11-24 17:45 UTC", TINY_COPIER.format("7.2 to 8.7")),
         ),
     ),
     recording=Recording(("copy ×3",)),

@@ -18,6 +18,11 @@ A_LAYER = (
     "nothing where a draft pays little; τ does not count layers."
 )
 
+NO_EXIT = (
+    f"{WRONG_SETTING}: SmolLM2 was not trained to be read after early layers, and the rule finds none worth drafting "
+    "from (0.04 drafts a round, τ 1.00); what is lost is the reading of every layer that it chooses by."
+)
+
 METHOD = Method(
     "del",
     title="DEL (dynamic exit layer)",
@@ -56,6 +61,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding", "LayerSkip models (LLaMA-2, LLaMA-3, CodeLLaMA), seven tasks",
             2.16, 2.62, "Zarch et al. 2025, arXiv:2504.05598v2, abstract", lambda lab: lab.speed(), timed=True,
+            why_on={"smollm2": ("2026-11-24 17:34 UTC", NO_EXIT)},
         ),
         Claim(
             "τ / τ of an exit that never changes, after a quarter of the layers, 4 drafts",

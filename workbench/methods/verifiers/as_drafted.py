@@ -14,7 +14,14 @@ from workbench.engine.declared import Claim
 from workbench.engine.parts import Verifier
 from workbench.engine.told import Verification
 from workbench.methods.verifiers.answers import right_answers
-from workbench.methods.verifiers.handing_over import exact_ruling, handed_over, may_hand_over, unforbidden
+from workbench.methods.verifiers.handing_over import (
+    at_tokens,
+    exact_ruling,
+    forbidden,
+    handed_over,
+    may_hand_over,
+    unforbidden,
+)
 
 AS_DRAFTED = Rule(
     "as-drafted",
@@ -72,10 +79,11 @@ class AsDrafted(Verifier):
             return exact
         assert tree.q is not None
         q = tree.q.to(v.p.dtype)
-        keeps, at = (q > self.sure).logical_and_(unforbidden(v)), tree.tokens.unsqueeze(1)
-        writes = keeps.gather(1, at).squeeze(1)
+        own = at_tokens(tree, q)
+        writes = (own > self.sure) & unforbidden(v)
         if v.u_stop is None:
             paid = torch.where(writes, 1 - exact.accept, 0.0)
         else:
-            paid = (q - v.p[:-1]).clamp_(min=0).mul_(keeps).sum(1)
-        return handed_over(exact, writes, AS_DRAFTED, {"own_chance": q.gather(1, at).squeeze(1)}, paid)
+            over = (q - v.p[:-1]).clamp_(min=0).masked_fill_(forbidden(v), 0)
+            paid = (over.masked_fill_(q <= self.sure, 0) if self.sure else over).sum(1)
+        return handed_over(exact, writes, AS_DRAFTED, {"own_chance": own}, paid)

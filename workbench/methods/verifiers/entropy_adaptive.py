@@ -16,7 +16,7 @@ from workbench.core.rejection import Ruling
 from workbench.core.rules import ALL, Rule
 from workbench.core.sampling import nats
 from workbench.core.transfer import listed
-from workbench.engine.declared import Claim
+from workbench.engine.declared import WRONG_SCALE, Claim
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
@@ -33,6 +33,16 @@ WRITTEN = Rule(
     "for some tokens at least. What it writes is kept, whatever the target says of it.",
     leaves=ALL,
     source="Simonds 2025, Entropy adaptive decoding, arXiv:2502.06833",
+)
+
+SURE_AND_WRONG = (
+    f"{WRONG_SCALE}: the draft model, of 0.7M parameters, has 0 of the 88 answers right by itself and is sure of them: "
+    "it writes 60 % of the tokens, and with a threshold of 0.25 bits, too, 3 of 53 right answers are left. "
+    "The paper's small models have billions."
+)
+SURE_OFTEN = (
+    f"{WRONG_SCALE}: the draft model has 8M parameters and writes 35 % of the tokens; with a threshold of 0.25 bits 9 "
+    "of 28 right answers are left. The paper's small models have billions."
 )
 
 
@@ -105,6 +115,8 @@ class EntropyAdaptive(Verifier):
             low=0.929,
             high=0.967,
             temperature=0.0,
+            why=("2026-11-24 14:39 UTC", SURE_AND_WRONG),
+            why_on={"smollm2": ("2026-11-24 14:42 UTC", SURE_OFTEN)},
         ),
     )
     reads_laws: ClassVar[bool] = True
@@ -137,7 +149,7 @@ class EntropyAdaptive(Verifier):
             pens.append(pens[-1].wrote(own if pens[-1].small else theirs, self))
         state.then = pens
         writes = torch.tensor(small, device=v.p.device)
-        writes &= unforbidden(v).gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
+        writes &= unforbidden(v)
         q = tree.q.to(v.p.dtype)
         apart = (q - v.p[:-1]).abs_().sum(1) / 2 if v.u_stop is not None else 1 - exact.accept
         paid = torch.where(writes, apart, 0.0)

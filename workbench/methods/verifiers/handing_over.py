@@ -28,9 +28,19 @@ def may_hand_over(tree: DraftTree, exact: Ruling) -> bool:
     return bool(len(tree)) and tree.fanout <= 1 and tree.q is not None and exact.reason is not None
 
 
-def unforbidden(v: Verification) -> Bool[Tensor, "N V"]:
-    """Of a chain, which tokens no processor forbids: where it left its drafter nothing, that may propose anything."""
-    return v.logits[:-1] > -math.inf
+def forbidden(v: Verification) -> Bool[Tensor, "N V"]:
+    """Of a chain, which tokens a processor forbids: where it left its drafter nothing, that may propose anything."""
+    return v.logits[:-1] == -math.inf
+
+
+def unforbidden(v: Verification) -> Bool[Tensor, " N"]:
+    """Which drafts of a chain no processor forbids."""
+    return at_tokens(v.tree, v.logits[:-1]) > -math.inf
+
+
+def at_tokens(tree: DraftTree, values: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
+    """Of a chain, what stands at each drafted token."""
+    return values.gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
 
 
 def handed_over(
