@@ -182,6 +182,10 @@ def spoil(folder: Path, how: str) -> None:
         (folder / SUFFIXES).write_bytes((folder / SUFFIXES).read_bytes()[:300])
     elif how == "other array":
         np.save(folder / TOKENS, np.arange(len(np.load(folder / TOKENS))))
+    elif how == "fewer tokens":
+        np.save(folder / TOKENS, np.load(folder / TOKENS)[:-9])
+    elif how == "fewer suffixes":
+        np.save(folder / SUFFIXES, np.load(folder / SUFFIXES)[:-9])
     elif how == "pickle":
         np.save(folder / TOKENS, np.array([{}], object), allow_pickle=True)
     elif how == "no card":
@@ -195,8 +199,10 @@ def spoil(folder: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", ["cut tokens", "cut suffixes", "other array", "pickle", "no card", "foreign", "no json", "no sizes"]
-)
+    "how",
+    ["cut tokens", "cut suffixes", "other array", "fewer tokens", "fewer suffixes", "pickle", "no card", "foreign",
+     "no json", "no sizes"],
+)  # fmt: skip
 def test_a_damaged_store_is_refused_with_a_remedy(how: str, tmp_path: Path, files: list[Path]) -> None:
     build(files, tmp_path / "s", worlds.byte_tokenizer(), "tiny")
     spoil(tmp_path / "s", how)

@@ -64,3 +64,12 @@ def test_an_edit_takes_two_rounds(temperature: float, device: str) -> None:
     assert trace.token_ids == [1, 2, 3, 4, 19, 6, 7, 8, 9, 10]
     assert [len(r.emitted) for r in trace.rounds] == [5, 1, 4]
     assert [r.signals["aligned"] for r in trace.rounds] == [1, 0, 1]
+
+
+def test_what_stands_before_the_edited_text_is_not_copied(device: str) -> None:
+    """An instruction of two tokens, as `begin` says."""
+    models, prompt = worlds.world("llama", noise=None, device=device), [17, 18, *range(1, 9)]
+    for begin in (0, 2):
+        method = registry.get("aggressive").with_params(begin=begin, depth=4)
+        trace = Engine(models).generate(Request(prompt, method, max_new_tokens=6, stop_at_eos=False))
+        assert trace.rounds[0].nodes.tokens == prompt[begin : begin + 4]

@@ -74,3 +74,20 @@ def test_a_policy_has_the_evidence_of_its_own_pair_with_the_verifier_and_of_no_o
     assert set(told) == set(method.params["policy"].choices)
     assert told.pop(policy) == "broken"
     assert "broken" not in told.values()
+
+
+def test_a_pair_is_as_proven_as_its_usual_way_and_other_ways_are_as_proven_as_all_of_them() -> None:
+    method = next(m for m in registry.methods() if len(m.policies) > 2 and len(m.growers) > 2 and m.other_verifiers)
+    other = next(v for v in method.other_verifiers if not method.unsound(v))
+    pair = method.with_params(verifier=other.name)
+    (of_pair,) = [o for o in offers(method, title(other), "shown", {(setting(pair), "exact"): "shown"})
+                  if method.params["policy"].default in o.ways["policy"] and o.promise == "exact"]  # fmt: skip
+    assert of_pair.standing == "shown"
+    singles = [method.with_params(**{name: value}) for name in ("policy", "grower")
+               for value in method.params[name].choices[1:]]  # fmt: skip
+    for word, wanted in (("shown", "shown"), ("broken", "broken"), ("", "unproven")):
+        evidence = {(setting(one), one.promise.value): "shown" for one in singles}
+        first = next(one for one in singles if one.promise is Promise.EXACT)
+        evidence[setting(first), "exact"] = word
+        _, others = [o for o in offers(method, title(method.verifier), "shown", evidence) if o.promise == "exact"]
+        assert others.standing == wanted

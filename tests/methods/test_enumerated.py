@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -264,18 +265,40 @@ def ends(
 ) -> Iterator[tuple[Verdict, float]]:
     """Every way the walk can go, with its probability. Its `bonus` is the place at which it ended, not a token.
 
-    The verifier's own walk is called with uniforms just below and at each threshold; what it has tested tells which
-    node comes next.
+    The walk that most verifiers share does nothing but compare, so that its ways are those of the tree's shape.
     """
-    parents, accept, places = tree.parents.tolist(), ruling.accept.tolist(), list(range(len(tree) + 1))
+    parents, accept = tuple(tree.parents.tolist()), ruling.accept.tolist()
     score = None if ruling.score is None else ruling.score.tolist()
     if not verifier.draws(sampling):
-        yield verifier.walk(parents, accept, places, None, score), 1.0
-        return
+        yield verifier.walk(parents, accept, range(len(tree) + 1), None, score), 1.0
+    elif type(verifier).walk is not Verifier.walk:
+        yield from gone(verifier, parents, accept, score)
+    else:
+        assert all(0 <= a <= 1 for a in accept)
+        for verdict in ways(parents):
+            chance = math.prod(accept[node] if kept else 1 - accept[node] for node, kept in verdict.tested)
+            if chance > 0:
+                yield verdict, chance
+
+
+@cache
+def ways(parents: tuple[int, ...]) -> list[Verdict]:
+    """All that the shared walk can come to in a tree of this shape."""
+    return [verdict for verdict, _ in gone(Lossless(), parents, [0.5] * len(parents), None)]
+
+
+def gone(
+    verifier: Verifier, parents: Sequence[int], accept: Sequence[float], score: Sequence[float] | None
+) -> Iterator[tuple[Verdict, float]]:
+    """Every way of a verifier's own walk, with its probability.
+
+    It is called with uniforms just below and at each threshold; what it has tested tells which node comes next.
+    """
+    places = range(len(parents) + 1)
     waiting: list[tuple[dict[int, float], float]] = [({}, 1.0)]
     while waiting:
         uniform, chance = waiting.pop()
-        verdict = verifier.walk(parents, accept, places, [uniform.get(i, 1.0) for i in range(len(tree))], score)
+        verdict = verifier.walk(parents, accept, places, [uniform.get(i, 1.0) for i in places[:-1]], score)
         node = next((node for node, _ in verdict.tested if node not in uniform), None)
         if node is None:
             yield verdict, chance
@@ -286,6 +309,22 @@ def ends(
             waiting.append((uniform | {node: math.nextafter(a, 0)}, chance * a))
         if a < 1:
             waiting.append((uniform | {node: a}, chance * (1 - a)))
+
+
+def test_the_shared_walk_goes_as_its_shapes_ways_say() -> None:
+    """Chances of 0 and 1 among them."""
+    generator = torch.Generator().manual_seed(0)
+    for parents in ([-1], [-1, 0, 1], [-1, -1, -1], [-1, -1, 0, 0, 1], [-1, 0, -1, 1, 1, 2, 0, -1]):
+        for _ in range(20):
+            accept = (2 * torch.rand(len(parents), generator=generator) - 0.5).clamp(0, 1)
+            tree = DraftTree.of([0] * len(parents), parents)
+            ruling = Ruling(accept, torch.zeros(len(parents) + 1, dtype=torch.long))
+            found = {v.bonus: (v, by) for v, by in ends(Lossless(), tree, ruling, WARM)}
+            wanted = {v.bonus: (v, by) for v, by in gone(Lossless(), parents, accept.tolist(), None)}
+            assert {at: (v.path, v.tested) for at, (v, _) in found.items()} == {
+                at: (v.path, v.tested) for at, (v, _) in wanted.items()
+            }
+            assert all(by == pytest.approx(wanted[at][1]) for at, (_, by) in found.items())
 
 
 MARK = 1 << 40

@@ -18,7 +18,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Promise, Request
 from workbench.engine.models import HeadInfo
-from workbench.engine.recording import PAID
+from workbench.engine.recording import BOUGHT, PAID
 from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.judge import Judge, JudgeHead
@@ -183,6 +183,41 @@ def test_it_judges_by_the_targets_state_behind_each_draft(name: str, heat: float
     assert kept > 0
     assert check_formulas(trace) > 0
     assert sum(r.signals.get(PAID, 0.0) for r in trace.rounds) > 0
+
+
+@pytest.mark.parametrize("heat", [0.0, 0.9])
+def test_what_was_bought_is_what_the_exact_rule_would_not_have_kept(heat: float, models: Models) -> None:
+    """Of each chain, by hand: all drafts, where the judge keeps all, less Σ ∏ min(1, p / q), or those that match."""
+    total = 0.0
+    for r in (r for r in run(models, heat=heat, judge_threshold=0.0).rounds if r.nodes.tokens):
+        alive, exact = 1.0, 0.0
+        for place, (token, p, q) in enumerate(zip(r.nodes.tokens, r.nodes.p, r.nodes.q, strict=True)):
+            alive *= min(1.0, p / q) if heat and q else float(r.top_p[place].tokens[0] == token)
+            exact += alive
+        assert r.signals[BOUGHT] == pytest.approx(len(r.nodes.tokens) - exact, abs=1e-9)
+        total += float(r.signals[BOUGHT])
+    assert total > 1
+    for name in ("draft-model", "draft-tree-sampled"):
+        bought = [[float(r.signals[BOUGHT]) for r in run(models, name, heat, judge_threshold=delta).rounds
+                   if r.nodes.tokens] for delta in (0.5, 1.0)]  # fmt: skip
+        assert all(value > -1e-9 for value in bought[0]) or name != "draft-model", "of a chain, whatever was drawn"
+        assert sum(bought[0]) > 0.01
+        assert bought[1] == pytest.approx([0.0] * len(bought[1]), abs=1e-9), "it is the exact rule"
+    assert not any(BOUGHT in r.signals for r in run(models, heat=heat, verifier="lossless").rounds)
+
+
+def test_only_what_was_tested_is_paid_for(models: Models) -> None:
+    """Where the judge keeps all, the eldest draft of each place is tested, and its younger siblings never are."""
+    paid, untested = 0.0, 0
+    trace = run(models, "draft-tree-sampled", 0.9, judge_threshold=0.0)
+    for r in (r for r in trace.rounds if r.nodes.tokens):
+        kept = [node for node, rule in enumerate(r.nodes.rule) if rule == "judged-good"]
+        ratios = [r.nodes.p[node] / (r.nodes.q[node] or 1.0) for node in kept]
+        assert r.signals[PAID] == pytest.approx(sum(1 - min(1.0, ratio) for ratio in ratios), abs=1e-9)
+        paid += float(r.signals[PAID])
+        untested += len(r.nodes.tokens) - len(kept)
+    assert paid > 0
+    assert untested > 10
 
 
 def test_it_says_that_nothing_is_promised_and_at_one_text_is_the_exact_rules(models: Models) -> None:

@@ -219,6 +219,13 @@ def test_the_bandits_reward_is_all_tokens_over_all_seconds() -> None:
     assert Bandit(depth=1, exploration=2.0).choose(played.rates()) == 0, "what was played less is played"
 
 
+def test_the_bandit_believes_nothing_of_another_drafter() -> None:
+    run = Run(Bandit(), lambda k: 1 + 0.3 * k, chains(0.0)).go(60)
+    assert run.depths[-20:].count(4) < 10
+    run.row.configured.drafter = NGram(2)
+    assert run.go(5).depths[-5:] == [4, 3, 2, 1, 0], "all is played anew"
+
+
 def test_the_bandit_forgets_what_was_best_before_the_text_changed() -> None:
     swap = lambda i: 0.95 if i < 600 else 0.0  # noqa: E731
     run = Run(Bandit(remembered=100), lambda k: 1 + 0.3 * k, chains(swap)).go(1000)
@@ -337,6 +344,8 @@ def test_specdec_stops_when_a_rejection_is_likely(models: Models) -> None:
         kept = chance(models, states).cumprod(0).tolist()
         stop = next((k for k in range(2, 13) if k <= len(kept) and 1 - kept[k - 1] > 0.6), 12)
         assert len(drafted) == min(stop, left, 12)
+        if stop < min(left, 12):
+            assert r.signals["chance of a rejection (1 − ∏ p̂)"] == pytest.approx(1 - kept[stop - 1], abs=1e-5)
         lengths.append(len(drafted))
         text += [token.token for token in r.emitted]
     assert len(set(lengths[:-2])) > 1, "it is no fixed length"

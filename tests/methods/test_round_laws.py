@@ -79,8 +79,26 @@ class EnoughError(Exception):
     """Ends a row whose draft has been seen."""
 
 
-Known = dict[Hashable, list[tuple[Verification, int]]]
-"""First drafts that were drawn, by what they may depend on: not by who judges them."""
+@dataclasses.dataclass
+class Known:
+    """What was worked out for some models and one way of sampling.
+
+    Attributes:
+        drafts: first drafts that were drawn, by what they may depend on: not by who judges them.
+        worlds: the target's laws, by the prompt.
+    """
+
+    drafts: dict[Hashable, list[tuple[Verification, int]]] = dataclasses.field(default_factory=dict)
+    worlds: dict[tuple[int, ...], tuple[World, dict[tuple[int, ...], torch.Tensor]]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def world(self, models: Models, prompt: list[int], sampling: SamplingParams) -> tuple[World, Any]:
+        """The laws behind a prompt, each by itself and of all that follows."""
+        if tuple(prompt) not in self.worlds:
+            w = target_laws(models, prompt, sampling)
+            self.worlds[tuple(prompt)] = w, w.joint()
+        return self.worlds[tuple(prompt)]
 
 
 def drawn_by(method: Configured) -> Hashable:
@@ -91,9 +109,11 @@ def drawn_by(method: Configured) -> Hashable:
 
 
 def first_drafts(
-    models: Models, method: Configured, sampling: SamplingParams, patch: pytest.MonkeyPatch, known: Known
+    models: Models, method: Configured, sampling: SamplingParams, patch: pytest.MonkeyPatch, known: Known, w: World
 ) -> list[tuple[Verification, int]]:
     """The different first drafts of `DRAFTS` runs, as the verifier sees them, and how often each was made.
+
+    Each of their nodes is judged by the law of its own path.
 
     Of a drafter that chooses, where others draw, a few runs say as much. These go on to their end; of the many, which
     are there for their drafts, a row ends where its draft is seen. Another rule gets the same many: the drafts of its
@@ -113,7 +133,7 @@ def first_drafts(
     with patch.context() as seeing:
         seeing.setattr(type(method.verifier), "rule", see)
         draw(models, method, sampling, DEPTH, FEW, prompt=prompt)
-        if (same := known.get(drawn_by(method))) is not None:
+        if (same := known.drafts.get(drawn_by(method))) is not None:
             drawn = {(tuple(v.tree.tokens.tolist()), tuple(v.tree.parents.tolist())) for v, _ in same}
             assert set(found) <= drawn, "who judges has changed what is drafted"
             return same
@@ -123,8 +143,12 @@ def first_drafts(
                 while not engine.idle:
                     engine.step()
                 assert {type(row.error) for row in rows} == {EnoughError}, next(row.error for row in rows)
-    known[drawn_by(method)] = [(same[0], len(same)) for same in found.values()]
-    return known[drawn_by(method)]
+    drafts = [(same[0], len(same)) for same in found.values()]
+    for v, _ in drafts:
+        wanted = torch.stack([w.p[text] for text in texts_of(v.tree)])
+        assert float((v.p - wanted).abs().max()) < 1e-9, "a node is judged by another law than its own path's"
+    known.drafts[drawn_by(method)] = drafts
+    return drafts
 
 
 def error(
@@ -139,12 +163,10 @@ def error(
     Compared are the probabilities of each first token, and sixteen sums over all outputs of `DEPTH` + 1 tokens, with
     random signs. Where all runs draft the same, nothing is left to chance, and any difference is infinitely far.
     """
-    w = target_laws(models, prompt_of(method), sampling)
-    drafts, joint = first_drafts(models, method, sampling, patch, {} if known is None else known), w.joint()
+    known = Known() if known is None else known
+    w, joint = known.world(models, prompt_of(method), sampling)
+    drafts = first_drafts(models, method, sampling, patch, known, w)
     with torch.inference_mode(), laws_drawn_from(patch) as drawn:
-        for v, _ in drafts:
-            wanted = torch.stack([w.p[text] for text in texts_of(v.tree)])
-            assert float((v.p - wanted).abs().max()) < 1e-9, "a node is judged by another law than its own path's"
         found = torch.stack([written_behind(v, method.verifier, joint, DEPTH, drawn) for v, _ in drafts])
     off = (found - joint[()]).flatten(1)  # [T, V**3]
     signs = torch.randint(2, (off.shape[1], 16), generator=torch.Generator().manual_seed(0)).to(off) * 2 - 1

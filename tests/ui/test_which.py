@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,39 @@ def test_a_stop_gives_what_was_measured(client: Asked) -> None:
     assert (advice["text"], advice["last"]) == ("stopped", True)
     assert advice["done"] < 30
     assert not advice["found"]["complete"]
+
+
+class Measures(FakeWorkbench):
+    """Measures for as long as nobody stops it."""
+
+    def __init__(self) -> None:
+        super().__init__(pace=0.0)
+        self.begun, self.stopped = threading.Event(), threading.Event()
+
+    def recommending(self, prompts: Any, *, stopped: Any, **options: Any) -> Any:
+        self.begun.set()
+        deadline = time.monotonic() + 5
+        while not stopped() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if stopped():
+            self.stopped.set()
+        yield from ()
+
+
+def test_a_page_that_was_closed_ends_its_measurement() -> None:
+    """In the middle of a run, too: whoever waits for the next message does not come back for it."""
+    client = Measures()
+
+    async def left() -> None:
+        follow = WhichView(client, KeptRuns()).decode({"channel": "c", "text": "Why?"})
+        await anext(follow)
+        waiting = asyncio.ensure_future(anext(follow))
+        await asyncio.to_thread(client.begun.wait, 10)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    asyncio.run(left())
+    assert client.stopped.is_set()
 
 
 def test_a_client_s_own_refusal_reaches_the_page(view: WhichView, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from torch import Tensor
 from workbench.core.following import following
 from workbench.core.places import Fans, by_row, normalised, place_by_place
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
-from workbench.core.sampling import pick
-from workbench.core.tree import DraftTree, Sampling, children_of
+from workbench.core.sampling import likeliest, pick
+from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 
 WITHOUT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
 """Kinds of siblings of which none is like an elder one."""
@@ -112,6 +112,16 @@ def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> Ruling:
     at_parent = best[:-1] if tree.fanout <= 1 else best[tree.parents + 1]
     reason = Reason((GREEDY,), {"likeliest": at_parent.float()})  # a token's id is exact in float32 up to 2²⁴
     return Ruling(accept=(tree.tokens == at_parent).float(), stop=best, reason=reason)
+
+
+def lossless(
+    tree: DraftTree,
+    logits: Float[Tensor, "N_plus_1 V"],
+    p: Float[Tensor, "N_plus_1 V"],
+    u_stop: Float[Tensor, " N_plus_1"] | None,
+) -> Ruling:
+    """The exact rule for every draft: greedy match where nothing is drawn, else recursive rejection."""
+    return greedy_match(tree, likeliest(logits)) if u_stop is None else recursive_rejection(tree, p, u_stop)
 
 
 def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
@@ -212,6 +222,24 @@ def _point_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Fl
 
     (accept, r), stop = place_by_place(tree, p, u_stop, at)
     return Ruling(accept, stop, reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
+
+
+def expected_kept(parents: Sequence[int], accept: Sequence[float]) -> float:
+    """Drafts that `walk` keeps on the average.
+
+    Args:
+        parents: of each node, parents first and siblings in the order of testing.
+        accept: acceptance probability of each node.
+
+    Example:
+        >>> expected_kept([-1, 0, -1], [0.5, 0.5, 0.5])  # 0.5 + 0.25 below it + 0.25 of its sibling
+        1.0
+    """
+    at = [1.0, *[0.0] * len(parents)]  # that the walk is at a place, and none of its drafts so far was kept
+    for node, (parent, chance) in enumerate(zip(parents, accept, strict=True)):
+        at[node + 1] = at[parent + 1] * chance
+        at[parent + 1] -= at[node + 1]
+    return sum(at[node + 1] * depth for node, depth in enumerate(depths_of(parents)))
 
 
 def walk(

@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.core.grown import Grown
-from workbench.core.rejection import Verdict
+from workbench.core.rejection import Verdict, expected_kept
 from workbench.core.tree import DraftTree
 from workbench.engine.parts import Verifier
 
 
 @dataclass(slots=True)
 class Judged:
-    """A tree and its verdict, on the host."""
+    """A tree and its verdict, on the host.
+
+    Attributes:
+        exact: acceptance probabilities of the exact rule, where another one that is exact for no drafts has judged.
+        kept: drafts that were kept; where `exact` is known and a draw decides, how many are on the average.
+    """
 
     tokens: list[int]
     parents: list[int]
@@ -35,6 +40,8 @@ class Judged:
     probe_sources: list[str]
     growth: Grown | None
     worth: list[list[float]]
+    exact: list[float]
+    kept: float
 
     @classmethod
     def of(
@@ -47,11 +54,14 @@ class Judged:
     ) -> Judged:
         """Walk the tree and put the figures together. `lists` is what `judging.figures` gave, on the host."""
         tokens, parents, stop, p_stop, entropy, p_node, accept, q, top_tokens, top_probs, top_q, *more = lists
-        score, inputs, rule_of, q_of, paid, probes, worth = more
+        score, inputs, rule_of, q_of, paid, probes, worth, exact = more
         verdict = verifier.walk(parents, accept, stop, uniform, *([score] if score else []))
+        is_shared = bool(exact) and type(verifier).walk is Verifier.walk
+        kept = expected_kept(parents, accept) if is_shared else float(len(verdict.path))
         return cls(
             tokens, parents, verdict, p_node, accept, p_stop, entropy, q, top_tokens, top_probs, top_q, inputs, rule_of,
             q_of, paid, tree.source, probes, probe_sources or [], tree.grown, worth,
+            exact, kept,
         )  # fmt: skip
 
     @property

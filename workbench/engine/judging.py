@@ -12,6 +12,7 @@ from torch import Tensor
 from workbench.core.draw import Purpose
 from workbench.core.errors import WorkbenchError
 from workbench.core.probes import Probed, Probes
+from workbench.core.rejection import lossless
 from workbench.core.sampling import WIDE, SamplingParams, entropy_of, largest, law, with_history
 from workbench.core.transfer import on_host, to_device, to_host
 from workbench.core.tree import DraftTree
@@ -25,7 +26,7 @@ TOP = 8
 
 ALONE = 2
 """Laws up to which other threads are not asked to help."""
-N_FIGURES = 18
+N_FIGURES = 19
 """Tensors that `figures` returns for each row."""
 
 
@@ -48,7 +49,8 @@ def figures(
         logits: at the root and after each node.
         hidden: what the LM head read there.
         taps: residual streams there, by layer.
-        record: also gather the drafter's likeliest tokens, and what the tree says of its growth.
+        record: also gather the drafter's likeliest tokens, what the tree says of its growth, and beside a rule that is
+            exact for no drafts, what the exact one would have kept.
         probes: what was computed beside the draft, of all parts.
         probed: what came of the verifier's own.
 
@@ -58,7 +60,8 @@ def figures(
         [N] or empty; likeliest tokens [N+1, 8] and their probabilities; the drafter's [2, M, 8] or empty; score [N] or
         empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or empty; the tree's
         `q_of` [N+1] or empty; what testing a node costs in distribution [N] or empty; tokens, parents and places of
-        the probes [3, P] or empty; what the tree says of its growth [≤ 3, N] or empty.
+        the probes [3, P] or empty; what the tree says of its growth [≤ 3, N] or empty; the exact rule's acceptance
+        probability [N] or empty.
 
     Raises:
         WorkbenchError: siblings were chosen in a way that drafter and grower do not declare.
@@ -87,6 +90,7 @@ def figures(
         tree, logits, p, row.sampling, u_stop, hidden, taps, row.committed, row.verifier_state, probed, raw, histories
     )
     ruling = row.verifier.rule(v)
+    exact = lossless(tree, logits, p, u_stop).accept if record and n and not row.verifier.exact_for else None
     p_stop = p.gather(1, ruling.stop.unsqueeze(1)).squeeze(1)
     if n == 0:
         p_node = p.new_zeros(0)
@@ -118,6 +122,7 @@ def figures(
         nothing if ruling.paid is None else ruling.paid,
         nothing if probes is None else torch.stack([probes.tokens, probes.parents, probes.places]),
         torch.stack([column.to(p.dtype) for column in columns]) if columns else nothing,
+        nothing if exact is None else exact,
     ]  # fmt: skip
 
 

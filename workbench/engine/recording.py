@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.rejection import Reason
+from workbench.core.rejection import Reason, expected_kept
 from workbench.core.rules import Rule
 from workbench.core.tree import children_of, depths_of
 from workbench.engine.judged import Judged
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PAID = "distribution error (TV)"
 """Signal of a round under an approximate rule: the total variation from the target's law, summed over its tests."""
+BOUGHT = "acceptance bought (ΔA)"
+"""Likewise: drafts that its rule keeps of the round's on the average, less those that the exact rule keeps of them."""
 
 
 def params_of(row: Row) -> dict[str, object]:
@@ -87,6 +89,8 @@ def record_round(
     rule, inputs = _why(judged, row.reason, row.trace.header.rules, [a is not None for a in accept])
     if judged.paid:
         row.signals[PAID] = sum(paid for paid, a in zip(judged.paid, accept, strict=True) if a is not None)
+    if judged.exact:
+        row.signals[BOUGHT] = judged.kept - expected_kept(judged.parents, judged.exact)
     base = new[0].position
     depths = depths_of(judged.parents)
     nodes = Nodes(

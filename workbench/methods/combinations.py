@@ -30,7 +30,9 @@ class Offer:
         reason: why these drafts would not follow the target's law under this verifier, and what that costs; empty where
             they do.
         ways: by the name of a choice ("policy", "grower"), its values; a choice that the method has not is left out.
-        standing: what the exactness board says of it.
+        standing: what the exactness board says of it: of the method's usual policy and grower, if they are among these
+            ways; else "shown" only where it says so of every other policy with the usual grower, and the other way
+            round, and "broken" where it says so of one.
         policies: by policy, what the board says of it under this verifier with the usual grower.
     """
 
@@ -106,6 +108,7 @@ def offers(
     choices = [name for name, parts in zip(HOW, (method.policies, method.growers), strict=True) if len(parts) > 1]
     found: dict[tuple[Promise, str, bool], list[dict[str, str]]] = {}
     seen: dict[tuple[Promise, str, bool], dict[str, str]] = {}
+    told: dict[tuple[Promise, str, bool], list[tuple[bool, str]]] = {}  # of ways that change one choice at most
     for policy, grower in itertools.product(method.policies, method.growers or (None,)):
         names = (policy.name, "" if grower is None else grower.name)
         how = {name: value for name, value in zip(HOW, names, strict=True) if name in choices}
@@ -115,9 +118,14 @@ def offers(
         reason = deviation.taught(method, made.verifier, made.policy.grows or made.grower) if made.unsound else ""
         key = made.promise, reason, as_usual
         found.setdefault(key, []).append(how)
-        if "policy" in how and how.get("grower", made.values.get("grower")) == _usual(method, "grower"):
-            told = (evidence or {}).get((setting(made), made.promise.value))
-            seen.setdefault(key, {})[how["policy"]] = told or _standing(method, made.promise, standing, as_usual)
+        others = {name for name, value in how.items() if value != usual.values[name]}
+        if len(others) > 1:
+            continue
+        said = (evidence or {}).get((setting(made), made.promise.value))
+        said = said or _standing(method, made.promise, standing, as_usual)
+        told.setdefault(key, []).append((not others, said))
+        if "policy" in how and "grower" not in others:
+            seen.setdefault(key, {})[how["policy"]] = said
     return [
         Offer(
             method.name,
@@ -126,7 +134,7 @@ def offers(
             promise.value,
             reason,
             {name: tuple(dict.fromkeys(how[name] for how in hows)) for name in choices},
-            _standing(method, promise, standing, as_usual),
+            _together(told.get((promise, reason, as_usual), [])) or _standing(method, promise, standing, as_usual),
             seen.get((promise, reason, as_usual), {}),
         )
         for (promise, reason, as_usual), hows in found.items()
@@ -151,8 +159,12 @@ def changed(made: Configured) -> str:
     return ", ".join(f"{k}={v}" for k, v in values.items()) or "defaults"
 
 
-def _usual(method: Method, choice: str) -> str | None:
-    return str(method.params[choice].default) if choice in method.params else None
+def _together(told: Sequence[tuple[bool, str]]) -> str:
+    """One word for several ways: (whether it is the usual one, what the board says of it). Empty: there are none."""
+    usual, all_of_them = [said for is_usual, said in told if is_usual], {said for _, said in told}
+    if usual or len(all_of_them) < 2:
+        return (*usual, *all_of_them, "")[0]
+    return "broken" if "broken" in all_of_them else "unproven"
 
 
 def _standing(method: Method, promise: Promise, standing: str, as_usual: bool) -> str:

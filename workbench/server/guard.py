@@ -17,6 +17,9 @@ CALLS, CALL_BYTES = "/gradio_api/component_server", 4 << 20
 """Where the pages ask for what is computed from a body, and the largest body there of a public app: a trace of a
 thousand tokens has 3 MB, and the pages scale pictures down before they send them."""
 
+FILE_BYTES = CALL_BYTES * 3 // 4 - (256 << 10)
+"""Largest file that such a body holds in base64, beside what else is asked."""
+
 
 class TooLargeError(WorkbenchError):
     """The body of a request is larger than allowed."""

@@ -16,6 +16,7 @@ from workbench.client.follow import follow
 from workbench.client.requests import Changing, Control, Generation, OfRun, Remembering
 from workbench.core.errors import ModelError, PromptError, WorkbenchError
 from workbench.methods.choice import choose
+from workbench.server.guard import FILE_BYTES
 from workbench.service.caller import watch
 from workbench.service.presets import message_in
 from workbench.trace.events import SCHEMA_VERSION
@@ -87,6 +88,7 @@ class Session:
             "methods": methods,
             "sampling": self.client.sampling_params(),
             "numbers": Generation.numbers(),
+            "file_bytes": FILE_BYTES,
             "presets": self.client.presets(),
             "device": self.client.device_label(target),
             "definitions": {name: list(pair) for name, pair in DEFINITIONS.items()},

@@ -34,13 +34,14 @@ class WhichView:
         return [self.asking, self.stop]
 
     def asking(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the form is made from: targets, limits of the numbers, whether kept runs may be asked, whether any."""
+        """What the form is made from: targets, limits of numbers and text, whether kept runs may be asked."""
         return {
             "targets": self.client.targets(),
             "numbers": Recommending.numbers(),
             "offered": "recommending" in self.client.offers,
             "keeps": self._kept.allowed,
             "last": LAST,
+            "chars": MAX_CHARS,
         }
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:

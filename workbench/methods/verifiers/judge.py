@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from workbench.core.params import param
 from workbench.core.places import ranks
-from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rejection
+from workbench.core.rejection import Reason, Ruling, lossless
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
-from workbench.core.sampling import likeliest
 from workbench.core.tree import DraftTree
 from workbench.engine.declared import WRONG_SCALE, Claim, Head
 from workbench.engine.models import Models
@@ -148,10 +147,7 @@ class Judge(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """1 where the judge keeps a node, elsewhere the exact rule's chance."""
         tree = v.tree
-        if v.u_stop is None:
-            exact = greedy_match(tree, likeliest(v.logits))
-        else:
-            exact = recursive_rejection(tree, v.p, v.u_stop)
+        exact = lossless(tree, v.logits, v.p, v.u_stop)
         if exact.reason is None or v.hidden is None or not len(tree):
             return exact
         judged = v.state(v.hidden[1:]).sigmoid().to(v.p.dtype)

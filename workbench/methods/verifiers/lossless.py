@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from workbench.core.rejection import Ruling, greedy_match, recursive_rejection
-from workbench.core.sampling import likeliest
+from workbench.core.rejection import Ruling, lossless
 from workbench.core.tree import Sampling
 from workbench.engine.declared import Claim
 from workbench.engine.parts import Verifier
@@ -38,6 +37,4 @@ class Lossless(Verifier):
 
     def rule(self, v: Verification) -> Ruling:
         """Greedy match or recursive rejection."""
-        if v.u_stop is None:
-            return greedy_match(v.tree, likeliest(v.logits))
-        return recursive_rejection(v.tree, v.p, v.u_stop)
+        return lossless(v.tree, v.logits, v.p, v.u_stop)

@@ -8,7 +8,7 @@ import * as pagehead from "../shared/pagehead.js";
 import * as roles from "../shared/roles.js";
 import * as worktable from "./worktable.js";
 
-const MOST_BYTES = 1_000_000, SILENCE_MS = 8000;
+const SILENCE_MS = 8000;
 const NO_TEXT = "Give a file of text: a prompt a line, or JSON lines with `prompt`.";
 
 /** A ratio in words. Pure. @param {number|null} v */
@@ -48,13 +48,14 @@ export function progress({ spent, seconds, done, text, waiting, last }) {
 }
 
 /** The text of a file, or why it is none. @param {{size: number, arrayBuffer: () => Promise<ArrayBuffer>}} file
+ *  @param {number} chars  that may be asked at most
  *  @returns {Promise<{text?: string, error?: {message: string, remedy: string}}>} */
-export async function textOf(file) {
-  if (file.size > MOST_BYTES)
-    return { error: { message: "The file is larger than 1 MB.", remedy: "Choose some of its prompts." } };
+export async function textOf(file, chars) {
+  const long = { message: `The file has more than ${chars.toLocaleString("en")} characters.`, remedy: "Choose some of its prompts." };
+  if (file.size > 4 * chars) return { error: long }; // of UTF-8, a character has four bytes at most
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-    if (!text.includes("\0")) return { text };
+    if (!text.includes("\0")) return [...text].length > chars ? { error: long } : { text };
   } catch {
     // said below
   }
@@ -96,7 +97,7 @@ async function opened(view) {
   view.target?.focus({ preventScroll: true });
 }
 
-function build(view, { targets, numbers, offered, keeps, last }) {
+function build(view, { targets, numbers, offered, keeps, last, chars }) {
   const { section } = view;
   const target = h("select", { id: "wb-which-target" }, ...targets.map((t) => option(t)));
   const source = (value, words, checked) =>
@@ -141,7 +142,7 @@ function build(view, { targets, numbers, offered, keeps, last }) {
     const [given] = file.files;
     file.value = "";
     if (!given) return;
-    const read = await textOf(given);
+    const read = await textOf(given, chars);
     complain(view, read.error);
     if (read.text === undefined) return;
     text.value = read.text;

@@ -33,10 +33,11 @@ test("how far it is says the time, and why it waits", () => {
 
 test("a file that is not text, or too large, says so", async () => {
   const file = (bytes, size = bytes.length) => ({ size, arrayBuffer: async () => Uint8Array.from(bytes).buffer });
-  assert.deepEqual(await textOf(file([72, 105])), { text: "Hi" });
+  assert.deepEqual(await textOf(file([72, 105]), 2), { text: "Hi" });
   for (const wrong of [[0xff, 0xfe, 0x41], [72, 0, 105]])
-    assert.equal((await textOf(file(wrong))).error.message, "This file is not text.");
-  assert.equal((await textOf(file([72], 2e6))).error.message, "The file is larger than 1 MB.");
+    assert.equal((await textOf(file(wrong), 9)).error.message, "This file is not text.");
+  for (const large of [file([72], 8001), file(Array(2001).fill(72))])
+    assert.equal((await textOf(large, 2000)).error.message, "The file has more than 2,000 characters.");
 });
 
 test("cells of the table say speed-up, interval and τ, and a kind says what to take", () => {

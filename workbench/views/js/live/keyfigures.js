@@ -30,7 +30,7 @@ export function items(f, plain, definitions, speed) {
       id: "acceptance",
       value: f.acceptance_rate === null ? dash : `${Math.round(100 * f.acceptance_rate)} %`,
       unit: f.tested ? `${f.accepted}/${f.tested}` : "",
-      label: "accepted of tested",
+      label: `accepted of tested${bargain(f)}`,
       formula: formula("acceptance_rate"),
       worked: f.drafted
         ? `${f.accepted} accepted / ${f.tested} tested; of all ${f.drafted} drafted: ${Math.round((100 * f.accepted) / f.drafted)} %`
@@ -68,6 +68,12 @@ export function items(f, plain, definitions, speed) {
         : "",
     },
   ];
+}
+
+/** What an approximate rule bought over the exact one, and what it paid; empty of other runs. Pure. */
+function bargain({ bought, paid }) {
+  const price = typeof paid === "number" ? `, paying TV ${paid.toFixed(3)} a token` : "";
+  return typeof bought === "number" ? `; ${bought < 0 ? "−" : "+"}${Math.abs(bought).toFixed(2)} a round over the exact rule${price}` : "";
 }
 
 /** Draw into `el`. A figure opens its formula while it is pointed at or focused, and a click or Enter keeps it open.

@@ -32,3 +32,17 @@ test("time for other runs of the batch is named beside the overhead, and only wh
   assert.match(cost(round).worked, /0\.004 s overhead \+ 0\.006 s in forwards for other runs\) \/ 1 rounds$/);
   assert.equal(cost({ ...round, waited_s: 0, seconds: 0.034 }).label, "10.0 draft + 20.0 verify + 4.0 overhead");
 });
+
+test("an approximate rule says what it bought over the exact one, and what it paid", () => {
+  const round = (signals) => ({
+    nodes: { status: ["accepted"] }, path: [0], emitted: [{}, {}], seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1, signals,
+  });
+  const told = (...rounds) => items(summary(rounds), null, definitions, none).find((i) => i.id === "acceptance").label;
+  const bought = "acceptance bought (ΔA)", paid = "distribution error (TV)";
+  assert.equal(told(round({})), "accepted of tested");
+  assert.equal(
+    told(round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1 })),
+    "accepted of tested; +0.30 a round over the exact rule, paying TV 0.050 a token",
+  );
+  assert.equal(told(round({ [bought]: -0.25 })), "accepted of tested; −0.25 a round over the exact rule");
+});

@@ -9,9 +9,6 @@ import * as panel from "../shared/panel.js";
 import * as store from "../shared/store.js";
 import { visible } from "../shared/visible.js";
 
-/** Largest file that a page sends; a command line loads larger ones. */
-export const MAX_BYTES = 2.75 * 2 ** 20;
-
 /** The card. Adds its parts to `parts`. */
 export function build(parts) {
   const part = (name, tag, properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
@@ -136,7 +133,9 @@ async function save(page) {
 /** A file goes into the run in progress, or waits for the next one. */
 export async function load(page, file) {
   if (!file) return;
-  if (file.size > MAX_BYTES) return write(page.parts.memoryNote, "Not loaded: the file is larger than 2.75 MiB.");
+  const most = page.catalogue.file_bytes; // a command line loads larger ones
+  if (file.size > most)
+    return write(page.parts.memoryNote, `Not loaded: the file is larger than ${(most / 2 ** 20).toFixed(2)} MiB.`);
   const data = base64(new Uint8Array(await file.arrayBuffer()));
   if (store.isActive(page.run) && known(page.run)) return act(page, "load", { data }, `Loaded ${file.name}.`);
   page.begins = data;

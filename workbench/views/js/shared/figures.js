@@ -1,7 +1,10 @@
 /** The key figures, counted from rounds. Same denominators as `workbench/trace/metrics.py`; a test compares both. */
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
-const ratio = (part, whole) => (whole ? part / whole : null);
+const ratio = (part, whole) => (whole && part !== null ? part / whole : null);
+
+/** Signals that the engine's rounds have under an approximate rule: see `workbench/engine/recording.py`. */
+const BOUGHT = "acceptance bought (ΔA)", PAID = "distribution error (TV)";
 
 const counted = new WeakMap();
 
@@ -46,7 +49,15 @@ export function summary(rounds) {
     waited_seconds: sum(rounds.map((r) => r.waited_s ?? 0)),
     overhead_share: ratio(overhead, seconds),
     target_forwards: sum(rounds.map((r) => r.target_forwards)),
+    bought: ratio(signal(rounds, BOUGHT), rounds.length),
+    paid: ratio(signal(rounds, PAID), tokens),
   };
+}
+
+/** The sum of a signal over rounds; null where none of them has it. */
+function signal(rounds, name) {
+  const told = rounds.map((r) => r.signals?.[name]).filter((value) => typeof value === "number");
+  return told.length ? sum(told) : null;
 }
 
 /** Acceptance after each round, over the last `window` rounds and over all so far; null where nothing was tested.
