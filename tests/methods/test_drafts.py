@@ -254,13 +254,14 @@ def test_medusas_heads_read_the_newest_state_the_target_has(models: Models) -> N
     assert len(found) > 5
 
 
-def test_hydras_heads_are_told_of_the_newest_token_and_of_the_path(models: Models) -> None:
+@pytest.mark.parametrize("name", ["hydra", "hydra-plus-plus"])
+def test_hydras_heads_are_told_of_the_newest_token_and_of_the_path(name: str, models: Models) -> None:
     """Head k reads the newest state that the target has, and the embeddings of k tokens that it has not read."""
     levels = set()
-    for draft in drafts(models, "hydra", SamplingParams(), depth=3, nodes=12):
+    for draft in drafts(models, name, SamplingParams(), depth=3, nodes=12):
         net, embed = draft.state.net, models.target.embed
         with torch.inference_mode():
-            newest = features(models, draft.committed)[-1:]
+            newest = net.over(features(models, draft.committed)[None])[0, -1:]
             for node, token, path in draft.nodes():
                 since = torch.tensor([draft.committed[-1], *path])
                 state = net(newest, net.told(embed(since)).flatten()[None], len(path))
@@ -284,6 +285,23 @@ def test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path(name: str, mo
             assert float(tree.score[node]) == pytest.approx(float(wanted), rel=1e-5), (node, path)
             deepest = max(deepest, len(path) + 1)
     assert deepest == 5
+
+
+def test_pards_masks_are_a_plain_pass_behind_the_text(models: Models) -> None:
+    """True features of the text, masks behind them, one causal pass over all: a level's law is that of its mask."""
+    levels = set()
+    for draft in drafts(models, "pard", SamplingParams(), depth=3, nodes=12)[:8]:
+        net, tree = draft.state.net, draft.tree
+        with torch.inference_mode():
+            pairs = net.pairs(models.target.embed(torch.tensor(draft.committed[1:])), features(models, draft.committed))
+            inputs = torch.cat([pairs[None], net.masks(pairs[None], net.blocks - 1)], 1)
+            states = net.widen(net(inputs, torch.arange(inputs.shape[1]))[0, len(pairs) - 1 :])
+            laws = models.target.lm_head(states).softmax(-1)
+        assert tree.score is not None
+        for node, token, path in draft.nodes():
+            assert float(tree.score[node]) == pytest.approx(float(laws[len(path), token]), rel=1e-5), (node, path)
+            levels.add(len(path))
+    assert levels == {0, 1, 2}
 
 
 def read_by(net: Any, models: Models, committed: list[int]) -> Tensor:
