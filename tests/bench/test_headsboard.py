@@ -55,7 +55,7 @@ def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, m
 def test_a_stop_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
 
-    def stop(*_: Any) -> Sample:
+    def stop(*_: Any, **__: Any) -> Sample:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(EngineContender, "run", stop)
