@@ -22,7 +22,6 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.flash import FlashNet
 from workbench.methods.drafters.kangaroo import ExitAdapter
 from workbench.methods.drafters.medusa import MedusaState
-from workbench.methods.drafters.pard import PardState
 
 DEPTH, TOKENS, EXIT = 3, 33, 1
 PEAKED = 40.0
@@ -52,7 +51,6 @@ HEADS: dict[str, dict[str, Any]] = {
     "msd": {},
     "specvlm": {},
     "flash": {"nodes": 24},
-    "pard": {"nodes": 48},
 }
 """Methods whose drafter guesses from the target's states."""
 SEEING = {"chain": {"policy": "fixed"}, "tree": {"policy": "dynamic-tree", "path_threshold": 0.02}}
@@ -165,11 +163,6 @@ def test_heads_that_know_the_text_are_accepted_to_the_end(
         here = knows.places(state)
         return torch.stack([knows.after(here, i) for i in range(self.ahead)], -2)
 
-    def masks(self: PardState, x: Tensor, places: Tensor) -> Tensor:
-        self.entries.put(x.new_zeros(2, 1, self.net.heads, x.shape[1], self.net.head_size))
-        self.entries.settle()
-        return knows.after(places[-1] + torch.arange(self.net.blocks, device=x.device), 1)
-
     def adapter(self: ExitAdapter, x: Tensor, places: Tensor, entries: Any = None) -> Tensor:
         if entries is not None:
             entries.put(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))
@@ -180,6 +173,5 @@ def test_heads_that_know_the_text_are_accepted_to_the_end(
     monkeypatch.setattr(ExitAdapter, "forward", adapter)
     monkeypatch.setattr(FeatureNet, "forward", layer)
     monkeypatch.setattr(FlashNet, "futures", futures)
-    monkeypatch.setattr(PardState, "stay", masks)
     method = registry.get(name).with_params(depth=DEPTH, **HEADS[name])
     assert lengths(models, Request(PROMPT, method, max_new_tokens=TOKENS, stop_at_eos=False)) == {DEPTH + 1}

@@ -287,23 +287,6 @@ def test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path(name: str, mo
     assert deepest == 5
 
 
-def test_pards_masks_are_a_plain_pass_behind_the_text(models: Models) -> None:
-    """True features of the text, masks behind them, one causal pass over all: a level's law is that of its mask."""
-    levels = set()
-    for draft in drafts(models, "pard", SamplingParams(), depth=3, nodes=12)[:8]:
-        net, tree = draft.state.net, draft.tree
-        with torch.inference_mode():
-            pairs = net.pairs(models.target.embed(torch.tensor(draft.committed[1:])), features(models, draft.committed))
-            inputs = torch.cat([pairs[None], net.masks(pairs[None], net.blocks - 1)], 1)
-            states = net.widen(net(inputs, torch.arange(inputs.shape[1]))[0, len(pairs) - 1 :])
-            laws = models.target.lm_head(states).softmax(-1)
-        assert tree.score is not None
-        for node, token, path in draft.nodes():
-            assert float(tree.score[node]) == pytest.approx(float(laws[len(path), token]), rel=1e-5), (node, path)
-            levels.add(len(path))
-    assert levels == {0, 1, 2}
-
-
 def read_by(net: Any, models: Models, committed: list[int]) -> Tensor:
     """What a feature drafter reads of the target at every committed position but the last."""
     if not hasattr(net, "taps"):
