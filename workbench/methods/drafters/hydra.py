@@ -37,9 +37,10 @@ class ToldHeads(TrainedNet):
         width: the target's hidden size D.
         blocks: K.
         cond: C, numbers that are left of an embedding.
+        context: longest sequence, in positions; for kinds that look at places.
     """
 
-    def __init__(self, width: int, blocks: int, cond: int) -> None:
+    def __init__(self, width: int, blocks: int = 4, cond: int = 64, context: int = 1024) -> None:
         super().__init__()
         self.width, self.blocks, self.cond = width, blocks, cond
         self.accuracy: tuple[tuple[float, ...], ...] = ()
@@ -65,7 +66,7 @@ class ToldHeads(TrainedNet):
 
     @classmethod
     def of(cls: type[_Heads], config: Mapping[str, Any], context: int = 1024) -> _Heads:
-        net = super().of(config, context)
+        net = cls(**config["net"], context=context)
         net.accuracy = tuple(map(tuple, config["head_accuracy"]))
         return net
 

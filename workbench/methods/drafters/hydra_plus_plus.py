@@ -67,6 +67,7 @@ class HydraPlusPlusHeads(ToldHeads):
         context: int = 1024,
     ) -> None:  # fmt: skip
         super().__init__(width, blocks, cond)
+        self.deep = deep
         self.prefix = Prefix(width, cond, prefix_heads, ffn, context)
         self.first = nn.ModuleList(nn.Linear((k + 2) * cond, cond) for k in range(blocks))
         self.around = nn.ModuleList(nn.Linear((k + 2) * cond, cond, bias=False) for k in range(blocks))
@@ -91,14 +92,17 @@ class HydraPlusPlusHeads(ToldHeads):
         own, state = features.split([self.width, self.cond], -1)
         u = torch.cat([state, told], -1)
         y = self.around[block](u) + nn.functional.silu(self.first[block](u))
-        for layer in self.further[block]:  # type: ignore[union-attr]
+        stack = self.further[block]
+        assert isinstance(stack, nn.ModuleList)
+        for layer in stack:
             y = y + nn.functional.silu(layer(y))
         return self.through[block] * own + self.leave(y)
 
     @property
     def sizes(self) -> dict[str, Any]:
-        deep, (heads, ffn) = 1 + len(self.further[0]), (self.prefix.heads, self.prefix.down.in_features)  # type: ignore[arg-type]
-        return super().sizes | {"deep": deep, "prefix_heads": heads, "ffn": ffn}
+        """What the constructor needs to build it again."""
+        prefix = {"prefix_heads": self.prefix.heads, "ffn": self.prefix.down.in_features}
+        return super().sizes | {"deep": self.deep} | prefix
 
     def settle(self) -> HydraPlusPlusHeads:
         """For drafting; the prefix layer is laid out for it."""
@@ -117,7 +121,6 @@ class PrefixState(HydraState):
         features: true features, [m, D] each, that the prefix layer has not read yet.
     """
 
-    net: HydraPlusPlusHeads
     entries: Entries
     newest: Tensor | None = None
     features: list[Tensor] = field(default_factory=list[Tensor])
@@ -128,6 +131,7 @@ class PrefixState(HydraState):
         if any(map(len, found)):
             features = torch.cat(found)
             places = torch.arange(self.entries.used, self.entries.used + len(features), device=features.device)
+            assert isinstance(self.net, HydraPlusPlusHeads)
             self.newest = self.net.over(features.unsqueeze(0), places, self.entries)[0, -1]
             self.entries.settle()
         return self.newest
