@@ -89,7 +89,7 @@ class HydraPlusPlusHeads(ToldHeads):
         self, features: Float[Tensor, "*b DC"], told: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
         """What a head makes of what `over` gave and of the tokens since. Arguments: see `HydraHeads`."""
-        own, state = features.split([self.width, self.cond], -1)
+        own, state = features[..., : self.width], features[..., self.width :]
         u = torch.cat([state, told], -1)
         y = self.around[block](u) + nn.functional.silu(self.first[block](u))
         stack = self.further[block]
