@@ -1390,6 +1390,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="`eagle` is shown with another tree than the fixed one of its paper, and claims compare the wrong things",
     ),
     _m(
+        "hydra-plus-plus-reads-the-features-of-what-was-rejected",
+        "methods/drafters/hydra_plus_plus.py",
+        "row.state.features.append(outcome.hidden[rows])",
+        "row.state.features.append(outcome.hidden[: len(rows)])",
+        "tests/methods/test_hydra_plus_plus.py::test_entries_are_those_of_a_fresh_reading_after_every_round",
+        why="the prefix layer goes on from states of tokens that are not in the text, and heads guess worse",
+    ),
+    _m(
         "kangaroo-keeps-a-rejected-entry",
         "methods/drafters/kangaroo.py",
         "keep(len(row.committed) - 1)\n        if len(",

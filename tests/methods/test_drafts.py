@@ -254,13 +254,14 @@ def test_medusas_heads_read_the_newest_state_the_target_has(models: Models) -> N
     assert len(found) > 5
 
 
-def test_hydras_heads_are_told_of_the_newest_token_and_of_the_path(models: Models) -> None:
+@pytest.mark.parametrize("name", ["hydra", "hydra-plus-plus"])
+def test_hydras_heads_are_told_of_the_newest_token_and_of_the_path(name: str, models: Models) -> None:
     """Head k reads the newest state that the target has, and the embeddings of k tokens that it has not read."""
     levels = set()
-    for draft in drafts(models, "hydra", SamplingParams(), depth=3, nodes=12):
+    for draft in drafts(models, name, SamplingParams(), depth=3, nodes=12):
         net, embed = draft.state.net, models.target.embed
         with torch.inference_mode():
-            newest = features(models, draft.committed)[-1:]
+            newest = net.over(features(models, draft.committed)[None])[0, -1:]
             for node, token, path in draft.nodes():
                 since = torch.tensor([draft.committed[-1], *path])
                 state = net(newest, net.told(embed(since)).flatten()[None], len(path))

@@ -162,13 +162,17 @@ def test_a_draft_model_is_trained_and_drafts(options: ReadOptions, tmp_path: Pat
 
 def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> Trace:
     """A run with what was measured as a chain."""
-    models = one_branch(models) if chain["method"] in ("medusa", "hydra") else models
+    models = one_branch(models) if chain["method"] in ("medusa", "hydra", "hydra-plus-plus") else models
     method = registry.get(chain["method"]).with_params(**chain["params"])
     return Engine(models).generate(Request(prompt, method, max_new_tokens=24))
 
 
 @pytest.mark.parametrize(
-    ("method", "name"), [("eagle", "eagle-2"), ("kangaroo", "kangaroo"), ("medusa", "medusa"), ("hydra", "hydra")]
+    ("method", "name"),
+    [
+        *(("eagle", "eagle-2"), ("kangaroo", "kangaroo"), ("medusa", "medusa"), ("hydra", "hydra")),
+        ("hydra-plus-plus", "hydra-plus-plus"),
+    ],
 )
 def test_heads_are_trained_and_draft_from_what_they_keep(
     method: str, name: str, options: ReadOptions, answers: Path, tmp_path: Path
@@ -224,13 +228,14 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
 
 
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
-    kinds = ("drafter", "medusa", "hydra", "eagle", "eagle-3", "kangaroo")
+    kinds = ("drafter", "medusa", "hydra", "hydra-plus-plus", "eagle", "eagle-3", "kangaroo")
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
     forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
     assert forms == {
         "drafter": [("draft-model", "chain"), ("draft-tree", "tree")],
         "medusa": [("medusa", "chain"), ("medusa", "tree")],
         "hydra": [("hydra", "chain"), ("hydra", "tree")],
+        "hydra-plus-plus": [("hydra-plus-plus", "chain"), ("hydra-plus-plus", "tree")],
         "eagle": [("eagle-2", "chain"), ("eagle-2", "tree")],
         "eagle-3": [("eagle-3", "chain"), ("eagle-3", "tree")],
         "kangaroo": [("kangaroo", "chain")],

@@ -48,6 +48,7 @@ def docs(
         answers_suite,
         board,
         claimsboard,
+        headsboard,
         hostcosts,
         verifier_suite,
         workboard,
@@ -66,6 +67,8 @@ def docs(
     files |= {boards / name: text for name, text in pages(known.methods()).items()}
     files[boards / "claims.md"] = claimsboard.markdown(claimsboard.rows(board.read(claimsboard.BOARD, boards)))
     files[boards / "work.md"] = workboard.markdown(workboard.targets(board.read(workboard.BOARD, boards)))
+    if heads := board.read(headsboard.BOARD, boards):
+        files[boards / "heads.md"] = headsboard.markdown(heads)
     if (costs := boards / verifier_suite.BOARD).is_file():
         found = json.loads(costs.read_text(encoding="utf-8"))
         files[costs.with_suffix(".md")] = verifier_suite.page(found)

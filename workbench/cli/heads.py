@@ -1,4 +1,4 @@
-"""`workbench heads`: heads that others trained, and those trained here for others' engines."""
+"""`workbench heads`: heads that others trained, those trained here for others' engines, all of a target in a table."""
 
 from __future__ import annotations
 
@@ -154,3 +154,44 @@ def export(
     print(f"{folder}: {written['layout']}, {written['tensors']} tensors, {written['bytes'] / 1e6:.1f} MB")
     for note in written["notes"]:
         say.note(note)
+
+
+@app.command("table")
+def compare(
+    target: Annotated[
+        str, typer.Option(help="The model whose heads take turns.", autocompletion=complete.targets)
+    ] = "text-target",
+    per_group: Annotated[int, typer.Option(min=1, help="Held-out prompts of each kind.")] = 3,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every run, in tokens.")] = 64,
+    report: Annotated[bool, typer.Option(help="Save it on the board.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure all heads of a target on the same prompts: size, cost, places, τ and speed-up.
+
+    Example: workbench heads table --target text-target --report
+    """
+    from workbench.bench import headsboard
+    from workbench.bench.datasets import first_of_each_group, load_suite
+    from workbench.cli.bench import progress_bar
+    from workbench.cli.loading import load
+    from workbench.service.checks import check_models
+
+    check_models(target, "none", "cpu", "auto")
+    models = load(target, "none", "cpu")
+    if not headsboard.measured_with(models):
+        raise ModelError(f"There are no heads for {target} yet.", "Train some: workbench train eagle-3 --target …")
+    prompts = first_of_each_group(load_suite("bundled"), per_group)
+    with progress_bar() as bar:
+        asked = {p.name: p.encode(models.tokenizer) for p in prompts}
+        row = headsboard.measure(models, asked, max_new_tokens, bar)
+    if row is None:
+        raise typer.Exit(130)
+    if report:
+        headsboard.save(row)
+    else:
+        from workbench.bench import board
+        from workbench.engine.machine import machine_facts
+
+        row |= {"commit": board.commit(), "machine": machine_facts()}
+    print(json.dumps(headsboard.figures(row), ensure_ascii=False) if as_json else headsboard.markdown({target: row}))

@@ -162,6 +162,23 @@ class AttentionNet(TrainedNet):
         return self
 
 
+class DecoderLayer(AttentionNet):
+    """Attention and, behind it, a gated feed-forward. Subclasses say what enters and what leaves."""
+
+    layers: ClassVar[tuple[str, ...]] = (*AttentionNet.layers, "gate_up", "down")
+
+    def feeds(self, ffn: int) -> None:
+        """Make the feed-forward, of so many numbers inside."""
+        self.between = Norm(self.width, eps=self.eps)
+        self.gate_up = nn.Linear(self.width, 2 * ffn, bias=False)
+        self.down = nn.Linear(ffn, self.width, bias=False)
+
+    def fed(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+        """The stream behind the feed-forward."""
+        gate, up = self._times("gate_up", self.between(x)).chunk(2, -1)
+        return self._times("down", nn.functional.silu(gate) * up, x)
+
+
 def rope_table(context: int, head_size: int, rope: Mapping[str, Any] | None = None) -> Float[Tensor, "context twice"]:
     """Cosines and signed sines of rotary positions, side by side: x · cos + x rolled by half a head · sin turns x.
 

@@ -95,11 +95,6 @@ class Eagle3Net(FeatureNet):
         read = torch.cat([embeds, self.before(state)], -1)
         return self.fed(self.mix(state, places, mask, entries, read))
 
-    def fed(self, x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
-        """The stream behind the feed-forward."""
-        gate, up = self._times("gate_up", self.between(x)).chunk(2, -1)
-        return self._times("down", nn.functional.silu(gate) * up, x)
-
     def logits(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b W"]:
         """What a state says of the next token, over its own tokens."""
         return self.lm_head(self.after(state))

@@ -41,7 +41,8 @@ class FeatureState:
         head: the target's LM head, over the tokens that the drafter keeps.
         entries: its keys and values.
         place: position of the next pair.
-        guess: the state at the newest stable pair, [1, D]; None before the first.
+        guess: the state at the newest stable pair, [1, D], or as many as the drafter guesses at once; None before the
+            first.
         features: true features, [m, D] each, that have not been read yet.
         tokens: the tokens that follow them.
     """
@@ -58,18 +59,22 @@ class FeatureState:
     def read(self, entered: Entered, place: int) -> None:
         """Read a prompt; `place` is the position behind its last pair."""
         if entered.inputs.shape[1]:
-            self.guess = self._run(entered.inputs, entered.places)[:, -1]
-        self.entries.settle()
+            self.guess = self.stay(entered.inputs, entered.places)
         self.place = place
 
-    def newest(self) -> Float[Tensor, "1 D"] | None:
-        """The state at the newest pair, once all that was accepted has been read: in one call, all of it stable."""
+    def stay(self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"]) -> Float[Tensor, "k D"]:
+        """Read true inputs, whose entries stay; what is guessed behind the last of them."""
+        state = self._run(x, places)[:, -1]
+        self.entries.settle()
+        return state
+
+    def newest(self) -> Float[Tensor, "k D"] | None:
+        """What is guessed behind the newest pair, once all that was accepted has been read: in one call, for good."""
         if self.features:
             tokens = to_device(self.tokens, self.features[0].device)
             pairs = self.net.pairs(self.models.target.embed(tokens), self.net.taken(torch.cat(self.features)))
             places = torch.arange(self.place, self.place + len(self.tokens), device=tokens.device)
-            self.guess = self._run(pairs.unsqueeze(0), places)[:, -1]
-            self.entries.settle()
+            self.guess = self.stay(pairs.unsqueeze(0), places)
             self.place += len(self.tokens)
             self.features, self.tokens = [], []
         return self.guess
@@ -159,6 +164,7 @@ class FeatureDrafter(LawDrafter):
 
     reads_target: ClassVar[bool] = True
     net: ClassVar[type[FeatureNet]]
+    state: ClassVar[type[FeatureState]] = FeatureState
     usual: ClassVar[Grower | None] = BestFirst()
     recipe: ClassVar[str] = "vision-heads"
     """What trains its net."""
@@ -177,7 +183,7 @@ class FeatureDrafter(LawDrafter):
         net, clock = load_net(self.net, models, self.recipe), models.target.clock
         features = read_features(row, models)
         capacity = len(row.committed) + row.remaining + SCRATCH
-        state = FeatureState(
+        state = self.state(
             net, models, head_of(self.net, models), Entries(net.heads, net.head_size, capacity, features)
         )
         start = clock.mark()

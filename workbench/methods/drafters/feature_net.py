@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from workbench.engine.checkpoints.description import Checkpoint
-from workbench.methods.drafters.attention_net import EPS, AttentionNet, Entries, Norm
+from workbench.methods.drafters.attention_net import EPS, DecoderLayer, Entries, Norm
 
 NORMS = ("norm_embed", "norm_feature", "before", "after")
 """Norms of the embedding and of the feature that enter, of what the attention reads, and of what leaves."""
@@ -96,7 +96,7 @@ class Entered:
     views: list[View] = field(default_factory=list[View])
 
 
-class FeatureNet(AttentionNet):
+class FeatureNet(DecoderLayer):
     """EAGLE's drafter: the embedding of the next token and a feature, fused, then one decoder layer.
 
     Args:
@@ -113,7 +113,7 @@ class FeatureNet(AttentionNet):
     """
 
     kind: ClassVar[str] = "eagle"
-    layers: ClassVar[tuple[str, ...]] = ("fuse", *AttentionNet.layers, "gate_up", "down")
+    layers: ClassVar[tuple[str, ...]] = ("fuse", *DecoderLayer.layers)
     ahead: int = 1
     """Future features that one state answers with."""
     norm_embed: nn.Module
@@ -134,9 +134,7 @@ class FeatureNet(AttentionNet):
         for name in NORMS:
             setattr(self, name, Norm(width, eps=self.eps) if name in norms else nn.Identity())
         self.fuse = nn.Linear(2 * width, width, bias=fuse_bias)
-        self.between = Norm(width, eps=self.eps)
-        self.gate_up = nn.Linear(width, 2 * ffn, bias=False)
-        self.down = nn.Linear(ffn, width, bias=False)
+        self.feeds(ffn)
 
     # -- what enters ----------------------------------------------------------------------------------------------
 
@@ -144,7 +142,7 @@ class FeatureNet(AttentionNet):
         """What the target's own features are when they enter: here what they are."""
         return features
 
-    def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+    def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
         """Fuse each feature with the embedding of the token that follows it."""
         return self._times("fuse", torch.cat([self.norm_embed(following), self.norm_feature(features)], -1))
 
@@ -214,9 +212,7 @@ class FeatureNet(AttentionNet):
             mask: which entries each input sees; None: all entries before it, and itself.
             entries: keys and values of what came before; the new ones are appended.
         """
-        x = self.mix(x, places, mask, entries)
-        gate, up = self._times("gate_up", self.between(x)).chunk(2, -1)
-        return self.after(self._times("down", nn.functional.silu(gate) * up, x))
+        return self.after(self.fed(self.mix(x, places, mask, entries)))
 
     def attention(self, x: Float[Tensor, "B n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
         """What each input gives to those up to it, the mean over heads."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -27,8 +27,51 @@ from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import Norm
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
 
+_Heads = TypeVar("_Heads", bound="ToldHeads")
 
-class HydraHeads(TrainedNet):
+
+class ToldHeads(TrainedNet):
+    """Heads that are told of tokens: what Hydra's kinds have in common.
+
+    Args:
+        width: the target's hidden size D.
+        blocks: K.
+        cond: C, numbers that are left of an embedding.
+        context: longest sequence, in positions; for kinds that look at places.
+    """
+
+    def __init__(self, width: int, blocks: int = 4, cond: int = 64, context: int = 1024) -> None:
+        super().__init__()
+        self.width, self.blocks, self.cond = width, blocks, cond
+        self.accuracy: tuple[tuple[float, ...], ...] = ()
+        """How often the r-th best token of each block was right on held-out text, the path before it right, [K, 10]."""
+        self.norm = Norm(width, eps=1e-6)
+        self.narrow = nn.Linear(width, cond, bias=False)
+
+    def told(self, embeds: Float[Tensor, "*b D"]) -> Float[Tensor, "*b C"]:
+        """What the blocks are told of tokens."""
+        return self.narrow(self.norm(embeds))
+
+    def over(self, features: Float[Tensor, "B n D"]) -> Float[Tensor, "B n R"]:
+        """What the blocks read behind each place of whole texts, given the target's features there."""
+        return features
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the constructor needs to build it again."""
+        return {"width": self.width, "blocks": self.blocks, "cond": self.cond}
+
+    def config(self) -> dict[str, Any]:
+        return super().config() | {"head_accuracy": self.accuracy}
+
+    @classmethod
+    def of(cls: type[_Heads], config: Mapping[str, Any], context: int = 1024) -> _Heads:
+        net = cls(**config["net"], context=context)
+        net.accuracy = tuple(map(tuple, config["head_accuracy"]))
+        return net
+
+
+class HydraHeads(ToldHeads):
     """K blocks on the vector that the target's LM head reads and on the tokens since; all share that LM head.
 
     Block k: f + A(k) u + SiLU(W(k) f + B(k) u + b(k)), u the k embeddings, each normed and brought to `cond` numbers by
@@ -47,22 +90,13 @@ class HydraHeads(TrainedNet):
     begins: ClassVar[tuple[str, ...]] = ("read.", "beside.", "direct.")
 
     def __init__(self, width: int, blocks: int = 4, cond: int = 64, context: int = 1024) -> None:
-        super().__init__()
-        self.width, self.cond = width, cond
-        self.accuracy: tuple[tuple[float, ...], ...] = ()
-        """How often the r-th best token of each block was right on held-out text, the path before it right, [K, 10]."""
-        self.norm = Norm(width, eps=1e-6)
-        self.narrow = nn.Linear(width, cond, bias=False)
+        super().__init__(width, blocks, cond)
         self.read = nn.ModuleList(nn.Linear(width, width) for _ in range(blocks))
         self.beside = nn.ModuleList(nn.Linear((k + 1) * cond, width, bias=False) for k in range(blocks))
         self.direct = nn.ModuleList(nn.Linear((k + 1) * cond, width, bias=False) for k in range(blocks))
         for layer in [*self.read, *self.beside, *self.direct]:
             for weight in layer.parameters():
                 nn.init.zeros_(weight)
-
-    def told(self, embeds: Float[Tensor, "*b D"]) -> Float[Tensor, "*b C"]:
-        """What the blocks are told of tokens."""
-        return self.narrow(self.norm(embeds))
 
     def forward(
         self, features: Float[Tensor, "*b D"], told: Float[Tensor, "*b kC"], block: int
@@ -77,26 +111,12 @@ class HydraHeads(TrainedNet):
         inner = self.read[block](features) + self.beside[block](told)
         return features + self.direct[block](told) + nn.functional.silu(inner)
 
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
-        return {"width": self.width, "blocks": len(self.read), "cond": self.cond}
 
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"head_accuracy": self.accuracy}
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any], context: int = 1024) -> HydraHeads:
-        net = cls(**config["net"], context=context)
-        net.accuracy = tuple(map(tuple, config["head_accuracy"]))
-        return net
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HydraState:
     """What drafting needs of the heads: the blocks, and the target's LM head over the tokens that they keep."""
 
-    net: HydraHeads
+    net: ToldHeads
     head: SharedHead
 
 
@@ -122,12 +142,12 @@ class HydraGrowth(Growth):
 
     Args:
         row: whose text it is.
-        hidden: what the target's LM head read to draw the newest token.
+        hidden: what the blocks read: what the target's LM head read to draw the newest token, or what was made of it.
     """
 
-    def __init__(self, row: Row, hidden: Float[Tensor, " D"]) -> None:
-        super().__init__(row, HydraHeads.kind, hidden.device)
+    def __init__(self, row: Row, hidden: Float[Tensor, " R"]) -> None:
         self.state: HydraState = row.state
+        super().__init__(row, self.state.net.kind, hidden.device)
         self.chances = self.state.net.accuracy
         self._hidden = hidden.unsqueeze(0)
         self._told = self._of(to_device(row.committed[-1:], hidden.device))  # of the paths to the nodes expanded last
@@ -173,7 +193,7 @@ class Hydra(LawDrafter):
 
     def reach(self, row: Row) -> int:
         """One level a head."""
-        return len(row.state.net.read)
+        return row.state.net.blocks
 
     def begin(self, row: Row) -> HydraGrowth | None:
         """A prompt of one token has nothing to go on from: the target has read nothing yet."""

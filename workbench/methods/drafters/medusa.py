@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -132,21 +132,33 @@ class MedusaState:
         return self.head.whole(x) if self.net.own is None else self.head.spread(x @ self.net.own[level].mT)
 
 
+class Blind(Protocol):
+    """The state of a drafter whose guesses at one level know nothing of those at the levels before it."""
+
+    @property
+    def net(self) -> Any:
+        """Whose `accuracy` says how often each rank of each level was right."""
+
+    def whole(self, hidden: Float[Tensor, "B *b D"], level: int) -> Float[Tensor, "B V"]:
+        """Logits of one level, from 0, over all of the target's tokens."""
+        ...
+
+
 class HeadsGrowth(Growth):
     """A tree over guesses that are blind to each other: head k has the same law behind all nodes of level k.
 
     Args:
-        row: whose text it is.
-        hidden: what the heads read.
+        row: whose text it is; its state is `Blind`.
+        hidden: what the state's `whole` makes laws of.
         logq: log-probabilities of each head's likeliest tokens, falling.
         tokens: their ids.
     """
 
     def __init__(
-        self, row: Row, hidden: Float[Tensor, " D"], logq: Float[Tensor, "K R"], tokens: Int[Tensor, "K R"]
+        self, row: Row, hidden: Float[Tensor, "*b D"], logq: Float[Tensor, "K R"], tokens: Int[Tensor, "K R"]
     ) -> None:
-        super().__init__(row, "medusa", hidden.device)
-        self.state: MedusaState = row.state
+        self.state: Blind = row.state
+        super().__init__(row, self.state.net.kind, hidden.device)
         self.hidden, self.logq, self.guesses = hidden, logq, tokens
         self.chances = self.state.net.accuracy
         self.root = HeadLaws(self, 0, 1)

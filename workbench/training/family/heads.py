@@ -40,14 +40,14 @@ class ChatHeadOptions(HeadOptions):
     """Options of the `chat-heads` recipe.
 
     Attributes:
-        method: What to train, the kind of a head: "eagle", "kangaroo", "medusa", "hydra", "eagle-3".
+        method: What to train, the kind of a head: "eagle", "kangaroo", "medusa", "hydra", "eagle-3", …
         loss: Losses and their weights; by default the method's own. Medusa's heads know one alone.
         target: Name or folder of the target.
         readings: Folder written by the `readings` recipe.
         out: Folder above that of the finished heads, which is named after target and method.
         vocabulary: Tokens that they can propose.
         blocks: Medusa's or Hydra's heads.
-        cond: Numbers that Hydra's heads are told of a token.
+        cond: Numbers that Hydra's heads are told of a token; the width inside Hydra++'s.
         draft_vocab_size: Tokens that EAGLE-3 can propose; 0: a quarter of the target's.
         taps: Layers that EAGLE-3 fuses, counted from 1; none: low, middle and high, as released.
         ttt: Steps of a draft in EAGLE-3's training-time test.

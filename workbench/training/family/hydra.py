@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.methods.drafters.hydra import HydraHeads
+from workbench.methods import registry
+from workbench.methods.drafters.hydra import ToldHeads
 from workbench.methods.drafters.medusa import RANKS
 from workbench.training.family.drafter import Curve, together
 from workbench.training.family.lesson import HELD_ROWS, Course, begun, keeping, on, some_of, still
@@ -24,7 +25,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     """
     options, teacher = course.options, course.teacher
     table, loss = teacher.head[course.kept], Weighted.parse(options.loss)
-    net = begun(options.seed, lambda: HydraHeads(table.shape[1], options.blocks, options.cond))
+    net = begun(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
         ids, features, _, answer = together(course.readings, rows)
@@ -48,7 +49,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
 
 def guesses(
-    net: HydraHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
+    net: ToldHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Of each block its guesses at features and the true ones, at places that have both in one answer.
 
@@ -63,8 +64,8 @@ def guesses(
     use = still(answer, 1).nonzero()
     use = use if some is None else use[some]
     rows, places = use.unbind(1)
-    read, told = features[rows, places].float(), []
-    for block in range(len(net.read)):
+    read, told = net.over(features.float())[rows, places], []
+    for block in range(net.blocks):
         told.append(net.told(embedding[on(ids, block + 1)[rows, places]]))
         right = still(answer, block + 1)[rows, places]
         guess = net(read, torch.cat(told, 1), block)
@@ -73,9 +74,9 @@ def guesses(
 
 
 @torch.inference_mode()
-def hit_rates(net: HydraHeads, course: Course, table: Tensor) -> list[list[float]]:
+def hit_rates(net: ToldHeads, course: Course, table: Tensor) -> list[list[float]]:
     """How often the r-th best token of each block is what the target finds likeliest, r = 1 … 10: [K, 10]."""
-    hits, total = torch.zeros(len(net.read), RANKS), torch.zeros(len(net.read))
+    hits, total = torch.zeros(net.blocks, RANKS), torch.zeros(net.blocks)
     for start in range(0, len(course.held), HELD_ROWS):
         ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])
         with half_precision():

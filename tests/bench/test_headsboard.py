@@ -1,0 +1,63 @@
+"""The board of drafting heads: every kind that has a row takes its turn, and what is shown follows from saved runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import worlds
+
+from workbench.bench import headsboard
+from workbench.bench.contenders import EngineContender
+from workbench.bench.sample import Sample
+from workbench.engine.machine import machine_facts
+from workbench.methods import registry
+
+PROMPTS = {"a": [1, 2, 3], "b": [4, 5]}
+
+
+def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
+    trained = {"steps": 600, "tokens": 700_000}
+    (models.heads["hydra-plus-plus"].folder / "training.json").write_text(json.dumps(trained))
+    ran: list[tuple[str, int]] = []
+
+    def write(self: EngineContender, ids: Any, prompt: int = 0, repeat: int = 0) -> Sample:
+        ran.append((self.name, prompt))
+        n, fast = self.max_new_tokens, self.name == "hydra-plus-plus"
+        seconds = (0.5 if fast else 1.0) * (1 + prompt)
+        drafted = {"draft_s": 0.012, "drafted": 6.0}
+        return Sample(self.name, prompt, repeat, [5] * n, seconds, seconds, n // 2 if fast else n, drafted,
+                      depths=[(1, 4, 3), (2, 3, prompt)])  # fmt: skip
+
+    monkeypatch.setattr(EngineContender, "run", write)
+    row = headsboard.measure(models, PROMPTS, 8)
+    assert row is not None
+    kinds = {kind for kind, head in registry.heads().items() if head.recipe == "chat-heads"}
+    assert set(row["heads"]) == kinds == {name for name, _ in ran} - {"autoregressive"}
+    assert len(ran) == 3 * (len(kinds) + 1), "a warm-up each, then every prompt"
+    assert {prompt for _, prompt in ran[len(kinds) + 1 : 2 * len(kinds) + 2]} == {0}, "all on a prompt before the next"
+    first, *others = headsboard.figures(row)
+    assert (first["kind"], first["steps"], first["trained_on"]) == ("hydra-plus-plus", 600, 700_000)
+    net = registry.heads()["hydra-plus-plus"].net.of(models.heads["hydra-plus-plus"].config)
+    assert first["parameters"] == sum(p.numel() for p in net.parameters())
+    assert first["speedup"]["value"] == pytest.approx(2)
+    assert first["tau"]["value"] == pytest.approx(2)
+    assert first["ms"] == pytest.approx(2)
+    assert first["places"] == [pytest.approx(6 / 8), pytest.approx(1 / 6)]
+    assert all(other["speedup"]["value"] == pytest.approx(1) and other["steps"] is None for other in others)
+    text = headsboard.markdown({"tiny": row | {"commit": "abc", "machine": machine_facts()}})
+    assert "| `hydra-plus-plus` | `hydra-plus-plus` nodes=16 |" in text
+    assert "700,000 in 600 steps | 2.00 | 75% · 17% | 2.00" in text
+
+
+def test_a_stop_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
+
+    def stop(*_: Any, **__: Any) -> Sample:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EngineContender, "run", stop)
+    assert headsboard.measure(models, PROMPTS, 8) is None

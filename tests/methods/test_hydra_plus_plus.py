@@ -1,0 +1,98 @@
+"""Hydra++: what its attention makes of the text is true after every round, and each of its layers is its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Request
+from workbench.methods import registry
+from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlusHeads
+from workbench.training.family.hydra import guesses
+from workbench.training.family.lesson import lesson_of
+
+D, C, BLOCKS, N = 12, 8, 3, 5
+PROMPT = worlds.random_prompt(9)
+
+
+def net_of(seed: int = 0) -> HydraPlusPlusHeads:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = HydraPlusPlusHeads(D, BLOCKS, C, deep=3, prefix_heads=2, ffn=16).double()
+        torch.nn.init.normal_(net.leave.weight)
+    return net
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_a_fresh_head_says_what_the_target_said() -> None:
+    net, features = HydraPlusPlusHeads(D, BLOCKS, C).double(), drawn(1, N, D)
+    read = net.over(features)[0]
+    for block in range(BLOCKS):
+        said = net(read, net.told(drawn(N, block + 1, D, seed=1)).flatten(1), block)
+        torch.testing.assert_close(said, features[0], rtol=0, atol=0)
+
+
+def test_what_a_head_reads_is_the_text_up_to_its_place_and_the_tokens_since() -> None:
+    net, features, tokens = net_of(), drawn(1, N, D).requires_grad_(), drawn(2, D, seed=1).requires_grad_()
+    net(net.over(features)[:, 2], net.told(tokens).flatten()[None], 1).sum().backward()
+    assert features.grad is not None
+    assert tokens.grad is not None
+    assert (features.grad[0].abs().sum(-1) > 0).tolist() == [True, True, True, False, False]
+    assert (tokens.grad.abs().sum(-1) > 0).all()
+
+
+def test_no_two_layers_are_one() -> None:
+    """In the released code further layers are one block, repeated: they learn as one."""
+    net = net_of()
+    layers = [*net.first, *net.around, *(layer for stack in net.further for layer in stack)]  # type: ignore[union-attr]
+    assert len({layer.get_parameter("weight").data_ptr() for layer in layers}) == len(layers) == BLOCKS * 4
+
+
+def test_the_whole_text_is_learnt_from_and_no_label_lies_outside_the_answer() -> None:
+    """Hydra's lesson: an answer's guesses go back to features before it, and through each layer of the prefix."""
+    assert getattr(lesson_of(HydraPlusPlusHeads.kind), "train", None) is not None
+    net, features, embedding = net_of().float(), drawn(1, 8, D).float().requires_grad_(), drawn(8, D, seed=1).float()
+    answer = torch.zeros(1, 8, dtype=torch.bool)
+    answer[0, 4:7] = True
+    found = list(guesses(net, embedding, torch.arange(8)[None], features, answer))
+    assert [len(guess) for guess, _ in found] == [2, 1]
+    torch.stack([guess.sum() for guess, _ in found]).sum().backward()
+    assert features.grad is not None
+    assert (features.grad[0].abs().sum(-1) > 0).tolist() == [True] * 6 + [False] * 2
+    learns = {name.split(".")[0] for name, weight in net.named_parameters() if weight.grad is not None}
+    assert learns == {"norm", "narrow", "prefix", "first", "around", "further", "through", "leave"}
+
+
+def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) -> None:
+    models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
+    models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
+    engine, method = Engine(models), registry.get("hydra-plus-plus").with_params(depth=3)
+    row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
+    lengths = set()
+    while not engine.idle:
+        before = len(row.committed)
+        engine.step()
+        if row.state is None or len(row.committed) == before:
+            continue
+        lengths.add(len(row.committed) - before)
+        with torch.inference_mode():
+            mine, fresh = row.state.read(), row.drafter.prime(row, models)
+        torch.testing.assert_close(mine, fresh.newest, rtol=0, atol=1e-10)
+        assert row.state.entries.used == fresh.entries.used == len(row.committed) - 1
+    assert row.error is None
+    assert {1, 2} <= lengths, "drafts were rejected and accepted"
+
+
+@pytest.mark.parametrize("prompt", [[3], [3, 1]])
+def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
+    models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
+    request = Request(prompt, registry.get("hydra-plus-plus"), max_new_tokens=6, stop_at_eos=False)
+    assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)

@@ -1,0 +1,171 @@
+"""The board of drafting heads: all that were trained for one target, on the same prompts, beside plain decoding.
+
+What a head was trained on stands in its folder; runs are saved, and every figure is computed where it is shown. A
+target's heads are measured in one go, all in turns on each prompt, so that they are compared on one machine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from workbench.bench import board, contest
+from workbench.bench.contenders import EngineContender
+from workbench.bench.lanes import BASELINE
+from workbench.bench.markdown import markdown as table
+from workbench.bench.markdown import shown, span
+from workbench.bench.sample import Sample
+from workbench.bench.statistics import ratio_of_sums
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Configured, Engine, Models
+from workbench.engine.machine import describe
+from workbench.methods import registry
+from workbench.trace.speedup import speedup
+
+BOARD, SUITE = "heads", "on-policy"
+"""Methods say in `suites` under the second how their heads are measured; the last row, a tree where they grow one."""
+TOKENS, WARM_UP, PLACES = 64, 12, 5
+"""Tokens of a run, tokens that each method writes before anything is timed, and places of a draft that are shown."""
+COMMAND = "workbench heads table --report --target"
+
+Row = dict[str, Any]
+
+
+def measured_with(models: Models) -> dict[str, Configured]:
+    """How each kind of head that the models have is measured: the first method that says so of its kind."""
+    found: dict[str, Configured] = {}
+    for method in registry.methods():
+        rows = method.suites.get(SUITE, ())
+        for kind in (kind for kind in method.needs if kind in models.heads and rows):
+            found.setdefault(kind, method.with_params(**rows[-1].params))
+    return found
+
+
+def measure(
+    models: Models, prompts: Mapping[str, Sequence[int]], tokens: int = TOKENS, told: contest.Progress | None = None
+) -> Row | None:
+    """Measure all heads that the models have; None if Ctrl-C ended it.
+
+    Args:
+        models: the target with its heads.
+        prompts: token ids by name.
+        tokens: length limit of every run.
+        told: hears of every run.
+    """
+    engine, asked = Engine(models, record=False), measured_with(models)
+    plain, greedy = registry.get(BASELINE).with_params(), SamplingParams(temperature=0.0)
+    lanes = [EngineContender(engine, plain, greedy, tokens)]
+    lanes += [EngineContender(engine, each, greedy, tokens, label=kind) for kind, each in asked.items()]
+    short = [replace(lane, max_new_tokens=min(WARM_UP, tokens)) for lane in lanes]
+    texts = list(prompts.values())
+    if not contest.measure(short, texts[:1], 1, told, warm_up=0)[1]:
+        return None
+    samples, complete = contest.measure(lanes, texts, 1, told, warm_up=0)
+    if not complete:
+        return None
+    return {
+        "target": models.target_name, "dtype": str(models.target.stored).removeprefix("torch."), "tokens": tokens,
+        "prompts": list(prompts), "plain": _runs(samples, BASELINE),
+        "heads": {
+            kind: _trained(models.heads[kind].folder) | _drafted(samples, kind)
+            | {"method": one.name, "params": _chosen(one), "runs": _runs(samples, kind)}
+            for kind, one in asked.items()
+        },
+    }  # fmt: skip
+
+
+def _chosen(one: Configured) -> dict[str, Any]:
+    return {name: value for name, value in one.values.items() if value != one.method.params[name].default}
+
+
+def _runs(samples: Sequence[Sample], name: str) -> list[list[float]]:
+    """[tokens, passes of the target, seconds] by prompt."""
+    mine = sorted((s for s in samples if s.contender == name), key=lambda s: s.prompt)
+    return [[len(s.token_ids), s.rounds, round(s.decode_seconds or s.seconds, 6)] for s in mine]
+
+
+def _drafted(samples: Sequence[Sample], name: str) -> dict[str, Any]:
+    """Seconds of drafting and tokens drafted, and of each place [rounds that tested it, rounds that accepted there]."""
+    mine, places = [s for s in samples if s.contender == name], dict[int, list[int]]()
+    for depth, tried, kept in (each for s in mine for each in s.depths):
+        before = places.setdefault(depth, [0, 0])
+        places[depth] = [before[0] + tried, before[1] + kept]
+    sums = {part: sum(s.figures.get(part, 0.0) for s in mine) for part in ("draft_s", "drafted")}
+    return {"draft_s": round(sums["draft_s"], 6), "drafted": int(sums["drafted"]),
+            "places": [places[depth] for depth in sorted(places)]}  # fmt: skip
+
+
+def _trained(folder: Path) -> dict[str, Any]:
+    """What a head's folder says of its size and its training; nothing where its training left no figures."""
+    with safe_open(folder / "model.safetensors", "np") as file:
+        size = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    figures = folder / "training.json"
+    said = json.loads(figures.read_text(encoding="utf-8")) if figures.is_file() else {}
+    return {"parameters": size, "steps": said.get("steps"), "trained_on": said.get("tokens")}
+
+
+def save(row: Row) -> None:
+    """Put a target onto the board."""
+    board.save(BOARD, row["target"], row, markdown)
+
+
+# -- what the rows say -------------------------------------------------------------------------------------------------
+
+
+def figures(row: Row) -> list[dict[str, Any]]:
+    """What the board shows of each head, the fastest first.
+
+    Each has kind, method, params, parameters, steps, trained_on (tokens), ms (of a drafted token), places (shares that
+    were accepted), tau and speedup, these with their intervals.
+    """
+    plain = {(i, 0): n / seconds for i, (n, _, seconds) in enumerate(row["plain"]) if n}
+    found: list[dict[str, Any]] = []
+    for kind, head in row["heads"].items():
+        runs = {(i, 0): run for i, run in enumerate(head["runs"]) if run[0] and run[1]}
+        fast = speedup({key: n / seconds for key, (n, _, seconds) in runs.items()}, plain)
+        found.append({
+            **{name: head[name] for name in ("method", "params", "parameters", "steps", "trained_on")},
+            "kind": kind,
+            "ms": 1e3 * head["draft_s"] / head["drafted"] if head["drafted"] else None,
+            "places": [kept / tried if tried else None for tried, kept in head["places"]],
+            "tau": ratio_of_sums([run[0] for run in runs.values()], [run[1] for run in runs.values()]),
+            "speedup": fast and fast.to_wire(),
+        })  # fmt: skip
+    return sorted(found, key=lambda each: -(each["speedup"] or {"value": 0.0})["value"])
+
+
+def markdown(rows: Mapping[str, Row]) -> str:
+    """The board for people: a table for each target."""
+    lines = [
+        "# Drafting heads beside each other",
+        "",
+        "All heads that were trained for a target, on the same held-out prompts, greedy, each in the tree that its "
+        "method is measured in. Trained on: tokens of the target's own answers that were read in training, those read "
+        "again among them. ms: time of drafting over tokens drafted. Places: share of the rounds that came to a place "
+        "of the draft and accepted a token there. τ: tokens per pass of the target; speed-up: over plain decoding of "
+        "the same prompt, geometric mean; both with their 95 % interval over prompts. Generated by `workbench heads "
+        "table --report --target NAME`.",
+    ]
+    for row in rows.values():
+        columns: dict[str, Callable[[dict[str, Any]], str]] = {
+            "head": lambda e: f"`{e['kind']}`",
+            "method": lambda e: " ".join([f"`{e['method']}`", *(f"{k}={v}" for k, v in e["params"].items())]),
+            "parameters": lambda e: f"{e['parameters']:,}",
+            "trained on": lambda e: "–" if e["trained_on"] is None else f"{e['trained_on']:,} in {e['steps']:,} steps",
+            "ms": lambda e: shown(e["ms"], ".2f"),
+            f"places 1 to {PLACES}": lambda e: " · ".join(shown(p, ".0%") for p in e["places"][:PLACES]),
+            "τ": lambda e: span(e["tau"]),
+            "speed-up": lambda e: span(e["speedup"]),
+        }
+        lines += [
+            "", f"## On {row['target']}", "", table(columns, figures(row)), "",
+            f"{len(row['prompts'])} prompts, up to {row['tokens']} tokens each, {row['dtype']}; "
+            f"{board.commit_of(row)}. Measured on {describe(row['machine'])}. `{COMMAND} {row['target']}`",
+        ]  # fmt: skip
+    return "\n".join(lines) + "\n"
