@@ -80,7 +80,7 @@ class Wish:
             del said["steps"]
         if said["loss"] == OWN:
             del said["loss"]
-        return said | {"threads": threads or os.cpu_count() or 1}
+        return said | {"threads": threads or max(1, (os.cpu_count() or 1) - 1)}  # the demo keeps a core
 
     @property
     def data(self) -> str:
