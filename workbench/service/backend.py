@@ -18,6 +18,7 @@ from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.engine.changing import lacking
 from workbench.engine.checkpoints import own
 from workbench.engine.extras import Extras
+from workbench.engine.models import own_infos
 from workbench.engine.placed import trained_for
 from workbench.engine.pretrained import encode, resolve_device, resolve_dtype
 from workbench.engine.request import PAUSED, PREFILL, QUEUED, RUNNING
@@ -176,8 +177,10 @@ class Backend(BaseBackend):
             self._pool.find_heads()
             target = trained_for(dict(head.config))
             loaded = self._pool.target(target)
-            if on and loaded is not None and (problem := loaded.models[None].missing(head.kind)):
-                raise ModelError(problem, "Train it again for this target.")
+            infos = [] if loaded is None else own_infos(target, loaded.models[None].target)
+            said = [info.problem for _, info in infos if info.folder == head.folder]
+            if on and any(said):
+                raise ModelError(said[0], "Train it again for this target.")
         except ModelError:
             own.prefer(folder, False)
             self._pool.find_heads()
