@@ -72,8 +72,8 @@ def test_drafting_on_policy_takes_none_of_the_runs_minutes(tmp_path: Path, monke
 
     options = replace(loop(tmp_path, 5, on_policy=draft), clock=RunClock(None, 5, 0.0, 0.0))
     now[0] += 7
-    watch = Watch.of(options, 0)
-    watch.measured(RunResult(), lambda _: None)
+    watch = Watch.of(options.name, options.clock, options.curves, options.on_policy, 0)
+    watch.measured(1, {}, lambda _: None)
     assert (options.clock.seconds, watch.evaluating) == (7, 50)
 
 

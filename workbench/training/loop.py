@@ -15,7 +15,7 @@ from workbench.training.clock import RunClock, trapezoid
 from workbench.training.models import WEIGHT_DECAY, build_optimizers, scale_rates
 from workbench.training.resuming import set_aside
 from workbench.training.stopping import StoppedError, stopping
-from workbench.training.watching import Watch
+from workbench.training.watching import Drafts, Watch
 
 Report = Callable[[str], None]
 
@@ -92,7 +92,7 @@ class LoopOptions:
     clip: float = 1.0
     decay: float = 0.4
     curves: Path | None = None
-    on_policy: Callable[[], dict[str, float]] | None = None
+    on_policy: Drafts | None = None
 
 
 @dataclass
@@ -141,7 +141,8 @@ def run_loop(
         report(f"{options.name}: resumed at step {result.steps} from {options.checkpoint}")
     elif options.checkpoint and options.checkpoint.exists():
         report(f"{options.name}: starts over; the earlier checkpoint is {set_aside(options.checkpoint)}")
-    clock, watch = options.clock, Watch.of(options, result.steps)
+    clock = options.clock
+    watch = Watch.of(options.name, clock, options.curves, options.on_policy, result.steps)
     parameters = [p for p in trained.parameters() if p.requires_grad]
     saved_at, seen_at, seen_tokens = clock.seconds, clock.seconds, result.tokens
     with stopping() as stop:
@@ -156,7 +157,7 @@ def run_loop(
             result.tokens += tokens
             for name, value in losses.items():
                 result.losses[name] = 0.95 * result.losses.get(name, value) + 0.05 * value
-            watch.trained(result, losses)
+            watch.trained(result.steps, losses)
             if result.steps % options.log_every == 0 or result.steps == 1:
                 rate = (result.tokens - seen_tokens) / max(clock.seconds - seen_at, 1e-6)
                 seen_at, seen_tokens = clock.seconds, result.tokens
@@ -169,7 +170,7 @@ def run_loop(
                 _save(options, trained, optimizers, result)
                 if on_checkpoint:
                     report(on_checkpoint(result))
-                watch.measured(result, report)
+                watch.measured(result.steps, result.held, report)
                 saved_at = clock.seconds
             if stop.is_set() and options.checkpoint:
                 _save(options, trained, optimizers, result)
@@ -181,7 +182,7 @@ def run_loop(
         _save(options, trained, optimizers, result)
     if on_checkpoint:
         report(on_checkpoint(result))
-    watch.measured(result, report)
+    watch.measured(result.steps, result.held, report)
     return result
 
 

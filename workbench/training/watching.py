@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from workbench.core.errors import WorkbenchError
 from workbench.trace.curves import EVALUATING, HELD, LOSS, TRAINING, CurveWriter
+from workbench.training.clock import RunClock
 
-if TYPE_CHECKING:
-    from workbench.training.loop import LoopOptions, RunResult
+Drafts = Callable[[], dict[str, float]]
+"""Drafts on policy with the net as it was last saved; returns figures by curve."""
 
 
 @dataclass
@@ -19,51 +20,55 @@ class Watch:
     """The curves of a run.
 
     Attributes:
-        options: of its loop.
+        name: of the run, in its progress lines.
+        clock: of the run.
+        on_policy: done at each checkpoint; its time is not the run's.
         writer: of its curves; None: none are written.
         evaluating: seconds that drafting on policy took, which are none of the run's.
     """
 
-    options: LoopOptions
+    name: str
+    clock: RunClock
+    on_policy: Drafts | None
     writer: CurveWriter | None
     evaluating: float = 0.0
 
     @classmethod
-    def of(cls, options: LoopOptions, steps: int) -> Watch:
+    def of(cls, name: str, clock: RunClock, folder: Path | None, on_policy: Drafts | None, steps: int) -> Watch:
         """Of a run that has so many steps behind it: what was written of later ones, before a kill, is void.
 
         Raises:
             WorkbenchError: what writes event files is not installed.
         """
-        if options.curves is None:
-            return cls(options, None)
+        if folder is None:
+            return cls(name, clock, on_policy, None)
         try:
-            return cls(options, CurveWriter(options.curves, steps + 1 if steps else 0))
+            return cls(name, clock, on_policy, CurveWriter(folder, steps + 1 if steps else 0))
         except ImportError:
             raise WorkbenchError(
                 "Curves are kept as TensorBoard's event files, and tensorboardX, which writes them, is not installed.",
                 "pip install tensorboardX, or leave curves out.",
             ) from None
 
-    def trained(self, result: RunResult, losses: Mapping[str, float]) -> None:
+    def trained(self, step: int, losses: Mapping[str, float]) -> None:
         """Losses of a step as they are, not smoothed."""
         if self.writer is not None:
-            seconds = {TRAINING: self.options.clock.seconds}
-            self.writer.add(result.steps, {f"{LOSS}/{name}": value for name, value in losses.items()} | seconds)
+            seconds = {TRAINING: self.clock.seconds}
+            self.writer.add(step, {f"{LOSS}/{name}": value for name, value in losses.items()} | seconds)
 
-    def measured(self, result: RunResult, report: Callable[[str], None]) -> None:
+    def measured(self, step: int, held: Mapping[str, float], report: Callable[[str], None]) -> None:
         """Figures on held-out text, and on policy."""
         if self.writer is None:
             return
-        self.writer.add(result.steps, {f"{HELD}/{_position(name)}": value for name, value in result.held.items()})
-        if self.options.on_policy is None:
+        self.writer.add(step, {f"{HELD}/{_position(name)}": value for name, value in held.items()})
+        if self.on_policy is None:
             return
         begun = time.monotonic()
-        with self.options.clock.standing():
-            found = self.options.on_policy()
+        with self.clock.standing():
+            found = self.on_policy()
         self.evaluating += time.monotonic() - begun
-        self.writer.add(result.steps, found | {EVALUATING: self.evaluating})
-        report(f"{self.options.name}: on policy: " + " ".join(f"{name} {value:.3f}" for name, value in found.items()))
+        self.writer.add(step, found | {EVALUATING: self.evaluating})
+        report(f"{self.name}: on policy: " + " ".join(f"{name} {value:.3f}" for name, value in found.items()))
 
 
 def _position(name: str) -> str:
