@@ -67,7 +67,7 @@ export function losses(curves) {
 export function taus(runs, curves) {
   return runs
     .filter((run) => curves[run.id]?.[TAU])
-    .map((run, i) => ({ name: title(run), points: curves[run.id][TAU], style: i, end: run.head }));
+    .map((run, i) => ({ name: title(run), points: curves[run.id][TAU], style: i, end: title(run) }));
 }
 
 /** A run in a few words: its head, and the end of its id, which tells two of a kind apart. */

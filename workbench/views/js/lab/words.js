@@ -40,8 +40,8 @@ export const megabytes = (bytes) => `${Math.round(bytes / 2 ** 20).toLocaleStrin
 export function estimate(values, { rate }) {
   const training = values.steps ? `${values.steps} steps of training` : `${time(60 * values.minutes)} of training`;
   const answers = rate
-    ? `about ${time(values.answer_tokens / rate)} for ${values.answer_tokens.toLocaleString("en")} tokens of its own answers (${Math.round(rate)} a second here, measured)`
-    : `the time that the target needs for ${values.answer_tokens.toLocaleString("en")} tokens of its own answers, which is not known here yet`;
+    ? `About ${time(values.answer_tokens / rate)} for ${values.answer_tokens.toLocaleString("en")} tokens of its own answers (${Math.round(rate)} a second here, measured)`
+    : `The time that the target needs for ${values.answer_tokens.toLocaleString("en")} tokens of its own answers, which is not known here yet`;
   return `${answers}, the same again or less to read them, then ${training}, and some seconds of drafting at each checkpoint. Answers are shared by all runs that ask for the same.`;
 }
 

@@ -28,7 +28,7 @@ test("what cannot be done has its reason", () => {
 
 test("an estimate says what it is made of, and what is not known", () => {
   const values = { minutes: 2.5, steps: 0, answer_tokens: 25000 };
-  assert.match(words.estimate(values, { head: "", target: "", rate: 250 }), /^about 2 min for 25,000 tokens.*3 min of training/);
+  assert.match(words.estimate(values, { head: "", target: "", rate: 250 }), /^About 2 min for 25,000 tokens.*3 min of training/);
   assert.match(words.estimate({ ...values, steps: 7 }, { head: "", target: "", rate: null }), /not known here yet.*7 steps/);
 });
 
