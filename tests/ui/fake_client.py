@@ -306,6 +306,9 @@ class FakeWorkbench:
         self.runs: dict[str, FakeRun] = {}
         self.measured: list[int] = []
 
+    def prefer_heads(self, folder: str, on: bool = True) -> int:
+        return 1
+
     def targets(self) -> list[dict[str, Any]]:
         return [
             {
@@ -423,7 +426,7 @@ class FakeWorkbench:
             yield Advice(2.0 * n, seconds, n, f"prompt 1/1 · draft-{n}", waiting, recommended(n, True, names))
         yield Advice(seconds, seconds, 30, "done", "", recommended(30, True, names), True)
 
-    offers = frozenset({"pairing", "recommending"})
+    offers = frozenset({"pairing", "recommending", "heads"})
     ready = True
     hub_only = False
     limits = Limits()

@@ -36,6 +36,7 @@ BELOW = {
     "vision": {"live", "shared"},
     "compare": {"live", "shared"},
     "sweep": {"live", "shared"},
+    "lab": {"live", "shared"},
     "verifiers": {"shared"},
     "learn": {"live", "shared"},
     "notebook": {"vision", "live", "verifiers", "shared"},

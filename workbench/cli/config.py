@@ -26,7 +26,7 @@ from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchErr
 VARIABLE = "WORKBENCH_CONFIG"
 SHARED = "defaults"
 ENVIRONMENT = ("WORKBENCH_CONFIG", "WORKBENCH_MODELS", "WORKBENCH_METHODS", "WORKBENCH_RUNS", "WORKBENCH_BOARDS",
-               "WORKBENCH_DATASTORE", "WORKBENCH_CACHE", "HF_HUB_OFFLINE", "NO_COLOR")  # fmt: skip
+               "WORKBENCH_DATASTORE", "WORKBENCH_LAB", "WORKBENCH_CACHE", "HF_HUB_OFFLINE", "NO_COLOR")  # fmt: skip
 LEFT_OUT = ("help", "version", "debug", "install_completion", "show_completion")
 """Options that no file sets."""
 

@@ -173,6 +173,9 @@ class Workbench(Client):
     def unload(self, target: str) -> None:
         self._backend.unload(target)
 
+    def prefer_heads(self, folder: str, on: bool = True) -> int:
+        return self._backend.prefer_heads(folder, on)
+
     def loaded(self) -> list[dict[str, Any]]:
         return self._backend.loaded()
 

@@ -121,6 +121,17 @@ class Client(Protocol):
         """
         ...
 
+    def prefer_heads(self, folder: str, on: bool = True) -> int:
+        """Draft with the heads in a folder of this machine before all others of their kind; or, `on` False, no longer.
+
+        Generations that go on take them up from their next round on; returns how many do.
+
+        Raises:
+            ModelError: they cannot be read, or do not suit the target; nothing is changed.
+            MethodUnavailableError: that cannot be had there; see `offers`.
+        """
+        ...
+
     def loaded(self) -> list[dict[str, Any]]:
         """Models in memory: name, role, bytes, dtype, device, runs, idle_s."""
         ...

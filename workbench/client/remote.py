@@ -179,6 +179,10 @@ class Remote(Connection):
         """Not here. Raises MethodUnavailableError."""
         raise MethodUnavailableError("A speed-up is measured pair by pair where the models are.", "Use `compare`.")
 
+    def prefer_heads(self, folder: str, on: bool = True) -> int:
+        """Not over the network: raises MethodUnavailableError."""
+        raise MethodUnavailableError("Heads are chosen where the models are.", "Start the server with --head FOLDER.")
+
     def recommending(
         self, prompts: Sequence[Any], *, user: str = LOCAL, stopped: Callable[[], bool] = lambda: False, **asked: Any
     ) -> Iterator[Advice]:

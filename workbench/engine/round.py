@@ -80,14 +80,14 @@ class DraftAndVerify:
         return [turn for turn in map(Turn, rows) if self._guard(turn.row, lambda t=turn: t.plan(rows))]
 
     def draft(self, turns: list[Turn]) -> list[Turn]:
-        """A tree for each row; rows of one drafter class are drafted for together where it can."""
+        """A tree for each row; rows of one drafter class and the same models are drafted for together."""
         groups: dict[object, list[Turn]] = {}
         now = self.clock.mark()
         for turn in turns:
             drafter = turn.row.drafter
             if turn.row.plan.depth > 0:
                 alone = None if drafter.batches() else id(turn)
-                groups.setdefault((type(drafter), id(turn.row.models.drafter), alone), []).append(turn)
+                groups.setdefault((type(drafter), id(turn.row.models), alone), []).append(turn)
             else:
                 turn.tree = DraftTree.empty(device=self.models.target.device)
                 turn.drafting = Drafting(now, now, (id(turn.row),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +88,9 @@ class Settings:
                 self.changes.append(change)
             self.swaps = [*(old for old in self.swaps if swap.sees != BOTH and old.sees == BOTH), swap]
         if models is not None and models is not self.models:
-            self.changes.append(Change("drafter", self.models.drafter_name, models.drafter_name))
+            if models.drafter is not self.models.drafter:
+                self.changes.append(Change("drafter", self.models.drafter_name, models.drafter_name))
+            self.changes += [Change("head", old, new) for old, new in other_heads(self.models, models, method)]
             self.models = models
         if method is not None and method.name != self.configured.name:
             self.changes.append(Change("method", self.configured.name, method.name))
@@ -105,6 +107,14 @@ class Settings:
                     self.changes.append(Change(name, old, new))
             # A change of temperature says nothing of processors: what the request asked for stays.
             self.sampling = replace(sampling, processors=sampling.processors or self.sampling.processors)
+
+
+def other_heads(before: Models, after: Models, chosen: Choice | None) -> Iterator[tuple[str | None, str]]:
+    """Names of the heads that a method drafts with, before and after, where these are others."""
+    for kind in () if chosen is None else chosen.needs:
+        old, new = before.heads.get(kind), after.heads.get(kind)
+        if new is not None and new != old:
+            yield None if old is None else old.name, new.name
 
 
 def _valid(method: Choice, values: Mapping[str, Any]) -> dict[str, Any]:

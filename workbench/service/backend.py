@@ -16,10 +16,14 @@ from workbench.core.errors import MethodUnavailableError, ModelError
 from workbench.engine import Models, Request
 from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.engine.changing import lacking
+from workbench.engine.checkpoints import own
 from workbench.engine.extras import Extras
+from workbench.engine.models import own_infos
+from workbench.engine.placed import trained_for
 from workbench.engine.pretrained import encode, resolve_device, resolve_dtype
 from workbench.engine.request import PAUSED, PREFILL, QUEUED, RUNNING
 from workbench.engine.vision.reading import read
+from workbench.methods import registry
 from workbench.service import choices
 from workbench.service.background import Background
 from workbench.service.base import Asked, BaseBackend
@@ -58,7 +62,7 @@ class Backend(BaseBackend):
         folders: whether users may name folders and files of this machine; False for a server, whose users are others.
     """
 
-    offers = frozenset({"pairing", "recommending"})
+    offers = frozenset({"pairing", "recommending", "heads"})
 
     def __init__(
         self,
@@ -164,6 +168,33 @@ class Backend(BaseBackend):
         pair = self._pair(target, None)
         models = self._pool.get(pair) or self._loading.wait(pair)
         return chat_ids(models.tokenizer, messages, self.limits)
+
+    def prefer_heads(self, folder: str, on: bool = True) -> int:
+        """Draft with the heads in a folder from now on; see `workbench.client.protocol.Client.prefer_heads`."""
+        head = own.open_heads(folder)
+        own.prefer(folder, on)
+        try:
+            self._pool.find_heads()
+            target = trained_for(dict(head.config))
+            loaded = self._pool.target(target)
+            infos = [] if loaded is None else own_infos(target, loaded.models[None].target)
+            said = [info.problem for _, info in infos if info.folder == head.folder]
+            if on and any(said):
+                raise ModelError(said[0], "Train it again for this target.")
+        except ModelError:
+            own.prefer(folder, False)
+            self._pool.find_heads()
+            raise
+        drafting = [known.name for known in registry.methods() if head.kind in known.needs]
+        return sum(self._taken(run, drafting) for run in self._runs.active() if on and run.planned[2][0] == target)
+
+    def _taken(self, run: Run, drafting: Sequence[str]) -> bool:
+        """Let a run that goes on draft with heads that have changed."""
+        if run.alone or run.background or run.row is None:
+            return False
+        method = run.planned[0].method.name
+        self._steering.change(run, method if method in drafting else drafting[0], None, None)
+        return True
 
     def _holds(self) -> Counter[Pair]:
         return Counter(pair for run in self._runs.active() for pair in list(run.holds))

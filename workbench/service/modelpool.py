@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import threading
@@ -168,6 +169,21 @@ class ModelPool:
                 raise CapacityError(f"{target} is in use by {users} runs.", "Stop them first, or wait for their end.")
             del self._targets[target]
         _collect()
+
+    def find_heads(self) -> None:
+        """Look again for heads: runs that begin or change from now on draft with what is there now.
+
+        Those that go on keep the models they have, and with them the heads.
+
+        Raises:
+            ModelError: a folder that was named cannot be read.
+        """
+        for loaded in self.targets():
+            heads = find_heads(loaded.name, loaded.models[None].target)
+            with self._lock:
+                loaded.models.update(
+                    {name: dataclasses.replace(models, heads=heads) for name, models in loaded.models.items()}
+                )
 
     def close(self) -> None:
         """Hold no model any more: what served this backend may live on, as an app of Gradio's does with all it had."""

@@ -75,6 +75,8 @@ class Steering:
             pair = self._names.pair(pair[0], drafter)
             run.holds.add(pair)
             other = self._pool.get(pair) or self._load(pair)
+        elif chosen is not None:
+            other = self._pool.get(pair)  # with heads that were promoted since the run began
 
         def checked(configured: Chosen, sampling: SamplingParams, models: Models | None) -> dict[str, Any]:
             now = chosen or configured.method

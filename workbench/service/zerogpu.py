@@ -216,6 +216,10 @@ class ZeroClient(BaseBackend):
         """Not here. Raises MethodUnavailableError."""
         raise MethodUnavailableError("A speed-up is not measured pair by pair here: it takes minutes.", REASON)
 
+    def prefer_heads(self, folder: str, on: bool = True) -> int:
+        """Not here. Raises MethodUnavailableError."""
+        raise MethodUnavailableError("No heads are trained or chosen here.", REASON)
+
     def recommending(self, *asked: Any, **named: Any) -> Any:
         """Not here. Raises MethodUnavailableError."""
         raise MethodUnavailableError("Which method is fastest is not measured here: it takes minutes.", REASON)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -43,12 +42,6 @@ INDEX: Schema = {
 
 ENTRY = "workbench.entry"
 """Its name in a file's metadata."""
-
-
-def new_id() -> str:
-    """The time to the millisecond, then 20 random bits."""
-    now = datetime.datetime.now(datetime.timezone.utc)
-    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03x}{secrets.randbits(20):05x}"
 
 
 def tags_of(tags: Iterable[str]) -> list[str]:

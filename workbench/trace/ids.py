@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import re
+import secrets
 
 _FORM = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
+
+
+def new_id() -> str:
+    """The time to the millisecond, then 20 random bits."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03x}{secrets.randbits(20):05x}"
 
 
 def is_id(name: str) -> bool:

@@ -29,10 +29,10 @@ import polars as pl
 
 from workbench.core.errors import WorkbenchError
 from workbench.trace import export
-from workbench.trace.entries import ENTRY, entry_of, entry_of_trace, new_id, read_entry, tags_of
+from workbench.trace.entries import ENTRY, entry_of, entry_of_trace, read_entry, tags_of
 from workbench.trace.events import Trace
 from workbench.trace.files import read_regular, write_whole
-from workbench.trace.ids import is_id
+from workbench.trace.ids import is_id, new_id
 from workbench.trace.runindex import RunIndex, condition, moment
 
 _KINDS = (".parquet", ".jsonl")

@@ -42,7 +42,7 @@ ALIKE = 192
 """Prompts among which those of one length are answered together."""
 HELD_EVERY = 50
 """One prompt in so many is kept for measuring: its answer is written, but to the held-out file. See `is_held`."""
-REPORT_S = 60.0
+REPORT_S = 10.0
 RATE = "rate.json"
 """Beside the answers: {"tokens", "seconds"} of all runs that wrote them, for the cards of what is trained on them."""
 

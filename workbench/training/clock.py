@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 
@@ -31,6 +33,15 @@ class RunClock:
     def seconds(self) -> float:
         """Seconds spent on the run, resumed parts included."""
         return self.spent + time.monotonic() - self._started
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """What is done meanwhile is not the run's: it takes none of its minutes."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._started += time.monotonic() - begun
 
     def progress(self, step: int) -> float:
         """Return the share of the run that is over."""

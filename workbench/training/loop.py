@@ -14,6 +14,8 @@ from workbench.trace.files import replacing
 from workbench.training.clock import RunClock, trapezoid
 from workbench.training.models import WEIGHT_DECAY, build_optimizers, scale_rates
 from workbench.training.resuming import set_aside
+from workbench.training.stopping import StoppedError, stopping
+from workbench.training.watching import Drafts, Watch
 
 Report = Callable[[str], None]
 
@@ -32,6 +34,7 @@ class RunOptions:
         seed: Seed of weights, batches and noise.
         threads: CPU threads.
         checkpoint_seconds: Time between checkpoints.
+        curves: Folder for the run's curves, as TensorBoard event files; none: none are written.
     """
 
     checkpoint: Path | None = None
@@ -43,6 +46,7 @@ class RunOptions:
     seed: int = 0
     threads: int = 1
     checkpoint_seconds: float = 120.0
+    curves: Path | None = None
 
     def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
         """The loop of this run, whose clock starts now.
@@ -52,7 +56,9 @@ class RunOptions:
             decay: share of the run in which the learning rate falls.
         """
         clock = RunClock(self.minutes, self.steps)
-        return LoopOptions(name, clock, self.checkpoint, self.resume, self.checkpoint_seconds, decay=decay)
+        return LoopOptions(
+            name, clock, self.checkpoint, self.resume, self.checkpoint_seconds, decay=decay, curves=self.curves
+        )
 
     def optimizers(self, trained: nn.Module, weight_decay: float = WEIGHT_DECAY) -> list[torch.optim.Optimizer]:
         """Optimizers of what is trained, at this run's rates."""
@@ -72,6 +78,9 @@ class LoopOptions:
         log_every: Steps between progress lines.
         clip: Largest gradient norm.
         decay: Share of the run in which the learning rate falls.
+        curves: Folder for curves as event files; None: none are written.
+        on_policy: What the net as it was last saved does in use, by curve; done at each checkpoint, and its time is not
+            the run's. Without curves it is not done.
     """
 
     name: str
@@ -82,6 +91,8 @@ class LoopOptions:
     log_every: int = 20
     clip: float = 1.0
     decay: float = 0.4
+    curves: Path | None = None
+    on_policy: Drafts | None = None
 
 
 @dataclass
@@ -131,37 +142,47 @@ def run_loop(
     elif options.checkpoint and options.checkpoint.exists():
         report(f"{options.name}: starts over; the earlier checkpoint is {set_aside(options.checkpoint)}")
     clock = options.clock
+    watch = Watch.of(options.name, clock, options.curves, options.on_policy, result.steps)
     parameters = [p for p in trained.parameters() if p.requires_grad]
     saved_at, seen_at, seen_tokens = clock.seconds, clock.seconds, result.tokens
-    while (progress := clock.progress(result.steps)) < 1.0:
-        scale_rates(optimizers, trapezoid(progress, decay=options.decay))
-        tokens, losses = step_losses(result.steps)
-        nn.utils.clip_grad_norm_(parameters, options.clip)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        result.steps += 1
-        result.tokens += tokens
-        for name, value in losses.items():
-            result.losses[name] = 0.95 * result.losses.get(name, value) + 0.05 * value
-        if result.steps % options.log_every == 0 or result.steps == 1:
-            rate = (result.tokens - seen_tokens) / max(clock.seconds - seen_at, 1e-6)
-            seen_at, seen_tokens = clock.seconds, result.tokens
-            shown = " ".join(f"{name} {value:.3f}" for name, value in result.losses.items())
-            report(
-                f"{options.name}: step {result.steps} {shown} · {result.tokens / 1e6:.2f} M tokens · {rate:,.0f}/s"
-                f" · {clock.left(result.steps)} left"
-            )
-        if options.checkpoint and clock.seconds - saved_at > options.every_seconds:
-            _save(options, trained, optimizers, result)
-            if on_checkpoint:
-                report(on_checkpoint(result))
-            saved_at = clock.seconds
+    with stopping() as stop:
+        while (progress := clock.progress(result.steps)) < 1.0:
+            scale_rates(optimizers, trapezoid(progress, decay=options.decay))
+            tokens, losses = step_losses(result.steps)
+            nn.utils.clip_grad_norm_(parameters, options.clip)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            result.steps += 1
+            result.tokens += tokens
+            for name, value in losses.items():
+                result.losses[name] = 0.95 * result.losses.get(name, value) + 0.05 * value
+            watch.trained(result.steps, losses)
+            if result.steps % options.log_every == 0 or result.steps == 1:
+                rate = (result.tokens - seen_tokens) / max(clock.seconds - seen_at, 1e-6)
+                seen_at, seen_tokens = clock.seconds, result.tokens
+                shown = " ".join(f"{name} {value:.3f}" for name, value in result.losses.items())
+                report(
+                    f"{options.name}: step {result.steps} {shown} · {result.tokens / 1e6:.2f} M tokens · {rate:,.0f}/s"
+                    f" · {clock.left(result.steps)} left"
+                )
+            if options.checkpoint and clock.seconds - saved_at > options.every_seconds:
+                _save(options, trained, optimizers, result)
+                if on_checkpoint:
+                    report(on_checkpoint(result))
+                watch.measured(result.steps, result.held, report)
+                saved_at = clock.seconds
+            if stop.is_set() and options.checkpoint:
+                _save(options, trained, optimizers, result)
+                raise StoppedError(
+                    f"{options.name}: stopped at step {result.steps}.", "The same command goes on there."
+                )
     result.seconds = clock.seconds
     if options.checkpoint:
         _save(options, trained, optimizers, result)
     if on_checkpoint:
         report(on_checkpoint(result))
+    watch.measured(result.steps, result.held, report)
     return result
 
 

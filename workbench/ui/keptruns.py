@@ -48,6 +48,11 @@ class KeptRuns:
         """Whether the request that is being answered may use the store."""
         return self._allowed and is_user()
 
+    @property
+    def offered(self) -> bool:
+        """Whether this machine's user may use the store, whoever asks."""
+        return self._allowed
+
     def keep(self, request: dict[str, Any]) -> dict[str, Any]:
         """Keep a trace that the browser holds; answers its id."""
         from workbench.trace import export  # Polars, which few visits need

@@ -1,4 +1,4 @@
-"""The page: a tab each for Live, Compare, Vision and Sweep in one `gr.Blocks`, since events cross no routes."""
+"""The page: a tab each for Live, Compare, Vision, Sweep and Lab in one `gr.Blocks`, since events cross no routes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import gradio as gr
 
 from workbench.client import Client
-from workbench.ui import api, compare, gallery, learn, methods_page, pair, sweep, verifiers, vision
+from workbench.ui import api, compare, gallery, lab, learn, methods_page, pair, sweep, verifiers, vision
 from workbench.ui.discreet import Discreet
 from workbench.ui.hosting import add_view
 from workbench.ui.keptruns import KeptRuns
@@ -30,6 +30,8 @@ def build(client: Client, keeps: bool = False) -> gr.Blocks:
                 vision.add(client, kept)
             with gr.Tab("Sweep", id="sweep"):
                 sweep.add(client)
+            with gr.Tab("Lab", id="lab"):
+                lab.add(client, kept)
             with gr.Tab("Two runs", id="pair"):  # an address or the gallery opens it: see addresses.py
                 pair.add(kept)
         tabs = Path(__file__).with_name("tabs.js").read_text(encoding="utf-8")

@@ -22,6 +22,7 @@ ENTRIES = {
     "compare": "compare/page",
     "tworuns": "compare/tworuns",
     "sweep": "sweep/page",
+    "lab": "lab/page",
     "verifiers": "verifiers/page",
     "learn": "learn/page",
     "gallery": "learn/gallery",
@@ -114,7 +115,7 @@ def _scope(name: str, scopes: dict[str, str]) -> str:
 
 def stylesheets(view: str = FIRST_MODULE) -> list[Path]:
     """The stylesheets of a view, in the order in which they apply."""
-    names = ["measuring", view] if view in ("compare", "sweep") else [view]
+    names = ["measuring", view] if view in ("compare", "sweep", "lab") else [view]
     own = [STYLESHEET.with_name(f"{name}.css") for name in names]
     return [STYLESHEET, PAGES_STYLESHEET, *(path for path in own if path.is_file())]
 

@@ -54,6 +54,11 @@ def choose(*places: str) -> None:
     _chosen[:] = places
 
 
+def prefer(place: str, on: bool = True) -> None:
+    """Take the heads in a folder before all others in this process; or, with `on` False, no longer."""
+    choose(*([place] if on else []), *(other for other in _chosen if other != place))
+
+
 def places() -> list[str]:
     """The folders that were named, the first counts first."""
     return [*_chosen, *filter(None, map(str.strip, os.environ.get(ENV, "").split(os.pathsep)))]

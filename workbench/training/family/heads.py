@@ -23,6 +23,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.kangaroo import ExitAdapter
 from workbench.methods.drafters.medusa import RANKS, MedusaHeads
 from workbench.training.family.drafter import Curve, Teacher, answers_of, beside, load_teacher, together
+from workbench.training.family.inuse import InUse
 from workbench.training.family.lesson import HELD_ROWS, Course, keeping, lesson_of, still
 from workbench.training.family.readings import Readings, batches
 from workbench.training.family.vocabulary import LEFT_OUT, chosen_tokens, places_among
@@ -30,7 +31,7 @@ from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.heads.trainer import HeadOptions, begin_at, train_net
-from workbench.training.loop import Report, RunResult, run_loop
+from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.medusa import keep_heads
 from workbench.training.models import half_precision
 
@@ -53,6 +54,9 @@ class ChatHeadOptions(HeadOptions):
         ttt: Steps of a draft in EAGLE-3's training-time test.
         exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps.
         held: Dialogues kept out of training for measuring.
+        answers: Folder of the answers that were read. With it and `curves`, the heads as they are at each checkpoint
+            draft for some of its held-out prompts.
+        drafted: Prompts that they draft for.
     """
 
     method: str = FeatureNet.kind
@@ -75,6 +79,15 @@ class ChatHeadOptions(HeadOptions):
     held: int = 96
     threads: int = 2
     checkpoint_seconds: float = 240.0
+    answers: Path | None = None
+    drafted: int = 6
+
+    def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
+        loop, answers = super().loop(name, decay), self.answers
+        if answers is None or loop.curves is None:
+            return loop
+        ask = InUse(self.target, self.method, self.folder, answers, self.drafted)
+        return dataclasses.replace(loop, on_policy=ask)
 
     @property
     def folder(self) -> Path:

@@ -31,7 +31,7 @@ from workbench.training.loop import Report
 
 CHUNK = 512
 """Tokens read at once."""
-REPORT_S = 60.0
+REPORT_S = 10.0
 COLUMNS = ("n", "start", "prompt", "length", "greedy")
 """Of a row: number of its prompt, where it begins in the flat files, tokens of its prompt, of all, greedily written."""
 

@@ -43,6 +43,7 @@ class WholeOptions:
         per_task: Prompts of each of the generators' tasks.
         minutes: Length of the head's training by the clock; the answers come before it.
         steps: Its length in steps; wins over `minutes`.
+        loss: Losses and their weights, "ce_soft:1"; by default those of the head's paper.
         rows: Answers a step.
         places: Places a step at which laws are compared.
         ffn: Width of the head's feed-forward, where it has one; 0: two thirds of the target's width.
@@ -53,6 +54,9 @@ class WholeOptions:
         resume: Go on from what is there; without it the head starts over, answers and readings stay.
         each: Prompts of each group on which it is measured.
         measured_tokens: Longest answer then.
+        checkpoint_seconds: Time between checkpoints.
+        run: Folder of a run of its own: the head, its checkpoint, and its curves as TensorBoard event files, among them
+            how well the head drafts at each checkpoint; none: no curves, and the checkpoint is in `work`.
     """
 
     target: str = "text-target"
@@ -65,6 +69,7 @@ class WholeOptions:
     per_task: int = 400
     minutes: float | None = 5.0
     steps: int | None = None
+    loss: str = ""
     rows: int = 32
     places: int = 1024
     ffn: int = 0
@@ -75,6 +80,8 @@ class WholeOptions:
     resume: bool = True
     each: int = 2
     measured_tokens: int = 96
+    checkpoint_seconds: float = 30.0
+    run: Path | None = None
 
 
 def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, Any]:
@@ -86,14 +93,15 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     """
     shape = text_config(AutoConfig.from_pretrained(locate(options.target)))
     heads = _heads(shape.hidden_size, shape.num_attention_heads)
-    out = options.out or bundled_folder()
+    out = options.out or options.run or bundled_folder()
     work = options.work / Path(named(options.target)).name
     exit_layer = max(1, shape.num_hidden_layers // 6)
     asked = ChatHeadOptions(
-        method=kind, target=options.target, out=out, checkpoint=work / "heads.pt", heads=heads,
+        method=kind, target=options.target, out=out, checkpoint=(options.run or work) / "heads.pt", heads=heads,
         ffn=options.ffn or max(16, shape.hidden_size * 2 // 3 // 16 * 16), exit_layer=exit_layer, rows=options.rows,
         places=options.places, minutes=options.minutes, steps=options.steps, half=options.half, seed=options.seed,
-        threads=options.threads, checkpoint_seconds=30.0,
+        threads=options.threads, checkpoint_seconds=options.checkpoint_seconds, loss=options.loss, curves=options.run,
+        answers=work / "answers",
     )  # fmt: skip
     taps = _taps(kind, asked, shape.num_hidden_layers)
     asked.readings = work / "-".join(["readings", *map(str, taps)])

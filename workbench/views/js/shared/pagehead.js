@@ -7,6 +7,7 @@ const VIEWS = [
   ["Compare", "?tab=compare", "compare"],
   ["Vision", "?tab=vision", "vision"],
   ["Sweep", "?tab=sweep", "sweep"],
+  ["Lab", "?tab=lab", "lab"],
   ["Verifiers", "verifiers"],
   ["Gallery", "gallery"],
   ["Learn", "learn"],

@@ -1,0 +1,233 @@
+"""The lab: a training is started, killed, resumed at its step and stopped, one at a time; its head is promoted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+import torch
+import worlds
+
+from workbench.core.errors import CapacityError, ModelError, ParameterError, UnknownNameError, WorkbenchError
+from workbench.engine.checkpoints import own
+from workbench.engine.fingerprint import WEIGHTS, fingerprint
+from workbench.service import Backend
+from workbench.service.lab import supervisor
+from workbench.service.lab.runs import DONE, FAILED, KILLED, RUNNING, STOPPED, LabRun
+from workbench.service.lab.supervisor import Lab
+from workbench.service.lab.wishes import LOSSES, OWN, Budget, Wish, heads, methods_of
+from workbench.training.heads.artefact import save_net
+from workbench.training.heads.losses import Weighted
+
+from . import lab_toy
+from .conftest import PROMPT, rounds, until
+
+TOY = [sys.executable, str(Path(lab_toy.__file__))]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(tmp_path / "lab", TOY)
+    yield made
+    made.close()
+
+
+def wish(steps: int = 200, **options: Any) -> Wish:
+    return Wish("eagle-3", "text-target", Budget(steps=steps, **options))
+
+
+def step_of(run: LabRun) -> int:
+    return run.summary()["step"]
+
+
+@pytest.mark.processes
+def test_a_killed_training_goes_on_at_its_step_and_loses_no_more_than_since_its_checkpoint(lab: Lab) -> None:
+    run = lab.start(wish())
+    until(lambda: step_of(run) >= 2 * lab_toy.EVERY + 1)
+    process = run.process
+    assert process is not None
+    assert process.nice() >= supervisor.NICE
+    assert run.memory() > 1 << 20
+    with pytest.raises(CapacityError, match="eagle-3 for text-target") as refused:
+        lab.start(wish())
+    assert "stop it" in refused.value.remedy
+    process.kill()
+    until(lambda: run.state == KILLED)
+    killed_at, saved = step_of(run), int((run.folder / "heads-eagle-3.pt").read_text())
+    assert killed_at - saved < lab_toy.EVERY
+    trouble = run.summary()["trouble"]
+    assert f"step {killed_at}" in trouble["message"]
+    assert "last checkpoint" in trouble["remedy"]
+    again = Lab(lab.folder, TOY)  # the app was restarted
+    assert [found.id for found in again.runs()] == [run.id]
+    again.resume(run.id)
+    try:
+        until(lambda: step_of(run) > killed_at + 1)
+        steps = [step for step, _ in run.curves()["loss/x"]]
+        assert steps == list(range(1, steps[-1] + 1)), (
+            "what was written behind the checkpoint is void, nothing is twice"
+        )
+        again.stop(run.id)
+        until(lambda: run.state == STOPPED)
+        assert int((run.folder / "heads-eagle-3.pt").read_text()) == step_of(run), "a stop keeps the step that it is in"
+    finally:
+        again.close()
+
+
+@pytest.mark.processes
+def test_a_training_ends_well_or_says_why_not_and_another_may_begin(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = lab.start(wish(2))
+    until(lambda: run.state != RUNNING)
+    assert (run.state, step_of(run), run.figures) == (DONE, 2, {"steps": 2})
+    with pytest.raises(WorkbenchError, match="all its steps"):
+        lab.resume(run.id)
+    failed = lab.start(wish(2, loss="ce_hard:1"))
+    until(lambda: failed.state != RUNNING)
+    assert failed.state == FAILED
+    assert failed.summary()["trouble"] == {"message": "There is no chat format.", "remedy": "Take another target."}
+    monkeypatch.setattr(supervisor, "GRACE_S", 0.3)
+    deaf = lab.start(wish(2, loss="reverse_kl:1"))
+    lab.stop(deaf.id)
+    until(lambda: deaf.state == STOPPED)
+    lab.forget(run.id)
+    assert {found.id for found in lab.runs()} == {failed.id, deaf.id}
+
+
+@pytest.mark.processes
+def test_an_app_that_ends_ends_its_training_which_can_be_resumed(lab: Lab) -> None:
+    run = lab.start(wish())
+    until(lambda: step_of(run) > 0)
+    lab.close()
+    assert run.state == STOPPED
+
+
+def test_a_process_that_took_over_the_number_is_not_the_training(lab: Lab) -> None:
+    folder = lab.folder / "runs" / "20261124-180000-0a1b2c3d"
+    folder.mkdir(parents=True)
+    mine = psutil.Process()
+    said = {"head": "eagle-3", "target": "t", "options": {}, "created": "", "pid": os.getpid()}
+    (folder / "run.json").write_text(json.dumps(said | {"born": mine.create_time() - 100}))
+    assert lab.run(folder.name).state == KILLED
+    (folder / "run.json").write_text(json.dumps(said | {"born": mine.create_time()}))
+    assert lab.run(folder.name).state == RUNNING
+
+
+@pytest.mark.parametrize("name", ["../../etc", "20261124-180000-0a1b2c3d", None, 3, "20261124-180000-0a1b2c3d/.."])
+def test_what_is_no_runs_id_never_becomes_a_path(lab: Lab, name: Any) -> None:
+    with pytest.raises(UnknownNameError, match="no such run"):
+        lab.run(name)
+
+
+def test_a_disk_that_is_too_full_is_said_before_anything_begins(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1 << 20))  # type: ignore[attr-defined]
+    with pytest.raises(CapacityError, match="1 MB are free") as refused:
+        lab.start(wish())
+    assert supervisor.ENV in refused.value.remedy
+    assert not lab.runs()
+
+
+def test_wishes_are_checked_and_name_what_there_is() -> None:
+    known = ["text-target"]
+    assert next(iter(heads())) == "eagle-3"
+    assert {"hydra", "eagle", "eagle-3"} <= set(heads())
+    assert methods_of("eagle-3") == ["eagle-3"]
+    made = Wish.of("eagle-3", "text-target", {"minutes": "1.5", "loss": OWN}, known)
+    assert made.settings(2)["minutes"] == 1.5
+    assert not {"loss", "steps"} & set(made.settings()), "what is left to the recipe is not said"
+    for head, target, options, error in (
+        ("eagle-9", "text-target", {}, UnknownNameError),
+        ("eagle-3", "../x", {}, UnknownNameError),
+        ("eagle-3", "text-target", {"out": "/tmp/x"}, UnknownNameError),
+        ("eagle-3", "text-target", {"minutes": 0}, ParameterError),
+        ("eagle-3", "text-target", {"loss": "ce_soft:1 --set out=/"}, ParameterError),
+    ):
+        with pytest.raises(error):
+            Wish.of(head, target, options, known)
+    for loss in LOSSES:
+        assert loss == OWN or Weighted.parse(loss).terms
+
+
+class Place(NamedTuple):
+    """A backend on a tiny target with an eagle-3 head of its own, and the folder of a run with another such head."""
+
+    backend: Backend
+    run: LabRun
+    target: str
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> Iterator[Place]:
+    target = worlds.save_stranger(tmp_path / "stranger")
+    monkeypatch.setattr(own, "_chosen", [])
+    backend = Backend(str(target), None, dtype="float64", device="cpu")
+    models = backend.load()
+    kind = worlds.registry.heads()["eagle-3"].net
+    folder = lab.folder / "runs" / "20261124-180000-0a1b2c3d"
+    for seed, out in enumerate((tmp_path / "first", folder / "stranger-eagle-3")):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            net = kind(32, 4, 32, (1, 2, 3), 64)
+            net.d2t.copy_(torch.arange(64) * 3)
+        save_net(net, out, models.target_name, **{WEIGHTS: fingerprint(models.target.model)})
+    own.choose(str(tmp_path / "first"))
+    backend._pool.find_heads()
+    said = {"head": "eagle-3", "target": models.target_name, "options": {}, "created": ""}
+    (folder / "run.json").write_text(json.dumps(said))
+    yield Place(backend, LabRun(folder), models.target_name)
+    backend.close()
+
+
+def test_a_promoted_head_drafts_in_a_generation_that_goes_on_and_changes_no_token(lab: Lab, place: Place) -> None:
+    backend, lab_run, _ = place
+    whole = backend.start(PROMPT, "autoregressive", max_new_tokens=24).wait(60).token_ids
+    running = backend.start(PROMPT, "eagle-3", max_new_tokens=24, paused=True)
+    plain = backend.start(PROMPT, "autoregressive", max_new_tokens=24, paused=True)
+    for run in (running, plain):
+        run.step()
+        until(lambda run=run: rounds(run) == 1 and run.state == "paused")
+    found = lab.promote(lab_run.id, backend.prefer_heads)
+    assert found["switched"] == 2
+    for run in (running, plain):
+        run.resume()
+        trace = run.wait(60)
+        assert trace.token_ids == whole
+        assert trace.rounds[-1].method == "eagle-3"
+        assert len(trace.rounds[1].nodes) > 0
+    changes = [c for r in running.trace.rounds for c in r.changes]
+    assert [(c.name, c.before, c.after) for c in changes] == [("head", "first", Path(found["folder"]).name)]
+    assert next(own.own_heads()).folder == Path(found["folder"]), "a folder as --head takes it"
+    assert lab_run.summary()["promoted"]
+    shutil.rmtree(lab_run.folder / "stranger-eagle-3")  # the run goes on: what was promoted stays as it was
+    assert backend.start(PROMPT, "eagle-3", max_new_tokens=24).wait(60).token_ids == whole
+    lab.promote(lab_run.id, backend.prefer_heads, on=False)
+    assert next(own.own_heads()).name == "first"
+    assert not lab_run.summary()["promoted"]
+
+
+def test_a_broken_checkpoint_is_not_promoted_and_nothing_changes(lab: Lab, place: Place) -> None:
+    backend, run, _ = place
+    head = run.head
+    assert head is not None
+    weights = head / "model.safetensors"
+    good = weights.read_bytes()
+    weights.write_bytes(good[:-8])
+    with pytest.raises(WorkbenchError, match="damaged") as refused:
+        lab.promote(run.id, backend.prefer_heads)
+    assert "next checkpoint" in refused.value.remedy
+    weights.write_bytes(good)
+    config = json.loads((head / "config.json").read_text())
+    (head / "config.json").write_text(json.dumps(config | {WEIGHTS: "0" * 8}))
+    with pytest.raises(ModelError, match="other weights"):
+        lab.promote(run.id, backend.prefer_heads)
+    assert [found.name for found in own.own_heads()] == ["first"]
+    assert not list((lab.folder / "heads").iterdir())
+    (head / "config.json").unlink()
+    with pytest.raises(WorkbenchError, match="no checkpoint"):
+        lab.promote(run.id, backend.prefer_heads)

@@ -1,0 +1,83 @@
+"""What a run writes of itself: raw losses, figures at checkpoints, and a checkpoint when it is asked to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from workbench.core.errors import WorkbenchError
+from workbench.trace.curves import read_curves
+from workbench.training.clock import RunClock
+from workbench.training.loop import LoopOptions, RunResult, run_loop
+from workbench.training.stopping import StoppedError
+from workbench.training.watching import Watch
+
+
+def loop(folder: Path, steps: int, **more: Any) -> LoopOptions:
+    checkpoint = folder / "run.pt"
+    return LoopOptions("toy", RunClock(None, steps), checkpoint, True, 0.0, curves=folder / "curves", **more)
+
+
+def train(options: LoopOptions, stop_at: int = 0) -> RunResult:
+    layer = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD([{"params": layer.parameters(), "peak": 0.1}], lr=0.1)
+
+    def step(number: int) -> tuple[int, dict[str, float]]:
+        layer(torch.ones(1, 1)).sum().backward()
+        if number + 1 == stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return 1, {"head 1": float(number)}
+
+    def measure(result: RunResult) -> str:
+        result.held = {"agreement 1": result.steps / 10, "agreement 2": 0.0}
+        return ""
+
+    return run_loop(options, layer, [optimizer], step, lambda _: None, measure)
+
+
+def test_a_run_keeps_raw_losses_and_what_was_measured_at_each_checkpoint(tmp_path: Path) -> None:
+    train(loop(tmp_path, 3, on_policy=lambda: {"on-policy/tau": 2.0}))
+    curves = read_curves(tmp_path / "curves")
+    assert curves["loss/head 1"] == [(1, 0.0), (2, 1.0), (3, 2.0)], "not smoothed"
+    assert curves["on-policy/tau"][-1] == (3, 2.0)
+    assert [round(value, 3) for step, value in curves["teacher-forced/position 1"] if step == 3][-1] == 0.3
+    assert "teacher-forced/position 2" in curves
+    assert "seconds/evaluating" in curves
+
+
+def test_a_run_that_is_asked_to_stop_keeps_its_step_and_goes_on_there(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(StoppedError, match="step 2"):
+        train(replace(loop(tmp_path, 5), every_seconds=1e9), stop_at=2)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert train(loop(tmp_path, 5)).steps == 5
+    assert [step for step, _ in read_curves(tmp_path / "curves")["loss/head 1"]] == [1, 2, 3, 4, 5]
+
+
+def test_drafting_on_policy_takes_none_of_the_runs_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def draft() -> dict[str, float]:
+        now[0] += 50
+        return {}
+
+    options = replace(loop(tmp_path, 5, on_policy=draft), clock=RunClock(None, 5, 0.0, 0.0))
+    now[0] += 7
+    watch = Watch.of(options.name, options.clock, options.curves, options.on_policy, 0)
+    watch.measured(1, {}, lambda _: None)
+    assert (options.clock.seconds, watch.evaluating) == (7, 50)
+
+
+def test_without_tensorboardx_the_run_says_so_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "tensorboardX.event_file_writer", None)
+    with pytest.raises(WorkbenchError, match="not installed"):
+        train(loop(tmp_path, 1))

@@ -1,0 +1,196 @@
+"""A run of the lab as its folder tells it: what was asked for, how far it is, what it measured, and why it ended."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from workbench.trace.curves import EVALUATING, LOSS, TAU, TRAINING, Points, read_curves
+from workbench.trace.files import write_whole
+
+RUNNING, DONE, STOPPED, FAILED, KILLED = "running", "done", "stopped", "failed", "killed"
+GOES_ON = (STOPPED, KILLED, FAILED)
+"""States from which a run can go on."""
+STAGES = ("its own answers", "what it thinks of them", "training", "drafting for held-out prompts")
+"""As `workbench train KIND` tells them: "eagle-3 for …: 1 of 4, …"."""
+_STAGE = re.compile(r"^\S+(?: for .*)?: (\d) of 4, ", re.MULTILINE)
+_WRITTEN = re.compile(r"^answers: ([\d,]+) tokens · ([\d,]+)/s", re.MULTILINE)
+LOG_BYTES = 200_000
+PROMOTED_AT = "promoted.json"
+
+
+@dataclass(frozen=True)
+class LabRun:
+    """A run.
+
+    Attributes:
+        folder: of the run; its name is the run's id.
+    """
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        """Of the run."""
+        return self.folder.name
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked for: head, target, options; created, pid, born, stopped."""
+        return json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+
+    def note(self, **more: Any) -> None:
+        """Change what is kept beside the run's files."""
+        write_whole(self.folder / "run.json", (json.dumps(self.asked | more, indent=1) + "\n").encode())
+
+    @property
+    def process(self) -> psutil.Process | None:
+        """The process that trains it; None where none does.
+
+        A number that another process has got by now is told apart by the time at which that one began.
+        """
+        asked = self.asked
+        try:
+            found = psutil.Process(asked["pid"])
+            alive = found.status() != psutil.STATUS_ZOMBIE and abs(found.create_time() - asked["born"]) < 1
+            return found if alive else None
+        except (psutil.Error, KeyError, TypeError):
+            return None
+
+    @property
+    def log(self) -> str:
+        """The end of what the training said."""
+        try:
+            with (self.folder / "log.txt").open("rb") as file:
+                file.seek(0, 2)
+                file.seek(max(0, file.tell() - LOG_BYTES))
+                return file.read().decode("utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    @property
+    def figures(self) -> dict[str, Any] | None:
+        """What the training told at its end; None where it has not ended well."""
+        try:
+            said = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+            return said["result"] if isinstance(said, dict) and "result" in said else None
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def error(self) -> tuple[str, str]:
+        """What went wrong, and what to do; "" where the training did not say."""
+        try:
+            said = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))["error"]
+            return said["message"], said["remedy"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return "", ""
+
+    @property
+    def state(self) -> str:
+        """One of: running, done, stopped (as asked), failed (and said why), killed (from outside)."""
+        if self.process is not None:
+            return RUNNING
+        if self.figures is not None:
+            return DONE
+        if self.asked.get("stopped"):
+            return STOPPED
+        return FAILED if self.error[0] else KILLED
+
+    @property
+    def head(self) -> Path | None:
+        """Folder of the head as it was last saved; None before the first checkpoint."""
+        asked = self.asked
+        found = next(self.folder.glob(f"*-{asked['head']}/config.json"), None)
+        return None if found is None else found.parent
+
+    def summary(self, curves: dict[str, Points] | None = None) -> dict[str, Any]:
+        """A line about the run, as plain data; `trouble` says what went wrong and what to do."""
+        asked, state = self.asked, self.state
+        curves = self.curves() if curves is None else curves
+        last = max((points[-1][0] for points in curves.values()), default=0)
+        return {
+            "id": self.id, "head": asked["head"], "target": asked["target"], "options": asked["options"],
+            "created": asked["created"], "state": state, "step": last, "tau": _last(curves.get(TAU)),
+            "drafts": self.head is not None, "promoted": (self.folder / PROMOTED_AT).exists(),
+            "trouble": self._trouble(state, last),
+        }  # fmt: skip
+
+    def curves(self) -> dict[str, Points]:
+        """All curves by tag; empty where there are none."""
+        try:
+            return read_curves(self.folder)
+        except (ImportError, OSError):
+            return {}
+
+    def whole(self) -> dict[str, Any]:
+        """The run with its curves, how far it is, its memory and the end of its log."""
+        curves = self.curves()
+        return self.summary(curves) | {
+            "curves": curves, "progress": self.progress(curves), "memory": self.memory(),
+            "folder": str(self.folder), "log": self.log.splitlines()[-12:],
+        }  # fmt: skip
+
+    def memory(self) -> int:
+        """Bytes that its process holds; 0 where none runs."""
+        process = self.process
+        try:
+            return 0 if process is None else process.memory_info().rss
+        except psutil.Error:
+            return 0
+
+    def progress(self, curves: dict[str, Points]) -> dict[str, Any]:
+        """Stage (1 to 4, 0: it is starting), what is done in it (0 to 1, None: unknown), seconds left of it, in words.
+
+        `evaluating` is the time that drafting on policy took, which is none of the training's.
+        """
+        log, options = self.log, self.asked["options"]
+        found = _STAGE.findall(log)
+        stage = int(found[-1]) if found else 0
+        done: float | None = None
+        left: float | None = None
+        if stage == 1 and (written := _WRITTEN.findall(log)):
+            n, rate = (int(part.replace(",", "")) for part in written[-1])
+            done = min(1.0, n / options["answer_tokens"])
+            left = (options["answer_tokens"] - n) / rate if rate else None
+        if stage == 3:
+            step, spent = next(iter(curves.get(TRAINING, [])[-1:]), (0, 0.0))
+            steps = options.get("steps")
+            done = step / steps if steps else spent / (60 * options["minutes"])
+            left = max(0.0, spent / done - spent) if done else None
+            done = min(1.0, done)
+        return {
+            "stage": stage, "of": len(STAGES), "name": STAGES[stage - 1] if stage else "starting", "done": done,
+            "left_s": left, "evaluating_s": _last(curves.get(EVALUATING)) or 0.0,
+        }  # fmt: skip
+
+    def _trouble(self, state: str, step: int) -> dict[str, str] | None:
+        if state == FAILED:
+            message, remedy = self.error
+            return {"message": message, "remedy": remedy}
+        if state == KILLED:
+            return {
+                "message": f"The training's process was ended from outside, behind step {step}: by hand, by a restart, "
+                "or by the system for want of memory.",
+                "remedy": "Resume: it goes on from its last checkpoint."
+                if self._has_checkpoint
+                else "Resume: there is no checkpoint yet, so that the training begins again; its answers are kept.",
+            }
+        return None
+
+    @property
+    def _has_checkpoint(self) -> bool:
+        return any(self.folder.glob("heads*.pt"))
+
+    def has_losses(self) -> bool:
+        """Whether a step was trained."""
+        return any(tag.startswith(LOSS) for tag in self.curves())
+
+
+def _last(points: Points | None) -> float | None:
+    return points[-1][1] if points else None

@@ -1,0 +1,299 @@
+"""Starts, stops and resumes the training of heads, one at a time, in a process of its own at low priority."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import psutil
+from filelock import FileLock
+
+from workbench.core.errors import CapacityError, UnknownNameError, WorkbenchError
+from workbench.engine.bundle import config_of
+from workbench.engine.checksums import NAME, what_is_wrong
+from workbench.engine.names import folder_of
+from workbench.engine.placed import path_of
+from workbench.service.lab.runs import GOES_ON, PROMOTED_AT, LabRun
+from workbench.service.lab.wishes import Wish
+from workbench.trace.files import write_whole
+from workbench.trace.ids import is_id, new_id
+
+ENV = "WORKBENCH_LAB"
+"""Folder of the lab's runs, answers and promoted heads."""
+NICE = 10
+GRACE_S = 10.0
+"""Seconds that a training which is asked to end has for its checkpoint."""
+SPARE = 256 << 20
+"""Bytes that stay free on the disk."""
+ROOT = Path(__file__).resolve().parents[3]
+Takes = Callable[[str, bool], int]
+"""`Backend.prefer_heads`: draft with the heads in a folder, or no longer; returns how many running generations do."""
+
+
+def default_lab() -> Path:
+    """Where the lab keeps its runs: `WORKBENCH_LAB`, or beside the kept runs."""
+    from workbench.trace.store import default_folder  # brings Polars
+
+    given = os.environ.get(ENV)
+    return Path(given) if given else default_folder().parent / "lab"
+
+
+class Lab:
+    """The runs of a folder, and what trains one of them.
+
+    Args:
+        folder: made with the first run.
+        command: how the training is begun; by default this Python's `workbench train`.
+    """
+
+    def __init__(self, folder: Path | None = None, command: Sequence[str] = ()) -> None:
+        self.folder = folder or default_lab()
+        self._command = [*command] or [sys.executable, "-m", "workbench", "train"]
+        self._begun: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+
+    # -- what there is -------------------------------------------------------------------------------------------
+
+    def runs(self) -> list[LabRun]:
+        """All runs, newest first, whichever process began them."""
+        self._reap()
+        return [LabRun(path.parent) for path in sorted(self.folder.glob("runs/*/run.json"), reverse=True)]
+
+    def run(self, run_id: Any) -> LabRun:
+        """One of them.
+
+        Raises:
+            UnknownNameError: there is none of this id. What is no id never becomes a path.
+        """
+        found = self.folder / "runs" / run_id if isinstance(run_id, str) and is_id(run_id) else None
+        if found is None or not (found / "run.json").is_file():
+            raise UnknownNameError("There is no such run in the lab any more.", "Choose another, or train a new one.")
+        self._reap()
+        return LabRun(found)
+
+    def training(self) -> LabRun | None:
+        """The run that is being trained."""
+        return next((run for run in self.runs() if run.process is not None), None)
+
+    def rate(self, target: str) -> float | None:
+        """Tokens a second at which a target wrote its answers here last; None where it wrote none yet."""
+        for path in sorted(self.folder.glob(f"answers/*/{Path(_place_of(target)).name}/answers/rate.json")):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+                said = json.loads(path.read_text(encoding="utf-8"))
+                return said["tokens"] / said["seconds"]
+        return None
+
+    # -- steering ------------------------------------------------------------------------------------------------
+
+    def start(self, wish: Wish) -> LabRun:
+        """Begin a run.
+
+        Raises:
+            CapacityError: another one is being trained, or the disk is too full.
+        """
+        with self._alone():
+            self._check_disk(wish)
+            run = LabRun(self.folder / "runs" / new_id())
+            run.folder.mkdir(parents=True)
+            created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            asked = {"head": wish.head, "target": wish.target, "options": wish.settings(), "created": created}
+            write_whole(run.folder / "run.json", (json.dumps(asked | {"data": wish.data}, indent=1) + "\n").encode())
+            self._begin(run)
+        return run
+
+    def resume(self, run_id: Any) -> LabRun:
+        """Let a run go on from its last checkpoint.
+
+        Raises:
+            UnknownNameError: there is none.
+            CapacityError: one is being trained.
+            WorkbenchError: it has ended.
+        """
+        run = self.run(run_id)
+        with self._alone():
+            if run.state not in GOES_ON:
+                raise WorkbenchError("This run has done all its steps.", "Train a new one, with a larger budget.")
+            run.note(stopped=False)
+            self._begin(run)
+        return run
+
+    def stop(self, run_id: Any) -> LabRun:
+        """Ask a run to end: it keeps a checkpoint of the step that it is in. One that does not end is killed."""
+        run = self.run(run_id)
+        process = run.process
+        if process is not None:
+            run.note(stopped=True)
+            with contextlib.suppress(psutil.Error):
+                process.terminate()
+            threading.Thread(target=_end, args=(process,), daemon=True).start()
+        return run
+
+    def forget(self, run_id: Any) -> None:
+        """Delete a run, its curves and its head; heads that were promoted stay.
+
+        Raises:
+            CapacityError: it is being trained.
+        """
+        run = self.run(run_id)
+        if run.process is not None:
+            raise CapacityError("This run is being trained.", "Stop it first.")
+        shutil.rmtree(run.folder)
+
+    def promote(self, run_id: Any, takes: Takes, on: bool = True) -> dict[str, Any]:
+        """Let a run's head, as it was last saved, draft: a copy in a folder of its own, which `--head` takes, too.
+
+        Args:
+            run_id: of the run.
+            takes: lets the backend draft with it.
+            on: False: it drafts no longer.
+
+        Returns:
+            {"folder", "step", "switched"}: where it is, and how many generations that go on draft with it now.
+
+        Raises:
+            WorkbenchError: there is no checkpoint yet, or it is damaged or does not suit the target.
+        """
+        run = self.run(run_id)
+        note = run.folder / PROMOTED_AT
+        if not on:
+            if note.exists():
+                takes(json.loads(note.read_text(encoding="utf-8"))["folder"], False)
+                note.unlink()
+            return {"folder": "", "step": 0, "switched": 0}
+        step = run.summary()["step"]
+        folder = self._copied(run, step)
+        try:
+            switched = takes(str(folder), True)
+        except WorkbenchError as problem:
+            shutil.rmtree(folder, ignore_errors=True)
+            remedy = f"{problem.remedy} Or train on, and promote the next checkpoint."
+            raise type(problem)(problem.message, remedy) from None
+        found = {"folder": str(folder), "step": step, "switched": switched}
+        for other in self.runs():
+            (other.folder / PROMOTED_AT).unlink(missing_ok=True) if other.asked["head"] == run.asked["head"] else None
+        write_whole(note, (json.dumps(found) + "\n").encode())
+        return found
+
+    def close(self) -> None:
+        """End what this process has begun; it can be resumed."""
+        for run_id, process in list(self._begun.items()):
+            if process.poll() is None:
+                LabRun(self.folder / "runs" / run_id).note(stopped=True)
+                process.terminate()
+        for process in self._begun.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+            process.kill()
+
+    # -- how -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Between two apps over one folder, too.
+
+        Raises:
+            CapacityError: a run is being trained.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WorkbenchError(
+                f"The lab's folder {self.folder} cannot be written: {error.strerror}.", f"Name another: {ENV}=FOLDER."
+            ) from None
+        with self._lock, FileLock(self.folder / "lock"):
+            if (busy := self.training()) is not None:
+                raise CapacityError(
+                    f"A run is being trained: {busy.asked['head']} for {busy.asked['target']}.",
+                    "Wait for its end, or stop it; it can go on later.",
+                )
+            yield
+
+    def _begin(self, run: LabRun) -> None:
+        asked = run.asked
+        work = self.folder / "answers" / asked["data"]
+        said = {**asked["options"], "target": _place_of(asked["target"]), "work": work, "run": run.folder}
+        options = [word for name, value in said.items() for word in ("--set", f"{name}={value}")]
+        for name in ("result.json", "log.txt"):
+            (run.folder / name).unlink(missing_ok=True)
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        with (run.folder / "result.json").open("wb") as out, (run.folder / "log.txt").open("wb") as log:
+            process = subprocess.Popen(
+                [*self._command, asked["head"], *options, "--json"],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            )  # fmt: skip
+        self._begun[run.id] = process
+        born = time.time()
+        with contextlib.suppress(psutil.Error):
+            child = psutil.Process(process.pid)
+            born = child.create_time()
+            child.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else max(NICE, child.nice()))
+        run.note(pid=process.pid, born=born)
+
+    def _check_disk(self, wish: Wish) -> None:
+        """Refuse what would not fit: streams of four layers for each token of the answers and their prompts."""
+        width = config_of(folder_of(wish.target) or Path()).get("hidden_size", 1024)
+        need = wish.budget.answer_tokens * 3 * 4 * width * 2 + SPARE
+        free = shutil.disk_usage(self.folder).free
+        if free < need:
+            raise CapacityError(
+                f"The run needs about {need >> 20:,} MB of disk in {self.folder}; {free >> 20:,} MB are free.",
+                f"Give fewer answer_tokens, delete runs, or name another folder: {ENV}=FOLDER.",
+            )
+
+    def _copied(self, run: LabRun, step: int) -> Path:
+        """A copy of the head: training saves the next one into the same folder."""
+        head = run.head
+        if head is None:
+            raise WorkbenchError("There is no checkpoint of this run yet.", "Wait for the first one, some seconds.")
+        folder = self.folder / "heads" / f"{head.name}-{run.id[-8:]}-step-{step}"
+        for left in (2, 1, 0):
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(head, folder)
+            if _is_whole(folder):
+                return folder
+            time.sleep(0.2 if left else 0.0)  # it was being saved at that moment, or it is damaged
+        shutil.rmtree(folder, ignore_errors=True)
+        raise WorkbenchError(
+            f"The head of step {step} is damaged: its weights do not match their checksum.",
+            "Resume the run, or train on: the next checkpoint replaces it.",
+        )
+
+    def _reap(self) -> None:
+        """Take note of processes of ours that have ended, which would stay as zombies."""
+        for process in self._begun.values():
+            process.poll()
+
+
+def _place_of(target: str) -> str:
+    """What `--set target=` takes for a target that is listed by its name; for a folder of one's own, its path."""
+    place = path_of(target)
+    return target if place == Path(target).expanduser() else str(place)
+
+
+def _is_whole(head: Path) -> bool:
+    """Whether weights are those that were saved."""
+    try:
+        wanted, _, name = (head / NAME).read_text(encoding="utf-8").strip().partition("  ")
+        return not what_is_wrong(head / name, wanted)
+    except OSError:
+        return False
+
+
+def _end(process: psutil.Process) -> None:
+    """Kill what has not ended by itself."""
+    with contextlib.suppress(psutil.Error):
+        try:
+            process.wait(GRACE_S)
+        except psutil.TimeoutExpired:
+            process.kill()

@@ -1,0 +1,145 @@
+"""The Lab tab: train a head on this machine, watch it learn, compare runs, and let it draft in Live."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+from workbench.client import Client, wire
+from workbench.core.errors import MethodUnavailableError
+from workbench.core.params import params_of
+from workbench.service.lab.supervisor import Lab
+from workbench.service.lab.wishes import Budget, Wish, heads, methods_of
+from workbench.ui.hosting import add_view
+from workbench.ui.keptruns import KeptRuns
+
+COMPARED = 8
+"""Runs beside the opened one whose curves are drawn at once."""
+NOT_HERE = (
+    "Training runs as a process on the server, so the lab is off where strangers may come: on a Space, on ZeroGPU, and "
+    "with --public. Start the workbench on a machine of yours (python app.py) and open the Lab there."
+)
+NOT_YOURS = (
+    "Training runs as a process on this server, so the lab is for its own user alone: open it on the machine that the "
+    "app runs on, or start the app with --api-key, which lets all in who have the key."
+)
+NOT_INSTALLED = "Curves are kept as TensorBoard event files: pip install tensorboardX, and start the app again."
+
+
+def add(client: Client, kept: KeptRuns) -> None:
+    """Add the tab's content. Call inside its `gr.Tab`.
+
+    Args:
+        client: asked for targets, and drafts with what is promoted.
+        kept: says whether the request that is answered may come from this machine's user.
+    """
+    add_view("lab", LabView(client, kept).answers(), tab="lab", elem_id="wb-lab")
+
+
+class LabView:
+    """What the view asks, as plain functions over the client and the lab's folder.
+
+    No path comes from the browser: a run is named by its id, a target by its name in the list.
+
+    Args:
+        client: a `workbench.client.Workbench`, or anything with the same methods.
+        kept: see `add`.
+        lab: by default that of this machine's user.
+    """
+
+    def __init__(self, client: Client, kept: KeptRuns, lab: Lab | None = None) -> None:
+        self.client, self._kept, self._lab = client, kept, lab
+
+    def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
+        """What the view may call by name."""
+        return [self.offer, self.runs, self.train, self.stop_training, self.resume, self.promote, self.forget]
+
+    def offer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the panel is made from; `barred` says why nothing can be trained here ("": it can)."""
+        barred, known = self.barred(), ("name", "title", "available", "reason", "detail")
+        rate = (lambda _: None) if barred else self._open().rate
+        targets = [
+            {key: target.get(key) for key in known if key in target} | {"rate": rate(target["name"])}
+            for target in self.client.targets()
+            if target.get("kind") != "hub"
+        ]
+        return {
+            "barred": barred,
+            "heads": [
+                {"name": kind, "title": title, "method": next(iter(methods_of(kind)), None)}
+                for kind, title in heads().items()
+            ],
+            "targets": targets,
+            "params": [spec.to_wire() for spec in params_of(Budget()).values()],
+            "swaps": "heads" in self.client.offers,
+        }
+
+    def barred(self) -> str:
+        """Why the lab is off for the request that is being answered; empty where it is on."""
+        if not self._kept.allowed:
+            return NOT_YOURS if self._kept.offered else NOT_HERE
+        return "" if importlib.util.find_spec("tensorboardX") else NOT_INSTALLED
+
+    def runs(self, request: dict[str, Any]) -> dict[str, Any]:
+        """All runs in a line each, newest first; `opened` with everything; loss, τ and position 1 of `compared`."""
+        lab, opened = self._open(), request.get("opened")
+        wanted = request.get("compared")
+        compared = {str(name) for name in wanted[:COMPARED]} if isinstance(wanted, list) else set()
+        found, whole, curves = [], None, {}
+        for run in lab.runs():
+            if run.id == opened:
+                whole = run.whole()
+            if run.id in compared:
+                curves[run.id] = run.curves()
+            found.append({key: value for key, value in run.summary().items() if key != "curves"})
+        return {"runs": found, "opened": whole, "compared": curves}
+
+    def train(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Begin a run: `head`, `target`, `options`."""
+        names = [target["name"] for target in self.client.targets() if target.get("available", True)]
+        options = request.get("options") or {}
+        wish = Wish.of(
+            wire.text("head", request.get("head"), 100),
+            wire.text("target", request.get("target"), 200),
+            wire.params(options),
+            names,
+        )
+        return {"id": self._open().start(wish).id}
+
+    def stop_training(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask a run to end behind its step; it keeps a checkpoint."""
+        return {"id": self._open().stop(request.get("id")).id}
+
+    def resume(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Let a run go on from its checkpoint."""
+        return {"id": self._open().resume(request.get("id")).id}
+
+    def promote(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Let a run's head draft in this app, generations that go on included; with `on` False no longer."""
+        lab = self._open()
+        if "heads" not in self.client.offers:
+            raise MethodUnavailableError("This backend cannot take heads up.", "Start it with --head FOLDER.")
+        run = lab.run(request.get("id"))
+        found = lab.promote(run.id, self.client.prefer_heads, request.get("on") is not False)
+        return found | {"method": next(iter(methods_of(run.asked["head"])), None), "target": run.asked["target"]}
+
+    def forget(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Delete a run."""
+        self._open().forget(request.get("id"))
+        return {}
+
+    def _open(self) -> Lab:
+        """The lab.
+
+        Raises:
+            MethodUnavailableError: it is off for who asks.
+        """
+        if why := self.barred():
+            said, _, then = why.partition(": ")
+            raise MethodUnavailableError(f"{said}.", then)
+        if self._lab is None:
+            self._lab = Lab()
+            atexit.register(self._lab.close)
+        return self._lab

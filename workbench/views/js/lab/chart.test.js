@@ -1,0 +1,23 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { axis, marked, spread } from "./chart.js";
+
+test("names at the ends of lines do not cover each other, and stay inside", () => {
+  assert.deepEqual(spread([50, 90], 12, 180), [50, 90]);
+  const close = spread([100, 101, 99], 12, 180);
+  const sorted = [...close].sort((a, b) => a - b);
+  assert.ok(sorted[1] - sorted[0] >= 13 && sorted[2] - sorted[1] >= 13, `${close}`);
+  assert.ok(close[2] < close[0] && close[0] < close[1], "in the order of the lines");
+  assert.ok(Math.max(...spread([179, 180, 178], 12, 180)) <= 180);
+});
+
+test("an axis ends at a round value above all, or where it is told to", () => {
+  assert.equal(axis([0.2, 7.3], null).max, 8);
+  assert.deepEqual(axis([0.4], 1).ticks, [0, 0.25, 0.5, 0.75, 1]);
+  assert.equal(axis([], null, 1).max, 1.5);
+  assert.equal(axis([1.2, 2.2], null, 1).ticks[0], 1);
+});
+
+test("a mark is moved whole", () => {
+  assert.equal(marked("-3 -3h6v6h-6z", 10, 20), "M7.0 17.0h6v6h-6z");
+});

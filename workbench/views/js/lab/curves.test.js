@@ -1,0 +1,57 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import * as curves from "./curves.js";
+
+const RUN = {
+  "loss/step 1": [[1, 8], [2, 7]],
+  "teacher-forced/position 1": [[2, 0.5], [4, 0.8]],
+  "teacher-forced/position 3": [[2, 0.4], [4, 0.6]],
+  "on-policy/position 1": [[2, 0.3], [4, 0.61]],
+  "on-policy/position 10": [[4, 0.1]],
+  "on-policy/position 3": [[4, 0.2]],
+  "on-policy/tau": [[2, 1.4], [4, 2.25]],
+  "on-policy tested/position 1": [[2, 90], [4, 80]],
+};
+
+test("positions are in order of their numbers, and only those of the group", () => {
+  assert.deepEqual(curves.positions(RUN), [1, 3, 10]);
+  assert.deepEqual(curves.byPosition(RUN).map((s) => s.end), ["1", "3", "10"]);
+});
+
+test("teacher-forced stands beside on policy at the first and the last position that both have", () => {
+  assert.deepEqual(
+    curves.beside(RUN).map((s) => [s.name, Boolean(s.dashed), s.style]),
+    [
+      ["teacher-forced, position 1", true, 0],
+      ["on policy, position 1", false, 0],
+      ["teacher-forced, position 3", true, 1],
+      ["on policy, position 3", false, 1],
+    ],
+  );
+  assert.deepEqual(curves.beside({}), []);
+});
+
+test("the sentence on why they part has the run's own figures, and waits for both", () => {
+  const said = curves.parting(RUN);
+  assert.match(said, /80 % of all places; of its drafts 61 % are accepted at position 1 \(80 rounds\)/);
+  assert.equal(curves.parting({ "teacher-forced/position 1": [[1, 0.9]] }), "");
+});
+
+test("runs are told apart in one chart, those without τ left out", () => {
+  const runs = [
+    { id: "20261124-180000-0a1b2c3d", head: "eagle-3", target: "text-target" },
+    { id: "20261124-170000-0a1b4e5f", head: "eagle-3", target: "text-target" },
+    { id: "20261124-160000-0a1b6071", head: "hydra", target: "text-target" },
+  ];
+  const found = curves.taus(runs, { [runs[0].id]: RUN, [runs[1].id]: RUN, [runs[2].id]: {} });
+  assert.deepEqual(found.map((s) => s.name), ["eagle-3 2c3d", "eagle-3 4e5f"]);
+});
+
+test("a table has a row a step, and a dash where a curve has no value", () => {
+  assert.deepEqual(curves.table(curves.byPosition(RUN), 1), {
+    head: ["step", "position 1", "position 3", "position 10"],
+    rows: [[2, "0.3", "–", "–"], [4, "0.6", "0.2", "0.1"]],
+  });
+  assert.equal(curves.summary("τ", []), "τ: nothing was measured yet");
+  assert.match(curves.summary("τ", curves.taus([{ id: "0000", head: "h", target: "t" }], { "0000": RUN })), /1.40 to 2.25/);
+});

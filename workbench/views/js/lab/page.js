@@ -1,0 +1,147 @@
+/** The Lab view: heads that learn in a process beside the app. Everything is read from the runs' own files, as often as
+ *  the page asks: a closed tab loses nothing, and a page that comes back shows what went on. */
+
+import * as form from "../shared/form.js";
+import * as jobs from "../shared/jobs.js";
+import * as kit from "../shared/kit.js";
+import { liveLink } from "../shared/pagehead.js";
+import * as panel from "./panel.js";
+import * as stage from "./stage.js";
+import * as words from "./words.js";
+
+const BUSY_MS = 1500, IDLE_MS = 5000;
+
+/** Put the view into `el`. @param {any} el  @param {{host: any}} given */
+export async function mount(el, { host }) {
+  const page = {
+    el,
+    host,
+    parts: stage.build(el, host),
+    offer: null,
+    choice: null,
+    runs: [],
+    openId: new URLSearchParams(host.address.read()).get("run"),
+    opened: null,
+    chosen: new Set(),
+    compared: {},
+    errors: [],
+    said: "",
+    note: "",
+    lost: false,
+    draw: () => {},
+  };
+  page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
+  wire(page);
+  new ResizeObserver(page.draw).observe(page.parts.stage);
+  page.draw();
+  page.offer = await jobs.ask(page, "offer");
+  if (page.offer) {
+    const { heads, targets } = page.offer;
+    page.choice = {
+      head: heads[0]?.name,
+      target: targets.find((t) => t.available !== false)?.name,
+      options: {},
+    };
+  }
+  await look(page);
+  el.dataset.ready = "true";
+  const again = async () => {
+    if (host.isOpen?.() !== false && !document.hidden) await look(page);
+    page.timer = setTimeout(again, busy(page) ? BUSY_MS : IDLE_MS);
+  };
+  page.timer = setTimeout(again, BUSY_MS);
+  return page;
+}
+
+const busy = (page) => page.runs.find((run) => run.state === "running")?.id ?? null;
+
+/** Ask how the runs are. */
+async function look(page) {
+  if (!page.offer || page.offer.barred) return page.draw();
+  const asked = { opened: page.openId, compared: [...page.chosen] };
+  const found = await page.host.call("runs", asked).catch(() => null);
+  page.lost = !found;
+  if (found?.error) page.errors = [{ ...found.error, kind: "error" }];
+  else if (found) {
+    const was = page.opened;
+    Object.assign(page, { runs: found.runs, opened: found.opened, compared: found.compared });
+    if (!page.opened && page.runs.length) return open(page, busy(page) ?? page.runs[0].id);
+    if (was?.id === page.opened?.id && was?.state === "running" && page.opened.state !== "running")
+      page.parts.live.textContent = `The run is ${words.state(page.opened.state)}.`;
+  }
+  page.draw();
+}
+
+function open(page, id) {
+  page.openId = id;
+  page.host.address.write(`run=${id}`);
+  return look(page);
+}
+
+function wire(page) {
+  const { el, parts, host } = page, on = (name, act) => el.addEventListener(name, (event) => act(event.detail));
+  on("wb:redraw", page.draw);
+  on("wb:choose", (change) => {
+    Object.assign(page.choice, change);
+    page.draw();
+  });
+  on("wb:param", ({ name, value, note }) => {
+    page.choice.options = { ...page.choice.options, [name]: value };
+    page.note = note;
+    page.draw();
+  });
+  on("wb:press", ({ button }) => press(page, button));
+  on("wb:open", ({ id }) => open(page, id));
+  on("wb:compare", ({ id, on: chosen }) => {
+    if (chosen) page.chosen.add(id);
+    else page.chosen.delete(id);
+    look(page);
+  });
+  parts.theme.addEventListener("click", () => host.theme());
+}
+
+async function press(page, button) {
+  const { opened, choice, offer } = page;
+  Object.assign(page, { errors: [], said: "" });
+  if (button === "train") {
+    const made = await jobs.ask(page, "train", choice);
+    if (made) {
+      page.parts.live.textContent = "Training begins.";
+      page.parts.stage.scrollIntoView?.({ block: "start" });
+      await open(page, made.id);
+    }
+  } else if (!opened) return;
+  else if (button === "draftlive") live(page, opened);
+  else if (button === "promote") {
+    const found = await jobs.ask(page, "promote", { id: opened.id, on: !opened.promoted });
+    if (found && !opened.promoted) {
+      const method = offer.heads.find((one) => one.name === opened.head)?.title ?? opened.head;
+      page.said = `${words.promoted(found, method)} Elsewhere: --head ${found.folder}`;
+      page.parts.live.textContent = page.said;
+    }
+    await look(page);
+  } else {
+    const done = await jobs.ask(page, { stop: "stop_training", resume: "resume", forget: "forget" }[button], { id: opened.id });
+    if (done && button === "forget") Object.assign(page, { openId: null, opened: null });
+    await look(page);
+  }
+  page.draw();
+}
+
+/** Open Live with the method that drafts with a head. */
+function live({ host, offer }, { head, target }) {
+  const method = offer.heads.find((one) => one.name === head)?.method;
+  location.assign(liveLink(host.base, { target, method }));
+}
+
+function draw(page) {
+  if (page.offer && page.choice)
+    panel.render(page.parts.side, {
+      offer: page.offer,
+      choice: page.choice,
+      busy: busy(page),
+      note: page.note,
+      draw: form.render,
+    });
+  stage.draw(page);
+}

@@ -1,0 +1,193 @@
+/** The parts of the Lab view: builds them once, then tells each drawing what to show. */
+
+import * as jobs from "../shared/jobs.js";
+import * as kit from "../shared/kit.js";
+import { h, tell } from "../shared/kit.js";
+import * as pagehead from "../shared/pagehead.js";
+import * as panel from "../shared/panel.js";
+import * as tables from "../shared/table.js";
+import * as livestage from "../live/stage.js";
+import * as chart from "./chart.js";
+import * as curves from "./curves.js";
+import * as words from "./words.js";
+
+const INTRO = [
+  ["Loss", "of the head's own task, step by step"],
+  ["Teacher-forced and on policy", "how often it is right behind true text, and how often its drafts are accepted"],
+  ["By position", "acceptance at each place of a draft, while it trains"],
+  ["τ", "tokens a pass of the target, of several runs in one chart"],
+  ["Promote", "the head drafts in Live, also in a generation that goes on"],
+];
+const CHARTS = [
+  ["beside", "Teacher-forced and on policy"],
+  ["byPosition", "Acceptance by position, on policy"],
+  ["taus", "Mean accepted length τ, on policy"],
+  ["losses", "Loss"],
+];
+const DEEDS = [
+  ["stop", "Stop", "It keeps a checkpoint of the step that it is in"],
+  ["resume", "Resume", "Go on from the last checkpoint"],
+  ["promote", "Promote", "Let this head draft in the app"],
+  ["draftlive", "Draft with it in Live ↗", ""],
+  ["forget", "Delete", "Delete the run, its curves and its head"],
+];
+
+/** Build the empty view inside `el`; returns the parts by name. */
+export function build(el, host) {
+  const parts = {};
+  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
+  const deeds = DEEDS.map(([name, text, title]) =>
+    part(name, "button", { type: "button", className: "wb-tool", title, onclick: () => tell(el, "wb:press", { button: name }) }, text),
+  );
+  const [beside, byPosition, taus, losses] = CHARTS.map(([name, title]) => panel.chart(parts, name, title, null, "wb-plot"));
+  const stage = part(
+    "stage",
+    "div",
+    { className: "wb-stage" },
+    part("alerts", "div", { className: "wb-alerts" }),
+    part("barred", "p", { className: "wb-banner", hidden: true }),
+    part("said", "p", { className: "wb-banner is-note", hidden: true }),
+    part(
+      "intro",
+      "div",
+      { className: "wb-intro" },
+      part("empty", "p", { className: "wb-empty" }),
+      h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)])),
+    ),
+    panel.card(parts, "run", "Run", null, part("facts", "dl", { className: "wb-labfacts" }), h("div", { className: "wb-deeds" }, ...deeds), part(
+      "progress",
+      "div",
+      { className: "wb-measuring", hidden: true },
+      part("progressText", "span"),
+      part("progressBar", "progress"),
+      part("progressNote", "small"),
+    )),
+    part("charts", "div", { className: "wb-two wb-labcharts" }, beside, byPosition, taus, losses),
+    panel.card(parts, "runs", "Runs", null, part("runs", "ul", { className: "wb-labruns" })),
+    part("logs", "details", { className: "wb-card wb-lablog" }, h("summary", {}, "What the training says"), part("log", "pre", { className: "wb-codebox", tabIndex: 0 })),
+  );
+  beside.append(part("parting", "p", { className: "wb-parting" }));
+  const nav = part("nav", "nav", { className: "wb-nav" });
+  pagehead.fill(nav, host, "Lab");
+  el.append(
+    h(
+      "header",
+      { className: "wb-head" },
+      h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"),
+      nav,
+      h("span", { className: "wb-space" }),
+      part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
+      part("theme", "button", { type: "button", className: "wb-badge", title: "Light or dark" }, "◐ theme"),
+    ),
+    h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), stage),
+    part("live", "div", { className: "wb-unseen" }),
+  );
+  kit.set(parts.live, { "aria-live": "polite" });
+  kit.set(parts.alerts, { role: "alert" });
+  kit.set(parts.side, { "aria-label": "What is trained" });
+  kit.set(parts.log, { role: "region", "aria-label": "The end of the training's log" });
+  stage.tabIndex = -1;
+  return parts;
+}
+
+/** Show the page as it is. */
+export function draw(page) {
+  const { parts, offer, runs, opened } = page, busy = runs.find((run) => run.state === "running")?.id ?? null;
+  livestage.alerts(parts.alerts, [...page.errors, ...(opened?.trouble ? [{ kind: "error", ...opened.trouble }] : [])]);
+  parts.barred.hidden = !offer?.barred;
+  kit.write(parts.barred, offer?.barred ?? "");
+  parts.said.hidden = !page.said;
+  kit.write(parts.said, page.said);
+  kit.write(parts.badgeText, page.lost ? "NO ANSWER" : busy ? "TRAINING" : "");
+  kit.set(parts.badge, { "data-state": page.lost ? "lost" : busy ? "running" : "idle", "data-from": "live" });
+  parts.intro.hidden = Boolean(opened);
+  kit.write(
+    parts.empty,
+    !offer
+      ? "The backend is starting …"
+      : offer.barred
+        ? "Nothing can be trained here."
+        : "Press Train: the target writes answers of its own, the head learns from them in a process beside the app, and the curves come as it learns. As it is set, that takes about five minutes on two cores.",
+  );
+  for (const name of ["runCard", "charts", "logs"]) parts[name].hidden = !opened;
+  parts.runsCard.hidden = !runs.length;
+  list(page);
+  if (opened) run(page, opened, busy);
+}
+
+function run(page, opened, busy) {
+  const { parts } = page, off = words.deeds(opened, { busy, swaps: Boolean(page.offer?.swaps) });
+  kit.write(parts.runTitle, `${curves.title(opened)} for ${opened.target}`);
+  kit.write(parts.runNote, `begun ${pagehead.when(opened.created)}`);
+  kit.write(parts.promote, opened.promoted ? "Take back" : "Promote");
+  for (const name of ["stop", "resume", "promote", "forget"]) {
+    parts[name].disabled = Boolean(off[name]);
+    parts[name].title = off[name] || DEEDS.find(([one]) => one === name)[2];
+  }
+  parts.draftlive.hidden = !opened.promoted;
+  facts(parts.facts, [
+    ["state", words.state(opened.state)],
+    ["step", `${opened.step}`],
+    ["τ on policy", opened.tau === null ? "–" : opened.tau.toFixed(2)],
+    ["memory", opened.memory ? words.megabytes(opened.memory) : "–"],
+    ["promoted", opened.promoted ? "it drafts in this app" : "no"],
+  ]);
+  const at = words.progress(opened);
+  parts.progress.hidden = opened.state !== "running";
+  jobs.progress(page, { ...at, label: "How far this stage is" });
+  const own = opened.curves, others = { ...page.compared, [opened.id]: own };
+  const shown = page.runs.filter((one) => one.id === opened.id || page.chosen.has(one.id));
+  show(parts, "beside", curves.beside(own), { top: 1, digits: 2 });
+  show(parts, "byPosition", curves.byPosition(own), { top: 1, digits: 2 });
+  show(parts, "taus", curves.taus(shown, others), { from: 1, digits: 1 });
+  show(parts, "losses", curves.losses(own), { digits: 1 });
+  const said = curves.parting(own);
+  parts.parting.hidden = !said;
+  kit.write(parts.parting, said);
+  kit.write(parts.log, opened.log.join("\n"));
+}
+
+function show(parts, name, series, options) {
+  const title = CHARTS.find(([one]) => one === name)[1], says = curves.summary(title, series);
+  chart.render(parts[name], { ...options, series, summary: says });
+  kit.write(parts[`${name}Note`], series.length ? "as measured, not smoothed" : "nothing yet");
+  if (parts[`${name}Table`].hidden) return;
+  kit.write(parts[`${name}Table`].firstChild, says);
+  tables.render(parts[`${name}Table`], curves.table(series));
+}
+
+function facts(el, rows) {
+  while (el.childElementCount < rows.length) el.append(h("div", {}, h("dt"), h("dd")));
+  rows.forEach(([name, value], i) => {
+    kit.write(el.children[i].firstChild, name);
+    kit.write(el.children[i].lastChild, value);
+  });
+}
+
+function list(page) {
+  const { parts, runs } = page;
+  while (parts.runs.childElementCount > runs.length) parts.runs.lastChild.remove();
+  while (parts.runs.childElementCount < runs.length) parts.runs.append(row());
+  runs.forEach((one, i) => {
+    const item = parts.runs.children[i], [label, open] = item.children, box = label.firstChild, isOpen = page.openId === one.id;
+    item.dataset.run = one.id;
+    box.checked = isOpen || page.chosen.has(one.id);
+    box.disabled = isOpen;
+    label.title = isOpen ? "It is open: its curves are drawn" : "Draw its τ beside that of the open run";
+    kit.write(label.children[1], `${curves.title(one)} for ${one.target}`);
+    kit.write(
+      label.children[2],
+      `${words.state(one.state)} · step ${one.step} · τ ${one.tau === null ? "–" : one.tau.toFixed(2)}${one.promoted ? " · promoted" : ""} · ${pagehead.when(one.created)}`,
+    );
+    open.setAttribute("aria-pressed", String(isOpen));
+    open.setAttribute("aria-label", `open ${curves.title(one)}`);
+  });
+}
+
+function row() {
+  const box = h("input", { type: "checkbox" }), open = h("button", { type: "button", className: "wb-tool" }, "open");
+  const id = (event) => event.target.closest("li").dataset.run;
+  box.addEventListener("change", (event) => tell(box, "wb:compare", { id: id(event), on: box.checked }));
+  open.addEventListener("click", (event) => tell(open, "wb:open", { id: id(event) }));
+  return h("li", {}, h("label", {}, box, h("b", {}), h("small", {})), open);
+}

@@ -1,0 +1,71 @@
+/** The words of the Lab. Pure. */
+
+const STATES = {
+  running: "training",
+  done: "done",
+  stopped: "stopped",
+  failed: "failed",
+  killed: "ended from outside",
+};
+
+/** The state of a run in words. */
+export const state = (name) => STATES[name] ?? name;
+
+/** A stretch of time in words. @param {number|null|undefined} seconds */
+export function time(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "";
+  if (seconds < 90) return `${Math.max(1, Math.round(seconds))} s`;
+  return `${Math.round(seconds / 60)} min`;
+}
+
+/** How far a run is. @param {any} run  with `progress`, `memory`, `state` */
+export function progress({ progress: at, memory, state: now }) {
+  if (now !== "running") return { text: "", note: "", done: 0, total: 1 };
+  const left = at.left_s === null ? "" : ` · about ${time(at.left_s)} left of this stage`;
+  const evaluating = at.evaluating_s >= 1 ? ` · drafting on policy took ${time(at.evaluating_s)}, counted apart` : "";
+  return {
+    text: at.stage ? `stage ${at.stage} of ${at.of}: ${at.name}${left}` : "starting its process …",
+    note: `${megabytes(memory)} of memory, low priority${evaluating}`,
+    done: at.done ?? 0,
+    total: at.done === null ? 0 : 1,
+  };
+}
+
+/** Bytes in words. */
+export const megabytes = (bytes) => `${Math.round(bytes / 2 ** 20).toLocaleString("en")} MB`;
+
+/** What a run with these settings takes, as far as that can be said before it. @param {Record<string, any>} values
+ *  @param {{head: string, target: string, rate: number|null}} known  `rate`: answer tokens a second, measured in an
+ *    earlier run */
+export function estimate(values, { rate }) {
+  const training = values.steps ? `${values.steps} steps of training` : `${time(60 * values.minutes)} of training`;
+  const answers = rate
+    ? `About ${time(values.answer_tokens / rate)} for ${values.answer_tokens.toLocaleString("en")} tokens of its own answers (${Math.round(rate)} a second here, measured)`
+    : `The time that the target needs for ${values.answer_tokens.toLocaleString("en")} tokens of its own answers, which is not known here yet`;
+  return `${answers}, the same again or less to read them, then ${training}, and some seconds of drafting at each checkpoint. Answers are shared by all runs that ask for the same.`;
+}
+
+/** What can be done with a run, with the reason why not. @param {any} run  @param {{busy: string|null, swaps: boolean}}
+ *  at  `busy`: id of the run that trains */
+export function deeds(run, { busy, swaps }) {
+  const running = run.state === "running", none = "choose a run first";
+  const other = busy && busy !== run.id ? "another run is being trained: wait for it, or stop it" : "";
+  return {
+    stop: running ? "" : "it does not train now",
+    resume: running ? "it trains already" : run.state === "done" ? "it has done all its steps" : other,
+    promote: !swaps ? "this backend takes no heads up" : run.drafts ? "" : "there is no checkpoint yet",
+    forget: running ? "stop it first" : "",
+    none,
+  };
+}
+
+/** What a promotion came to. @param {any} found  @param {string} method  title of the method that drafts with it */
+export function promoted({ step, switched }, method) {
+  const rest =
+    switched === 1
+      ? "One generation that goes on drafts with it from its next round on."
+      : switched
+        ? `${switched} generations that go on draft with it from their next rounds on.`
+        : "Generations that begin from now on draft with it.";
+  return `The head of step ${step} is promoted: ${method} drafts with it in this app. ${rest}`;
+}
