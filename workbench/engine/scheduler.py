@@ -239,7 +239,7 @@ class Engine:
     def _open(self, row: Row) -> None:
         row.slot = self.models.target.open(id(row))
         row.detokeniser = detokeniser(self.models.tokenizer, row.committed, self.token_text.pieces)
-        row.slot.heard = Heard(row.configured.drafter.hears(self.models))
+        row.slot.heard = Heard(row.configured.drafter.hears(row.models))
         row.prefill_start = time.perf_counter()
 
     def _prefill(self, row: Row) -> None:

@@ -38,11 +38,13 @@ class CurveWriter:
         from tensorboardX.proto import event_pb2, summary_pb2
 
         folder.mkdir(parents=True, exist_ok=True)
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        events: Any = event_pb2  # modules that are made when they are imported
+        summaries: Any = summary_pb2
+        self._event, self._summary = events.Event, summaries.Summary
         suffix = f".{len(list(folder.glob(NAMES)))}"  # two files of one second
         self._file = EventsWriter(str(folder / "events"), suffix)
-        start: Any = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._write(event_pb2.Event(step=step, session_log=start))
+        start = events.SessionLog(status=events.SessionLog.START)
+        self._write(self._event(step=step, session_log=start))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """One more point on each of these curves."""
@@ -81,15 +83,16 @@ def read_curves(folder: Path) -> dict[str, Points]:
 def _events(path: Path) -> Iterator[Any]:
     """The events of a file: each is its length and a checksum of that, the event, a checksum of it."""
     from google.protobuf.message import DecodeError
-    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto import event_pb2
 
+    made: Any = event_pb2
     data, at = path.read_bytes(), 0
     while at + 12 <= len(data):
         (length,) = struct.unpack_from("<Q", data, at)
         if at + 16 + length > len(data):
             return
         try:
-            yield Event.FromString(data[at + 12 : at + 12 + length])
+            yield made.Event.FromString(data[at + 12 : at + 12 + length])
         except DecodeError:
             return
         at += 16 + length

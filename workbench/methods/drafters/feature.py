@@ -223,7 +223,7 @@ def read_features(row: Row, models: Models) -> Float[Tensor, "n_minus_1 D"]:
     Those of a prompt with pictures are there since its prefill.
     """
     target, pictured, end = models.target, row.place.pictured, len(row.committed) - 1
-    seen = target.embed.weight.new_empty(0, target.hidden_size, dtype=target.dtype)
+    seen = torch.empty(0, target.hidden_size, dtype=target.dtype, device=target.device)
     if pictured is not None:
         seen = pictured.features[:end]
     behind = states_of(row, models, FEATURES, len(seen)).features if len(seen) < end else None

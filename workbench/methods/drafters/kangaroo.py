@@ -161,8 +161,8 @@ class Kangaroo(Drafter):
             if state.first < end:
                 last = net.exit_layer - 1
                 exits = states_of(row, models, self.hears(models), state.first).streams[last]
-                for piece in exits.split(CHUNK):
-                    state.guess(piece)
+                for at in range(0, len(exits), CHUNK):
+                    state.guess(exits[at : at + CHUNK])
         state.keep(end)
         return state
 

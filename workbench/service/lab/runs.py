@@ -161,9 +161,9 @@ class LabRun:
         if stage == 3:
             step, spent = next(iter(curves.get(TRAINING, [])[-1:]), (0, 0.0))
             steps = options.get("steps")
-            done = step / steps if steps else spent / (60 * options["minutes"])
-            left = max(0.0, spent / done - spent) if done else None
-            done = min(1.0, done)
+            share = step / steps if steps else spent / (60 * options["minutes"])
+            left = max(0.0, spent / share - spent) if share else None
+            done = min(1.0, share)
         return {
             "stage": stage, "of": len(STAGES), "name": STAGES[stage - 1] if stage else "starting", "done": done,
             "left_s": left, "evaluating_s": _last(curves.get(EVALUATING)) or 0.0,
