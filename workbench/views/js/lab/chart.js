@@ -45,7 +45,8 @@ export function render(el, data) {
   const end = Math.max(1, ...steps), start = Math.min(end - 1, ...steps);
   const { from, max, ticks } = axis(series.flatMap((s) => s.points.map(([, v]) => v)), data.top ?? null, data.from);
   const x = (step) => BOX.left + 6 + ((step - start) / (end - start)) * (right - BOX.left - 12);
-  const y = (v) => height - BOX.bottom - ((Math.min(Math.max(v, from), max) - from) / (max - from)) * (height - BOX.top - BOX.bottom);
+  const tall = height - BOX.top - BOX.bottom;
+  const y = (v) => height - BOX.bottom - ((Math.min(Math.max(v, from), max) - from) / (max - from)) * tall;
   kit.fit(state.grid, ticks.length, () => kit.group("line", "text"));
   ticks.forEach((v, i) => {
     const [rule, text] = state.grid.children[i].children;

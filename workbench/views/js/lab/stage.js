@@ -169,7 +169,8 @@ function list(page) {
   while (parts.runs.childElementCount > runs.length) parts.runs.lastChild.remove();
   while (parts.runs.childElementCount < runs.length) parts.runs.append(row());
   runs.forEach((one, i) => {
-    const item = parts.runs.children[i], [label, open] = item.children, box = label.firstChild, isOpen = page.openId === one.id;
+    const item = parts.runs.children[i], [label, open] = item.children, box = label.firstChild;
+    const isOpen = page.openId === one.id;
     item.dataset.run = one.id;
     box.checked = isOpen || page.chosen.has(one.id);
     box.disabled = isOpen;
