@@ -104,7 +104,10 @@ def test_what_a_backend_cannot_do_is_known_before_and_refused_with_a_remedy(
     client: Client, pictures: dict[str, Any]
 ) -> None:
     assert set(client.barred()) <= {"pause", "step", "change", "pace", "memory"}
-    assert client.offers <= {"estimate", "pairing", "recommending"}
+    assert client.offers <= {"estimate", "pairing", "recommending", "heads"}
+    if "heads" not in client.offers:
+        with pytest.raises(MethodUnavailableError):
+            client.prefer_heads("anywhere")
     if "recommending" not in client.offers:
         with pytest.raises(MethodUnavailableError):
             client.recommending(["Once"])
