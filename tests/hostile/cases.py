@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +84,21 @@ IDS: dict[str, Any] = {
 }  # fmt: skip
 
 
+def packed(data: bytes) -> str:
+    """As a file goes over the wire."""
+    return base64.b64encode(data).decode()
+
+
+HEAD = json.dumps({"__metadata__": {"format": "workbench-drafter-state", "version": "1", "kind": "suffix"}}).encode()
+FILES: dict[str, Any] = {
+    "pickle": packed(pickle.dumps({"texts": [1, 2, 3]})), "path": "/etc/passwd", "not base64": "é~",
+    "empty file": packed(b""), "no head": packed((1 << 62).to_bytes(8, "little") + HEAD),
+    "head alone": packed(len(HEAD).to_bytes(8, "little") + HEAD), "zip": packed(b"PK\x03\x04" * 99),
+    "deep head": packed((50_000).to_bytes(8, "little") + b'{"a":' * 10_000), "too large": "A" * 11_200_000, **NOT_TEXT,
+}  # fmt: skip
+"""In the place of a drafter's state."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One request.
@@ -137,9 +154,16 @@ def gradio() -> list[Case]:
             Case(f"since {name}", "gradio", "since", {"run": run}),
             Case(f"follow {name}", "gradio", "follow", {"run": run}),
             Case(f"control {name}", "gradio", "control", {"run": run, "action": "cancel"}),
+            Case(f"memory {name}", "gradio", "memory", {"run": run, "action": "save"}),
         ]
     for kind, value in {"dunder": "__class__", "close": "close", "unknown": "explode", **NOT_TEXT}.items():
         found.append(Case(f"control action {kind}", "gradio", "control", {"run": "MINE", "action": value}))
+        found.append(Case(f"memory action {kind}", "gradio", "memory", {"run": "MINE", "action": value}))
+    for kind, value in FILES.items():
+        found.append(Case(f"memory file {kind}", "gradio", "memory", {"run": "MINE", "action": "load", "data": value}))
+        found.append(
+            Case(f"generate memory {kind}", "gradio", "generate", base | {"method": "suffix", "memory": value})
+        )
     for kind, value in FEW.items():
         found.append(Case(f"since number {kind}", "gradio", "since", {"run": "MINE", "number": value}))
     for kind, value in PARAMS.items():
@@ -153,6 +177,18 @@ def gradio() -> list[Case]:
     for kind, value in {**NOT_TEXT, "empty": [], "unknown": ["nonsense"], "many": ["autoregressive"] * 99}.items():
         found.append(Case(f"compare {kind}", "gradio", "compare", {"prompts": [STORY], "lanes": value}))
         found.append(Case(f"compare prompts {kind}", "gradio", "compare", {"prompts": value, "lanes": ["nonsense"]}))
+        advice = {"prompts": value, "methods": ["nonsense"]}
+        found.append(Case(f"recommending {kind}", "gradio", "recommending", advice))
+        found.append(
+            Case(f"recommending methods {kind}", "gradio", "recommending", {"prompts": [" "], "methods": value})
+        )
+    for kind, value in NOT_WHOLE.items():
+        wrong = {"prompts": [" "], "seconds": value}
+        found.append(Case(f"recommending seconds {kind}", "gradio", "recommending", wrong))
+    for kind, value in HUGE.items():
+        found.append(
+            Case(f"recommending {kind}", "gradio", "recommending", {"prompts": [value], "methods": ["nonsense"]})
+        )
     for kind, value in {"role": [{"role": "root", "content": "x"}], **NOT_TEXT, "parts": [{"role": "user"}]}.items():
         found.append(Case(f"chat_prompt {kind}", "gradio", "chat_prompt", {"messages": value}))
     return found
@@ -222,7 +258,7 @@ def pages() -> list[Case]:
         found.append(Case(f"page catalogue {kind}", "page", "catalogue", {"target": value}))
         found.append(Case(f"page recorded {kind}", "page", "recorded", {"name": value}))
     for kind, run in RUNS.items():
-        places = ("control", "change", "fetch_trace", "export_parquet")
+        places = ("control", "change", "fetch_trace", "export_parquet", "memory")
         found += [Case(f"page {where} {kind}", "page", where, {"run": run, "action": "pause"}) for where in places]
     for kind, value in {
         "empty": {},
