@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,15 @@ def world(
     if heads is not None:
         models.heads = {"medusa": random_medusa(heads, models), **random_features(heads.parent, models)}
     return models
+
+
+def each_round(engine: Engine, row: Row) -> Iterator[int]:
+    """Step to the end; behind each round of a primed row, how many tokens it committed."""
+    while not engine.idle:
+        before = len(row.committed)
+        engine.step()
+        if row.state is not None and len(row.committed) > before:
+            yield len(row.committed) - before
 
 
 def small_world(

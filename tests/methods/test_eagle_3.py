@@ -62,12 +62,8 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
     engine, method = Engine(models), registry.get("eagle-3").with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
-    while not engine.idle:
-        before = len(row.committed)
-        engine.step()
-        if row.state is None or len(row.committed) == before:
-            continue
-        lengths.add(len(row.committed) - before)
+    for committed in worlds.each_round(engine, row):
+        lengths.add(committed)
         with torch.inference_mode():
             mine, fresh = row.state.newest(), row.drafter.prime(row, models)
         torch.testing.assert_close(mine, fresh.guess, rtol=0, atol=1e-10)

@@ -38,12 +38,8 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(models: Models, 
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, method, SamplingParams(temperature), 40, seed=2, stop_at_eos=False))
     lengths = set()
-    while not engine.idle:
-        before = len(row.committed)
-        engine.step()
-        if row.state is None or len(row.committed) == before:
-            continue
-        lengths.add(len(row.committed) - before)
+    for committed in worlds.each_round(engine, row):
+        lengths.add(committed)
         mine, place = kept(row.state).clone(), row.state.place
         assert len(row.committed) - 1 - place in (0, 1), "only the last token of a draft accepted whole is read late"
         fresh = row.drafter.prime(row, models)
