@@ -83,6 +83,11 @@ def test_a_prompt_that_is_too_long_is_left_out_and_the_next_one_answered(tmp_pat
     assert found[0]["n"] == min((n, i) for i, n in enumerate(lengths) if n <= limit)[1], "the shortest one first"
 
 
+def test_a_second_folder_begins_behind_the_prompts_of_the_first(tmp_path: Path) -> None:
+    write_answers(replace(some(tmp_path, 30), after=7), lambda line: None)
+    assert min(line["n"] for line in read(tmp_path / "answers.jsonl")) >= 7, "numbers stay, so what is held out does"
+
+
 def test_answers_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     options = some(tmp_path, 10)
     write_answers(options, lambda line: None)

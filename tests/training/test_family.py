@@ -227,6 +227,28 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
     assert f"τ = {chain['tau']:.2f}" in text
 
 
+def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadOptions, tmp_path: Path) -> None:
+    chosen = {"target": "text-target", "readings": options.out, "ffn": 32, "heads": 4, "rows": 8, "places": 256,
+              "threads": 1, "held": 4, "half": False, "checkpoint": tmp_path / "run.pt", "resume": False}  # fmt: skip
+    first = recipes.run("chat-heads", chosen | {"vocabulary": 650, "steps": 60, "out": tmp_path / "first"}, quiet)
+    folder = tmp_path / "first" / "text-target-eagle"
+    further = recipes.run("chat-heads", chosen | {"begin": folder, "steps": 1, "out": tmp_path / "second"}, quiet)
+    assert further["kept"] == 650, "not the 8,192 that a fresh one would keep"
+    configs = [json.loads((tmp_path / name / folder.name / "config.json").read_text()) for name in ("first", "second")]
+    assert configs[0]["draft_vocabulary"] == configs[1]["draft_vocabulary"]
+    fresh = recipes.run("chat-heads", chosen | {"vocabulary": 650, "steps": 1, "out": tmp_path / "third"}, quiet)
+    assert further["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
+    assert first["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
+    with pytest.raises(ParameterError, match="goes on from a finished head"):
+        recipes.run("chat-heads", chosen | {"method": "medusa", "begin": folder, "out": tmp_path}, quiet)
+    config = configs[0] | {WEIGHTS: f"{int(configs[0][WEIGHTS], 16) ^ (1 << 99) - 1:064x}"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ParameterError, match="other weights"):
+        recipes.run("chat-heads", chosen | {"begin": folder, "out": tmp_path}, quiet)
+    with pytest.raises(ParameterError, match="no head to begin with"):
+        recipes.run("chat-heads", chosen | {"begin": tmp_path / "none", "out": tmp_path}, quiet)
+
+
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
     kinds = ("drafter", "medusa", "hydra", "hydra-plus-plus", "eagle", "eagle-3", "kangaroo")
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"

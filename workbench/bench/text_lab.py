@@ -6,10 +6,15 @@ about sampling.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import os
+import platform
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from workbench.bench import same_drafts, several_drafts
@@ -22,7 +27,9 @@ from workbench.bench.prompts import BenchPrompt, load_prompts
 from workbench.bench.several_drafts import Way
 from workbench.bench.statistics import Rates, geometric_mean, mean, rates, ratio_of_sums, typical
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Configured, Engine, Models, Request, load_models
+from workbench.engine import Configured, Engine, Models, Request, load_models, storing
+from workbench.engine.converted import cache_folder
+from workbench.engine.datastore import CARD, open_store, tokenizer_hash
 from workbench.engine.parts import Verifier
 from workbench.methods import registry
 from workbench.trace import metrics, theory
@@ -30,11 +37,32 @@ from workbench.trace.events import Round
 from workbench.trace.speedup import speedup
 
 ALL = ("stories", "chat", "code", "maths", "copy", "json", "lists")
+NO_CODE = ("encodings", "pydoc_data", "site-packages", "test")
+"""Of Python's library, folders of tables, of texts, and of what is not its own or not installed everywhere."""
 
 
 @lru_cache(maxsize=1)
 def _models(target: str, dtype: str) -> Models:
     return load_models(target, "auto", "cpu", dtype)
+
+
+def store_of_code(models: Models) -> Path:
+    """Folder of a store of the running Python's own library, for a target's tokenizer; made at its first use.
+
+    Python's library is code that every machine has, and none of the bundled prompts is from it.
+
+    Raises:
+        WorkbenchError: it cannot be written or read.
+    """
+    library = Path(sysconfig.get_path("stdlib"))
+    files = [
+        file for file in sorted((*library.glob("*.py"), *library.glob("*/*.py"))) if file.parent.name not in NO_CODE
+    ]
+    which = tokenizer_hash(models.tokenizer)[:8]
+    folder = cache_folder() / f"store-python-{platform.python_version()}-{which}"
+    if not (folder / CARD).is_file():
+        storing.build(files, folder, models.tokenizer, models.target_name)
+    return folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +73,21 @@ class TextLab:
         method: its registry name.
         scale: the target and how much.
         groups: kinds of prompts; those of `workbench.bench.answerable` are problems whose answers a program checks.
+        reads_code: drafters that read a store read `store_of_code` instead of the bundled one.
     """
 
     method: str
     scale: Scale
     groups: Sequence[str] = ALL
+    reads_code: bool = False
 
     def on(self, *groups: str) -> TextLab:
         """The same on prompts of these kinds alone."""
         return dataclasses.replace(self, groups=groups)
+
+    def with_code(self) -> TextLab:
+        """The same with a store of code to draft from."""
+        return dataclasses.replace(self, reads_code=True)
 
     @property
     def models(self) -> Models:
@@ -70,6 +104,9 @@ class TextLab:
         dtype = str(models.target.stored).removeprefix("torch.")
         own = [what for what, there in (("drafter", models.drafter), ("heads", models.heads)) if there]
         drafting = f" with its own {' and '.join(own)}" if own else ""
+        if self.reads_code:
+            size = len(open_store(store_of_code(models)))
+            drafting += f", store of Python {platform.python_version()}'s library ({size / 1e6:.1f} M tokens)"
         return f"{scale.target}{drafting}, {dtype}, {which}, at most {scale.tokens} tokens"
 
     def speed(self, **params: Any) -> Measured:
@@ -104,7 +141,8 @@ class TextLab:
         contenders = [
             EngineContender(engine, setting, sampling, scale.tokens, label=str(i)) for i, setting in enumerate(settings)
         ]
-        samples, _ = measure(contenders, self.prompts(), scale.repeats)
+        with self._stored():
+            samples, _ = measure(contenders, self.prompts(), scale.repeats)
         return [rates(s for s in samples if s.contender == contender.name) for contender in contenders]
 
     def accepted_over(self, mine: Way, other: Way, siblings: int, temperature: float = 1.0) -> Measured:
@@ -209,8 +247,22 @@ class TextLab:
                 engine.generate(Request(ids, configured, sampling, max_new_tokens=scale.tokens, seed=seed))
                 for seed in seeds
             )
-            found.append([list(trace.rounds) for trace in traces])
+            with self._stored():
+                found.append([list(trace.rounds) for trace in traces])
         return found
+
+    @contextlib.contextmanager
+    def _stored(self) -> Iterator[None]:
+        """While it lasts, drafters find the store that is meant, whatever the environment names."""
+        before = os.environ.pop(storing.ENV, None)
+        try:
+            if self.reads_code:
+                os.environ[storing.ENV] = str(store_of_code(self.models))
+            yield
+        finally:
+            os.environ.pop(storing.ENV, None)
+            if before is not None:
+                os.environ[storing.ENV] = before
 
     def prompts(self) -> list[list[int]]:
         """Token ids of the prompts that it measures on."""

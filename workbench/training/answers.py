@@ -57,6 +57,7 @@ class AnswersOptions:
         out: Folder of the answers: `answers.jsonl`, and `train.bin` and `held.bin`, packed from it.
         tokens: Answer tokens after which it ends.
         minutes: Or after so long; none: no limit.
+        after: Prompts left out from the beginning of their list: those that an earlier run has had.
         max_new_tokens: Longest answer.
         longest_prompt: Prompts of more tokens are left out.
         per_task: Prompts of each of the generators' tasks.
@@ -71,6 +72,7 @@ class AnswersOptions:
     out: Path = Path(".cache/train/answers")
     tokens: int = 2_000_000
     minutes: float | None = None
+    after: int = 0
     max_new_tokens: int = 256
     longest_prompt: int = 640
     per_task: int = 400
@@ -129,7 +131,7 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
     prompts = first_turns(options.data, options.per_task, options.seed)
     done, written = _begun(path, options, prompts)
     report(f"answers: {len(prompts):,} prompts, {len(done):,} of them answered with {written:,} tokens")
-    waiting = _askable(prompts, done, tokenizer, options.longest_prompt)
+    waiting = _askable(prompts, done | set(range(options.after)), tokenizer, options.longest_prompt)
     running: list[tuple[int, Row]] = []
     clock, new, told = RunClock(options.minutes or float("inf")), 0, 0.0
     method = registry.get("autoregressive")

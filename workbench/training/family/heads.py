@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError
-from workbench.engine.fingerprint import WEIGHTS
+from workbench.engine.fingerprint import WEIGHTS, differ
 from workbench.engine.placed import named
+from workbench.engine.trimmed import KEY
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.kangaroo import ExitAdapter
@@ -27,7 +28,7 @@ from workbench.training.family.inuse import InUse
 from workbench.training.family.lesson import HELD_ROWS, Course, keeping, lesson_of, still
 from workbench.training.family.readings import Readings, batches
 from workbench.training.family.vocabulary import LEFT_OUT, chosen_tokens, places_among
-from workbench.training.heads.artefact import save_net
+from workbench.training.heads.artefact import load_saved, save_net
 from workbench.training.heads.features import Dialogue
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.heads.trainer import HeadOptions, begin_at, train_net
@@ -57,6 +58,8 @@ class ChatHeadOptions(HeadOptions):
         answers: Folder of the answers that were read. With it and `curves`, the heads as they are at each checkpoint
             draft for some of its held-out prompts.
         drafted: Prompts that they draft for.
+        begin: Folder of a finished head for these weights, with whose weights EAGLE's layer begins and whose tokens it
+            keeps; none: fresh ones.
     """
 
     method: str = FeatureNet.kind
@@ -81,6 +84,7 @@ class ChatHeadOptions(HeadOptions):
     checkpoint_seconds: float = 240.0
     answers: Path | None = None
     drafted: int = 6
+    begin: Path | None = None
 
     def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
         loop, answers = super().loop(name, decay), self.answers
@@ -149,7 +153,13 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
     size = options.vocabulary
     if lesson is not None and hasattr(lesson, "keeps"):
         size = lesson.keeps(options, teacher)
-    kept, facts = chosen_tokens(readings, held, size, teacher.ends)
+    before = None
+    if options.begin is not None:
+        if options.method != FeatureNet.kind:
+            message = f"Only {FeatureNet.kind} goes on from a finished head, and this is {options.method}."
+            raise ParameterError(message, "Leave `begin` out.")
+        before = _begun(options.begin, teacher)[1]
+    kept, facts = chosen_tokens(readings, held, size, teacher.ends, before)
     if lesson is not None:
         result, curve = lesson.train(Course(options, teacher, readings, torch.tensor(kept), held, report))
     else:
@@ -161,6 +171,7 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
 def _train_layer(
     options: ChatHeadOptions, teacher: Teacher, readings: Readings, kept: Tensor, held: list[int], report: Report
 ) -> tuple[RunResult, Curve]:
+    net = None if options.begin is None else _begun(options.begin, teacher)[0]
     rows = batches(readings, readings.part(held=False), options.rows, options.seed)
     order = sorted(held, key=lambda row: readings.rows[row, 3])
     groups = [[readings.dialogue(row) for row in order[i : i + HELD_ROWS]] for i in range(0, len(order), HELD_ROWS)]
@@ -176,8 +187,24 @@ def _train_layer(
     def theirs(said: Tensor, features: Tensor) -> Tensor:
         return kept[said] == torch.cat([teacher.logits(part).argmax(-1) for part in features.split(512)])
 
-    _, result = train_net(options, Shared(teacher, kept), batch, report, groups, on_measured=keep, theirs=theirs)
+    _, result = train_net(options, Shared(teacher, kept), batch, report, groups, net, on_measured=keep, theirs=theirs)
     return result, curve
+
+
+def _begun(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[int]]:
+    """The head to go on from and the tokens that it keeps.
+
+    Raises:
+        ParameterError: it is of another kind, or was trained for other weights.
+    """
+    try:
+        net, config = load_saved(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise ParameterError(f"{folder} holds no head to begin with: {error}", "Give the folder of one.") from None
+    if not isinstance(net, FeatureNet) or differ(config.get(WEIGHTS, ""), teacher.weights):
+        message = f"The head in {folder} is of another kind, or was trained for other weights than these."
+        raise ParameterError(message, f"Give the folder of a head of {FeatureNet.kind} for {teacher.name}.")
+    return net, list(config.get(KEY, range(len(teacher.head))))
 
 
 def _train_adapter(

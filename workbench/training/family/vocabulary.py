@@ -54,11 +54,20 @@ def coverage(counts: np.ndarray, kept: Sequence[int]) -> float:
 
 
 def chosen_tokens(
-    readings: Readings, held: Sequence[int], size: int, always: Collection[int]
+    readings: Readings, held: Sequence[int], size: int, always: Collection[int], kept: list[int] | None = None
 ) -> tuple[list[int], dict[str, Any]]:
-    """The tokens that drafters trained on readings keep, and what their cards say of that."""
+    """The tokens that drafters trained on readings keep, and what their cards say of that.
+
+    Args:
+        readings: of the target's answers.
+        held: those kept out of training, by which it is told how much can be drafted.
+        size: how many to keep.
+        always: kept whatever was said.
+        kept: those of a head that is trained further, which stay.
+    """
     counts = counts_of(readings, readings.part(held=False))
-    kept = kept_tokens(counts, size, always)
+    if kept is None:
+        kept = kept_tokens(counts, size, always)
     covered = round(coverage(counts_of(readings, held), kept), 4)
     rate = rate_of(readings.folder)
     said = {} if rate is None else {"answer_rate": round(rate)}
