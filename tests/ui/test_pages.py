@@ -260,3 +260,26 @@ def test_pages_take_a_client_only_to_ask_what_runs() -> None:
     methods_page.add(demo, None)
     verifiers.add(demo)
     assert [page[0] for page in demo.pages] == ["", "gallery", "learn", "methods", "verifiers"]
+
+
+@in_browser
+def test_the_keyboard_has_one_way_past_the_header_of_each_page(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    for path in (
+        "gallery",
+        "methods",
+        "learn",
+        "verifiers",
+        "?tab=compare",
+        "?tab=sweep",
+        "?tab=lab",
+        "?tab=vision",
+        "",
+    ):
+        page.goto(f"{fake_app}/{path}")
+        skip = page.locator(".wb:visible .wb-skip")
+        skip.first.wait_for(state="attached")
+        assert skip.count() == 1, path
+        skip.focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.matches('.wb-stage, .wb-pagemain')"), path

@@ -125,18 +125,11 @@ export function build(el, host) {
     ),
     part("foot", "p", { className: "wb-foot" }),
   );
-  el.append(
-    header(part, host),
-    h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), stage),
-    part("live", "div", { className: "wb-unseen" }),
-  );
-  kit.set(parts.live, { "aria-live": "polite" });
+  pagehead.frame(el, part, { host, current: "Compare", side: "What is compared", tools: tools(part) }, stage);
   kit.set(parts.alerts, { role: "alert" });
-  kit.set(parts.side, { "aria-label": "What is compared" });
   kit.set(parts.table, { role: "region", "aria-label": "Figures of each lane" });
   kit.set(parts.texts, { role: "region", "aria-label": "Differences of the texts" });
   kit.set(parts.play, { "aria-label": "Play the race" });
-  stage.tabIndex = -1;
   return parts;
 }
 
@@ -146,8 +139,7 @@ function slider(part) {
   return made;
 }
 
-function header(part, host) {
-  const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
+function tools(part) {
   const exports = jobs.exportMenu(part, "Save this comparison", [
     ["json", "JSON: opens here again"],
     ["csv", "CSV: a row a run"],
@@ -155,22 +147,12 @@ function header(part, host) {
   ]);
   const file = part("file", "input", { type: "file", accept: ".json,application/json", hidden: true });
   file.setAttribute("aria-label", "Comparison file");
-  const nav = part("nav", "nav", { className: "wb-nav" });
-  pagehead.fill(nav, host, "Compare");
-  const made = h(
-    "header",
-    { className: "wb-head" },
-    h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"),
-    nav,
-    h("span", { className: "wb-space" }),
-    part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
-    badge("copy", "copy link", "Copy a link to these lanes and prompts"),
+  return [
+    pagehead.tool(part, "copy", "copy link", "Copy a link to these lanes and prompts"),
     exports,
-    badge("open", "open …", "Open a comparison that was saved as JSON"),
+    pagehead.tool(part, "open", "open …", "Open a comparison that was saved as JSON"),
     file,
-    badge("theme", "◐ theme", "Light or dark"),
-  );
-  return made;
+  ];
 }
 
 /** Show the page as it is. */

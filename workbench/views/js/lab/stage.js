@@ -67,26 +67,9 @@ export function build(el, host) {
     part("logs", "details", { className: "wb-card wb-lablog" }, h("summary", {}, "What the training says"), part("log", "pre", { className: "wb-codebox", tabIndex: 0 })),
   );
   beside.append(part("parting", "p", { className: "wb-parting" }));
-  const nav = part("nav", "nav", { className: "wb-nav" });
-  pagehead.fill(nav, host, "Lab");
-  el.append(
-    h(
-      "header",
-      { className: "wb-head" },
-      h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"),
-      nav,
-      h("span", { className: "wb-space" }),
-      part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
-      part("theme", "button", { type: "button", className: "wb-badge", title: "Light or dark" }, "◐ theme"),
-    ),
-    h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), stage),
-    part("live", "div", { className: "wb-unseen" }),
-  );
-  kit.set(parts.live, { "aria-live": "polite" });
+  pagehead.frame(el, part, { host, current: "Lab", side: "What is trained" }, stage);
   kit.set(parts.alerts, { role: "alert" });
-  kit.set(parts.side, { "aria-label": "What is trained" });
   kit.set(parts.log, { role: "region", "aria-label": "The end of the training's log" });
-  stage.tabIndex = -1;
   return parts;
 }
 

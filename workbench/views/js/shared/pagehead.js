@@ -1,5 +1,6 @@
 /** The header that all views but Live share, and the way from each view to the others. */
 
+import * as kit from "./kit.js";
 import { h } from "./kit.js";
 
 const VIEWS = [
@@ -14,7 +15,8 @@ const VIEWS = [
   ["Methods", "methods"],
 ];
 
-/** Put links to all views into `nav`; a tab of this page is opened without leaving it. */
+/** Put links to all views into `nav`, which stands in its header already, and the way past that header before it; a tab
+ *  of this page is opened without leaving it. */
 export function fill(nav, host, current) {
   for (const [name, path, tab] of VIEWS) {
     const link = h("a", { href: `${host.base}/${path}` }, name);
@@ -27,7 +29,7 @@ export function fill(nav, host, current) {
     nav.append(link);
   }
   nav.setAttribute("aria-label", "Pages");
-  nav.parentElement?.prepend(skip(nav));
+  nav.parentElement.prepend(skip(nav));
 }
 
 /** The first stop of the tab key: past the header and the settings to what is shown. */
@@ -79,7 +81,6 @@ export function copyButton(url, words = "copy link") {
 /** Put the header and an empty main part into `el`; returns the main part. */
 export function build(el, { host, current, about }) {
   const nav = h("nav", { className: "wb-nav" });
-  fill(nav, host, current);
   const theme = h("button", { type: "button", className: "wb-badge", title: "Light or dark" }, "◐ theme");
   theme.addEventListener("click", () => host.theme());
   const main = h(
@@ -98,8 +99,43 @@ export function build(el, { host, current, about }) {
     ),
     main,
   );
+  fill(nav, host, current);
   if (!host.go) document.title = `${current} · Speculative Decoding Workbench`;
   return main;
+}
+
+/** Put the frame of a view with settings into `el`: header, settings beside the stage, and what is read out.
+ *  @param {Element} el  of the view
+ *  @param {(name: string, tag?: string, properties?: object, ...children: any[]) => any} part  makes and keeps a part
+ *  @param {{host: any, current: string, side: string, tools?: any[]}} given  `side`: what its settings are called;
+ *    `tools`: between what says where it is from and the theme
+ *  @param {any} stage  the view's own part, made already */
+export function frame(el, part, { host, current, side, tools = [] }, stage) {
+  const nav = part("nav", "nav", { className: "wb-nav" });
+  const settings = part("side", "aside", { className: "wb-side" }), live = part("live", "div", { className: "wb-unseen" });
+  el.append(
+    h(
+      "header",
+      { className: "wb-head" },
+      h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"),
+      nav,
+      h("span", { className: "wb-space" }),
+      part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
+      ...tools,
+      tool(part, "theme", "◐ theme", "Light or dark"),
+    ),
+    h("div", { className: "wb-main" }, settings, stage),
+    live,
+  );
+  fill(nav, host, current);
+  kit.set(live, { "aria-live": "polite" });
+  kit.set(settings, { "aria-label": side });
+  stage.tabIndex = -1;
+}
+
+/** A button of such a header. */
+export function tool(part, name, text, title) {
+  return part(name, "button", { type: "button", className: "wb-badge", title }, text);
 }
 
 /** Say on the page what went wrong, and what to do. */

@@ -81,41 +81,20 @@ export function build(el, host) {
       part("command", "pre", { className: "wb-codebox", tabIndex: 0 }),
     ),
   );
-  el.append(
-    header(part, host),
-    h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), stage),
-    part("live", "div", { className: "wb-unseen" }),
-  );
-  kit.set(parts.live, { "aria-live": "polite" });
+  pagehead.frame(el, part, { host, current: "Sweep", side: "What is measured", tools: tools(part) }, stage);
   kit.set(parts.alerts, { role: "alert" });
-  kit.set(parts.side, { "aria-label": "What is measured" });
   kit.set(parts.code, { role: "region", "aria-label": "Python to reproduce the sweep" });
   kit.set(parts.command, { role: "region", "aria-label": "Command line to reproduce the sweep" });
-  stage.tabIndex = -1;
   return parts;
 }
 
-function header(part, host) {
-  const nav = part("nav", "nav", { className: "wb-nav" });
-  const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
+function tools(part) {
   const exports = jobs.exportMenu(part, "Save this sweep", [
     ["csv", "CSV: a row a cell"],
     ["parquet", "Parquet: a row a cell"],
     ["json", "JSON: everything"],
   ]);
-  pagehead.fill(nav, host, "Sweep");
-  const made = h(
-    "header",
-    { className: "wb-head" },
-    h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"),
-    nav,
-    h("span", { className: "wb-space" }),
-    part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
-    badge("copy", "copy link", "Copy a link to these axes and settings"),
-    exports,
-    badge("theme", "◐ theme", "Light or dark"),
-  );
-  return made;
+  return [pagehead.tool(part, "copy", "copy link", "Copy a link to these axes and settings"), exports];
 }
 
 /** Show the page as it is. */
