@@ -71,6 +71,16 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def nothing_chosen() -> Iterator[None]:
+    """No heads of one's own are chosen, before a test and behind it."""
+    from workbench.engine.checkpoints import own
+
+    own.choose()
+    yield
+    own.choose()
+
+
 @pytest.fixture(scope="module")
 def load() -> Iterator[Callable[[str], Method]]:
     """Load the method of a file in the folder of the toys; behind the module the register is as it was."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import layouts
@@ -15,12 +14,7 @@ from workbench.engine import load_models
 from workbench.engine.checkpoints import own
 from workbench.methods import registry
 
-
-@pytest.fixture(autouse=True)
-def nothing_chosen() -> Iterator[None]:
-    own.choose()
-    yield
-    own.choose()
+pytestmark = pytest.mark.usefixtures("nothing_chosen")
 
 
 def test_inspect_says_what_it_is_and_fails_where_it_does_not_fit(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained import head_of, load_trained
 from workbench.training.heads.artefact import save_net
 
-
-@pytest.fixture(autouse=True)
-def nothing_chosen() -> Iterator[None]:
-    own.choose()
-    yield
-    own.choose()
+pytestmark = pytest.mark.usefixtures("nothing_chosen")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.medusa import MedusaHeads, MedusaState
 from workbench.methods.drafters.trained import head_of, load_trained
 
-
-@pytest.fixture(autouse=True)
-def nothing_chosen() -> Iterator[None]:
-    own.choose()
-    yield
-    own.choose()
+pytestmark = pytest.mark.usefixtures("nothing_chosen")
 
 
 @pytest.fixture(scope="module")
