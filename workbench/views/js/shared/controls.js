@@ -79,8 +79,10 @@ export function unsound(method, values = {}) {
 /** What it promises with verifiers that change that, in words; empty where none does. Pure.
  *  @param {{promise: string, promises?: Record<string, string>}} method */
 export function otherwise(method) {
-  const changed = Object.entries(method.promises ?? {}).filter(([, promise]) => promise !== method.promise);
-  return changed.map(([verifier, promise]) => `${promise} with verifier = ${verifier}`).join(", ");
+  const by = /** @type {Map<string, string[]>} */ (new Map());
+  for (const [verifier, promise] of Object.entries(method.promises ?? {}))
+    if (promise !== method.promise) by.set(promise, [...(by.get(promise) ?? []), verifier]);
+  return [...by].map(([promise, verifiers]) => `${promise} with verifier = ${verifiers.join(", ")}`).join("; ");
 }
 
 /** Write a promise into its badge, in words. */

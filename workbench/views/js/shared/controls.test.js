@@ -77,6 +77,9 @@ test("what is promised follows from the verifier that is chosen", () => {
   assert.equal(promised(oracle, { policy: "optimal-oracle", verifier: "typical" }), "approximate");
   assert.equal(promised(undefined), "");
   assert.equal(otherwise(method), "approximate with verifier = typical");
+  const more = { ...method.promises, lenient: "approximate", judge: "approximate", oracle: "simulation" };
+  const said = "approximate with verifier = typical, lenient, judge; simulation with verifier = oracle";
+  assert.equal(otherwise({ ...method, promises: more }), said);
   assert.equal(otherwise({ promise: "exact" }), "");
 });
 
