@@ -112,6 +112,8 @@ def test_why_this_fast(fake_app: str, open_page: Opener, tmp_path: Path, width: 
 @in_browser
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
 def test_a_cell_of_the_matrix_is_found_in_seconds(fake_app: str, open_page: Opener, width: int, scheme: str) -> None:
+    from ui.test_pages import serious
+
     page = open_page(f"{fake_app}/methods", viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.wait_for_selector(".wb[data-drawn=true]")
     assert page.evaluate("document.documentElement.scrollHeight") < 10_000, "no more than a dozen screens"
