@@ -137,7 +137,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "typical-pays-for-the-draft-alone",
-        "methods/verifiers/typical.py",
+        "core/relaxed.py",
         "kept.sum(1, keepdim=True) * p[:-1]",
         "p[:-1]",
         REJECTION + "test_typical_acceptance_pays_the_total_variation_of_what_comes_out",

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
+from workbench.core.relaxed import price_of_keeping
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, entropy_of, largest, likeliest, pick
-from workbench.core.tree import DraftTree, children_of
+from workbench.core.tree import children_of
 from workbench.engine.declared import Claim
 from workbench.engine.parts import Verifier
 from workbench.engine.told import Verification
@@ -71,7 +70,7 @@ class TypicalAcceptance(Verifier):
         needed = threshold[tree.parents + 1]
         inputs = {"entropy": entropy[tree.parents + 1], "threshold": needed}
         accept = (p_x > needed).to(p.dtype)
-        paid = _paid(tree, p, threshold, accept, p_x)
+        paid = price_of_keeping(tree, p, p > threshold.unsqueeze(1))
         return Ruling(accept, pick(p, v.u_stop), score=p_x, reason=Reason((TYPICAL,), inputs), paid=paid)
 
     def walk(
@@ -103,29 +102,3 @@ class TypicalAcceptance(Verifier):
     def draws(self, sampling: SamplingParams) -> bool:
         """Acceptance is a threshold; nothing is drawn."""
         return False
-
-
-def _paid(
-    tree: DraftTree,
-    p: Float[Tensor, "N_plus_1 V"],
-    threshold: Float[Tensor, " N_plus_1"],
-    accept: Float[Tensor, " N"],
-    p_x: Float[Tensor, " N"],
-) -> Float[Tensor, " N"] | None:
-    """Of a chain, TV(out, p) at each place: out = q where p > θ, and p for the rest of the time.
-
-    None for a tree: which of its siblings comes out depends on what hangs on them, and no place has a law of its own.
-
-    Args:
-        tree: the draft.
-        p: the target's laws, by place.
-        threshold: θ, by place.
-        accept: 1 for each node that passes.
-        p_x: each node's chance.
-    """
-    if tree.fanout > 1:
-        return None
-    if tree.q is None:  # chosen, not drawn: it comes out whenever it passes
-        return accept * (1 - p_x)
-    kept = tree.q.to(p.dtype) * (p[:-1] > threshold[:-1, None])  # [N, V]
-    return (kept - kept.sum(1, keepdim=True) * p[:-1]).abs().sum(1) / 2
