@@ -47,11 +47,11 @@ export function items(f, plain, definitions, speed) {
     {
       id: "passes",
       value: `${f.target_forwards || dash}`,
-      unit: "passes",
+      unit: f.target_forwards === 1 ? "pass" : "passes",
       label:
         f.tokens > f.target_forwards
           ? `for ${f.tokens} tokens: ${f.tokens - f.target_forwards} saved`
-          : `for ${f.tokens} tokens`,
+          : `for ${f.tokens} ${f.tokens === 1 ? "token" : "tokens"}`,
       formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one for each token",
       worked: "",
     },

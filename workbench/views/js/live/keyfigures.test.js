@@ -50,3 +50,9 @@ test("an approximate rule says what it bought over the exact one, and what it pa
   assert.equal(told(round({ [bought]: -0.25 })), `accepted of tested; −0.25 ${unknown}`);
   assert.equal(told(round({ [bought]: -0.001 })), `accepted of tested; ±0.00 ${unknown}`);
 });
+
+test("one is not many", () => {
+  const round = { nodes: { status: [] }, path: [], emitted: [{}], seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1 };
+  const { value, unit, label } = items(summary([round]), null, definitions, none).find((i) => i.id === "passes");
+  assert.deepEqual([value, unit, label], ["1", "pass", "for 1 token"]);
+});

@@ -85,6 +85,14 @@ export function otherwise(method) {
   return [...by].map(([promise, verifiers]) => `${promise} with verifier = ${verifiers.join(", ")}`).join("; ");
 }
 
+/** What a method teaches, where its promise is what it usually is; else it is said of what it usually is: its words may
+ *  tell why the output is exactly the target's, which another verifier does not keep. Pure.
+ *  @param {(Promising & {teaches?: string})|undefined} method  @param {Record<string, any>} [values] */
+export function taught(method, values = {}) {
+  const words = method?.teaches ?? "";
+  return !words || promised(method, values) === method?.promise ? words : `With its usual choices: ${words}`;
+}
+
 /** Write a promise into its badge, in words. */
 export function badge(el, promise) {
   write(el, PROMISES[promise] ?? promise);
@@ -110,7 +118,7 @@ export function render(el, data) {
       : detail(catalogue.drafters, choice.drafter),
   );
   badge(ui.promise, promised(method, choice.params));
-  write(ui.teaches, method?.teaches ?? "");
+  write(ui.teaches, taught(method, choice.params));
   source(ui.source, method?.source);
   const barred = unsound(method, choice.params);
   const form = (el, params) => data.draw(el, { params, values: choice.params, inForce: data.inForce, barred });

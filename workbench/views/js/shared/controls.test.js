@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { buttons, options, otherwise, promised, select, unsound } from "./controls.js";
+import { buttons, options, otherwise, promised, select, taught, unsound } from "./controls.js";
 
 const baseline = { label: "Baseline", off: "" };
 
@@ -113,4 +113,11 @@ test("what this place cannot do is off with its reason, running or not", () => {
     barred: { pause: "not on ZeroGPU", step: "not on ZeroGPU" },
   });
   assert.deepEqual([made.pause.off, made.step.off, made.stop.off], ["not on ZeroGPU", "not on ZeroGPU", ""]);
+});
+
+test("words that tell why the output is the target's are not said of a verifier that does not keep it", () => {
+  const method = { promise: "exact", promises: { lossless: "exact", judge: "approximate" }, teaches: "Exactly the target's." };
+  assert.equal(taught(method, { verifier: "lossless" }), "Exactly the target's.");
+  assert.equal(taught(method, { verifier: "judge" }), "With its usual choices: Exactly the target's.");
+  assert.equal(taught(undefined), "");
 });
