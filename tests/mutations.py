@@ -136,6 +136,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="the node card prints an equation with another place's entropy",
     ),
     _m(
+        "typical-pays-for-the-draft-alone",
+        "core/relaxed.py",
+        "kept.sum(1, keepdim=True) * p[:-1]",
+        "p[:-1]",
+        REJECTION + "test_typical_acceptance_pays_the_total_variation_of_what_comes_out",
+        why="an approximate rule is shown with another price than it costs",
+    ),
+    _m(
         "drafts-unwarped",
         "methods/growers/chain.py",
         "pick(q, u[step : step + 1])",

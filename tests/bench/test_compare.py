@@ -99,6 +99,7 @@ def test_evidence_is_that_of_the_lanes_own_choices() -> None:
     of = {v: evidence(Lane("draft-tree-sampled", {"verifier": v} | g).configured) for v, g in CHOICES.items()}
     assert "χ² = " in of["lossless"]
     assert of["independent"].startswith("Independent is not exact for")
+    assert "its output differs from p by TV 0." in of["independent"]
     assert of["k-seq"] == ""  # as no setting of its own on the board
     of_itself = evidence(Lane("draft-model", {"grower": "specinfer", "verifier": "k-seq"}).configured)
     assert of_itself.startswith("shown: ")

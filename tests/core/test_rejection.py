@@ -405,6 +405,33 @@ def test_typical_acceptance_asks_by_the_law_that_the_token_was_drafted_for() -> 
     assert TypicalAcceptance().rule(v).accept.tolist() == [1, 1]
 
 
+def test_typical_acceptance_pays_the_total_variation_of_what_comes_out() -> None:
+    """Every draft of a place is put before the rule; a place of a tree, or one that was chosen, is told apart."""
+
+    def ruled(tokens: tuple[int, ...], q: Tensor | None, heat: float = 1.0) -> Ruling:
+        tree, places = siblings(tokens, q, FIXED if q is None else SAMPLED), P.expand(len(tokens) + 1, -1)
+        u = torch.zeros(len(places), dtype=torch.float64) if heat else None
+        return TypicalAcceptance().rule(Verification(tree, places.log(), places, SamplingParams(heat), u))
+
+    def paid(x: int, q: Tensor | None, heat: float = 1.0) -> float:
+        found = ruled((x,), q, heat).paid
+        assert found is not None
+        return float(found)
+
+    out = torch.zeros_like(P)
+    for x in range(len(P)):
+        keeps = float(ruled((x,), Q).accept)
+        out += Q[x] * (1 - keeps) * P
+        out[x] += Q[x] * keeps
+    apart = float((out - P).abs().sum() / 2)
+    assert apart > 0.1
+    assert [paid(x, Q) for x in range(len(P))] == pytest.approx([apart] * len(P), abs=1e-12)
+    assert paid(0, None) == pytest.approx(1 - float(P[0]))
+    assert paid(3, None) == 0, "it is rejected, and a token drawn from p"
+    assert ruled((0, 1), None).paid is None
+    assert paid(3, Q, heat=0.0) == 0
+
+
 def test_typical_acceptance_takes_the_longest_path_and_the_likelier_of_equals() -> None:
     walk_ = TypicalAcceptance().walk
     #         0 ─ 2      1 ─ 3 ─ 4 (rejected)

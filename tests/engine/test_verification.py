@@ -225,6 +225,25 @@ def test_a_verifier_is_chosen_as_a_policy_is_and_changed_in_mid_run(models: Mode
     assert any("no longer follows the target's law" in said for said in row.trace.footer.warnings)
 
 
+def test_a_text_that_began_approximate_is_not_said_to_have_kept_the_law_until_a_change(models: Models) -> None:
+    either = method(other_verifiers=(TypicalAcceptance(),)).with_params(verifier="typical")
+    engine = Engine(models)
+    row = engine.submit(
+        Request(PROMPTS[0], either, SamplingParams(temperature=1.0), max_new_tokens=60, stop_at_eos=False)
+    )
+    for n, verifier in enumerate(("lossless", "typical"), start=1):
+        while row.trace is None or len(row.trace.rounds) < 2 * n:
+            engine.step()
+        row.change(params={"verifier": verifier})
+    while not engine.idle:
+        engine.step()
+    assert row.trace is not None
+    said = [words for words in row.trace.footer.warnings if words.startswith("From here on")]
+    assert len(said) == 1
+    assert said[0].startswith("From here on sampled text again does not follow the target's law")
+    assert row.trace.header.promise == "approximate"
+
+
 def test_another_method_is_not_weakened_unasked(models: Models) -> None:
     either, other = (method(name=name, other_verifiers=(TypicalAcceptance(),)) for name in ("either", "other"))
     row = Row(Request(PROMPTS[0], either.with_params(verifier="typical", epsilon=0.3)), PROMPTS[0], models)

@@ -41,6 +41,14 @@ def with_an_approximate_judge() -> Method:
     return next(m for m in registry.methods() if Promise.APPROXIMATE in m.promises.values())
 
 
+def test_what_a_method_has_one_of_is_told_and_is_no_choice() -> None:
+    for method in registry.methods():
+        for offer in offers(method, title(method.verifier), "shown"):
+            assert not set(offer.only) & set(offer.ways)
+            for how, parts in (("policy", method.policies), ("grower", method.growers)):
+                assert offer.only.get(how, "") == (parts[0].name if len(parts) == 1 else "")
+
+
 def test_what_no_method_offers_says_why_it_would_be_unsound() -> None:
     method = with_an_approximate_judge()
     approximate = next(v for v in method.verifiers if method.unsound(v))

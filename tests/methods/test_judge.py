@@ -206,6 +206,16 @@ def test_what_was_bought_is_what_the_exact_rule_would_not_have_kept(heat: float,
     assert not any(BOUGHT in r.signals for r in run(models, heat=heat, verifier="lossless").rounds)
 
 
+def test_an_exact_rule_on_drafts_that_it_is_not_made_for_says_what_it_bought(models: Models) -> None:
+    """K-SEQ on siblings drawn without replacement is approximate; on independent ones, and at temperature 0, exact."""
+    unsound = run(models, heat=0.9, verifier="k-seq", grower="rsd-c")
+    assert unsound.header.promise == "approximate"
+    assert all(BOUGHT in r.signals for r in unsound.rounds if len(r.nodes.tokens) > 1)
+    assert any(abs(float(r.signals[BOUGHT])) > 1e-3 for r in unsound.rounds if r.nodes.tokens)
+    for other in ({"grower": "specinfer", "heat": 0.9}, {"grower": "rsd-c", "heat": 0.0}):
+        assert not any(BOUGHT in r.signals for r in run(models, verifier="k-seq", **other).rounds)
+
+
 def test_only_what_was_tested_is_paid_for(models: Models) -> None:
     """Where the judge keeps all, the eldest draft of each place is tested, and its younger siblings never are."""
     paid, untested = 0.0, 0

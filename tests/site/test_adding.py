@@ -17,6 +17,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.engine.bundle import bundled_folder
 from workbench.engine.models import load_models
+from workbench.engine.recording import PAID
 from workbench.methods import registry
 from workbench.site import reference
 from workbench.site.pairs import ROOT
@@ -98,6 +99,7 @@ def test_the_verifier_keeps_what_is_among_the_likeliest(pair: Models, tmp_path: 
     for rank in (1, 20):
         trace = wrote(pair, "draft-model", {"verifier": "among-top", "rank": rank}, temperature=0.9)
         rates.append(sum(len(r.path) for r in trace.rounds) / len(trace.rounds))
+        assert any(r.signals[PAID] > 0 for r in trace.rounds if len(r.nodes.tokens)), "never without its price"
     assert rates[0] < rates[1]
 
 

@@ -110,12 +110,64 @@ def test_why_this_fast(fake_app: str, open_page: Opener, tmp_path: Path, width: 
 
 
 @in_browser
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+def test_a_cell_of_the_matrix_is_found_in_seconds(fake_app: str, open_page: Opener, width: int, scheme: str) -> None:
+    from ui.test_pages import serious
+
+    page = open_page(f"{fake_app}/methods", viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.wait_for_selector(".wb[data-drawn=true]")
+    assert page.evaluate("document.documentElement.scrollHeight") < 10_000, "no more than a dozen screens"
+    board = page.locator("#combinations")
+
+    def chosen(name: str) -> Any:
+        return board.get_by_role("combobox", name=name)
+
+    chosen("Judged by").select_option("k-seq")
+    chosen("Drafts of").select_option("Draft model")
+    told, button = board.locator(".wb-crosstold"), board.locator("tbody button:visible")
+    assert told.locator("h3").inner_text() == "Drafts of Draft model, judged by k-seq"
+    assert "rsd-c" in told.inner_text()
+    assert "differs from p by TV" in told.inner_text()
+    assert button.count() == 1
+    chosen("Grower").select_option("rsd-c")
+    assert button.inner_text() == "≈"
+    for name in ("Judged by", "Drafts of", "Grower"):
+        chosen(name).select_option("")
+    board.locator("tbody button[aria-pressed=true]").focus()
+    page.keyboard.press("ArrowRight")
+    assert told.locator("h3").inner_text() == "Drafts of Draft model, judged by optimal-two"
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Draft model, optimal-two:")
+    assert board.locator("tbody button[tabindex='0']").count() == 1, "one stop of the tab key"
+    assert serious(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@in_browser
+def test_one_field_finds_methods_and_rows_of_the_boards(fake_app: str, open_page: Opener) -> None:
+    page = open_page(f"{fake_app}/methods")
+    page.wait_for_selector(".wb[data-drawn=true]")
+    page.get_by_label("Find").fill("CAI medusa heads")
+    page.wait_for_selector(".wb-find small:has-text('of the boards')")
+    shown = page.locator(".wb-method:visible h2 code").all_inner_texts()
+    assert "medusa" in shown
+    assert "prompt-lookup" not in shown
+    assert 0 < page.locator("#claims tbody tr:visible").count() < page.locator("#claims tbody tr").count()
+    page.get_by_label("Find").fill("")
+    page.wait_for_function("!document.querySelector('.wb-find small').textContent")
+    assert page.locator(".wb-method:visible").count() == len(registry.names())
+    assert page.locator("#claims tbody tr:visible").count() == 0, "folded again"
+
+
+@in_browser
 def test_the_boards_stand_on_the_methods_page(fake_app: str, open_page: Opener) -> None:
     page = open_page(f"{fake_app}/methods")
     page.wait_for_selector(".wb[data-drawn=true]")
+    for board in ("#exactness", "#claims"):
+        page.locator(f"{board} summary").first.click()
     assert page.locator("#exactness tbody tr").count() == len(registry.names())
     standings = page.locator("#exactness .wb-standing").all_inner_texts()
     assert len(standings) == len(registry.names())
+    assert all(standings)
     claims = page.locator("#claims tbody tr")
     assert claims.count() >= 15
     line = page.locator("#claims tbody tr", has_text="kangaroo").filter(has_text="one sequence")

@@ -68,6 +68,7 @@ def test_the_address_goes_before_what_the_tab_ran(fake_app: str, open_page: Open
     state(page, "finished")
     # from the methods page
     page.goto(f"{fake_app}/methods")
+    page.click("[data-method=draft-tree] summary")
     page.click("[data-method=draft-tree] a:text-is('Run it')")
     page.wait_for_selector(READY)
     says(page, ".wb-note", "From a link")
@@ -110,6 +111,9 @@ def test_the_places_of_a_page_are_on_that_page(fake_app: str, open_page: Opener)
     page.wait_for_url("**/methods#medusa")
     page.wait_for_function("Math.abs(document.getElementById('medusa').getBoundingClientRect().top) < innerHeight / 2")
     assert page.locator(".wb-method").count() > 1, "nothing was loaded anew"
+    assert page.locator("#medusa").get_by_role("link", name="Run Medusa").is_visible(), "what is gone to is open"
+    there = open_page(f"{fake_app}/methods#claims")
+    there.wait_for_selector("#claims .wb-board")
 
 
 AGREES = """() => {

@@ -149,6 +149,8 @@ def test_the_methods_page_shows_all_the_registry_has(fake_app: str, open_page: O
     assert page.locator(".wb-method").count() == len(registry.names())
     for method in registry.methods():
         card = page.locator(f"[data-method='{method.name}']")
+        card.locator("summary").first.click()
+        card.locator("figure svg").wait_for()
         text = card.text_content()
         assert all(part in text for part in (method.title, method.idea, method.formula, method.promise.value))
         assert card.locator(".wb-params tbody tr").count() == len(method.params)
@@ -244,6 +246,7 @@ DRAWN_WITH = """async ([path, answers]) => {
   const { mount } = await import(asked.name);
   const el = document.body.appendChild(Object.assign(document.createElement("div"), { className: "wb wb-page" }));
   await mount(el, { host: { base: "", call: async (name) => answers[name], theme() {} } });
+  for (const each of el.querySelectorAll("details")) each.open = true;
   await new Promise((done) => setTimeout(done, 200));
   return el.textContent;
 }"""

@@ -67,6 +67,7 @@ def evidence(method: Configured) -> str:
     setting there, else why they are unsound.
     """
     from workbench.bench.board import choice_key, choices, exactness, law_words
+    from workbench.methods import deviation
     from workbench.methods.combinations import is_usual
 
     as_usual = is_usual(method)
@@ -79,7 +80,7 @@ def evidence(method: Configured) -> str:
         return ""
     row = next((row for row in rows if row["laws"]), None)
     if row is None:
-        return method.unsound if not as_usual else ""
+        return deviation.of(method) if not as_usual else ""
     law = row["laws"][0]
     return f"{row['standing']}: {law['name']}: χ² = {law_words(law)} ({row['date'][:10]})"
 

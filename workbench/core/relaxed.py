@@ -137,3 +137,36 @@ def _without(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
         return tree.without[node]
     is_so = tree.sampling.value not in (*_ANEW, Sampling.MIXED.value)
     return torch.full((len(node),), is_so, device=node.device)
+
+
+def price_of_keeping(
+    tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], keeps: Bool[Tensor, "N_plus_1 V"]
+) -> Float[Tensor, " N"] | None:
+    """What a rule pays that keeps some tokens untested, and draws from p where it keeps none: TV(out, p) by place.
+
+    Of a chain, out = q on the tokens that are kept, and p for the rest of the time; a draft that was chosen, not drawn,
+    comes out whenever it is kept. None for a tree: which of its siblings comes out depends on what hangs on them, and
+    no place has a law of its own.
+
+    Args:
+        tree: the draft.
+        p: the target's laws, by place.
+        keeps: which tokens would be kept, by place.
+
+    Returns:
+        What `Ruling.paid` tells.
+
+    Example:
+        >>> import dataclasses
+        >>> p, q = torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([[0.9, 0.1]])
+        >>> tree = dataclasses.replace(DraftTree.chain([0]), q=q)
+        >>> price_of_keeping(tree, p, torch.tensor([[True, True], [True, True]]))
+        tensor([0.4000])
+    """
+    if tree.fanout > 1:
+        return None
+    if tree.q is None:
+        own = tree.tokens.unsqueeze(1)
+        return (keeps[:-1].gather(1, own) * (1 - p[:-1].gather(1, own))).squeeze(1)
+    kept = tree.q.to(p.dtype) * keeps[:-1]
+    return (kept - kept.sum(1, keepdim=True) * p[:-1]).abs().sum(1) / 2

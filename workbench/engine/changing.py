@@ -76,12 +76,14 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
         _hand_over(row, now, then, settings)
     if configured.promise is Promise.APPROXIMATE and was is not Promise.APPROXIMATE:
         which = "sampled text" if configured.verifier.keeps_greedy else "text, greedy or sampled,"
+        assert row.trace is not None
+        header = row.trace.header
+        no_longer = "again does not follow" if header.promise == configured.promise.value else "no longer follows"
         row.say(
-            f"From here on {which} no longer follows the target's law: {configured.method.title} with these "
+            f"From here on {which} {no_longer} the target's law: {configured.method.title} with these "
             "settings is approximate. Choose a lossless verifier to keep it."
         )
-        assert row.trace is not None
-        row.trace.header.promise = configured.promise.value  # of the whole text
+        header.promise = configured.promise.value  # of the whole text
     if configured.simulates and row.trace is not None and not row.trace.header.simulation:
         header = row.trace.header
         header.simulation = True

@@ -90,7 +90,9 @@ def figures(
         tree, logits, p, row.sampling, u_stop, hidden, taps, row.committed, row.verifier_state, probed, raw, histories
     )
     ruling = row.verifier.rule(v)
-    exact = lossless(tree, logits, p, u_stop).accept if record and n and not row.verifier.exact_for else None
+    exact_for = row.verifier.exact_for
+    is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy text is the target's all the same
+    exact = lossless(tree, logits, p, u_stop).accept if record and n and not is_sound else None
     p_stop = p.gather(1, ruling.stop.unsqueeze(1)).squeeze(1)
     if n == 0:
         p_node = p.new_zeros(0)

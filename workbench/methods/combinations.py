@@ -34,6 +34,7 @@ class Offer:
             ways; else "shown" only where it says so of every other policy with the usual grower, and the other way
             round, and "broken" where it says so of one.
         policies: by policy, what the board says of it under this verifier with the usual grower.
+        only: of "policy" and "grower", what the method has one of, by its name: that is no choice.
     """
 
     method: str
@@ -44,12 +45,13 @@ class Offer:
     ways: Mapping[str, Sequence[str]]
     standing: str
     policies: Mapping[str, str]
+    only: Mapping[str, str]
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
         ways = {name: list(values) for name, values in self.ways.items()}
         named = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return named | {"ways": ways, "policies": dict(self.policies)}
+        return named | {"ways": ways, "policies": dict(self.policies), "only": dict(self.only)}
 
 
 def matrix(
@@ -63,9 +65,9 @@ def matrix(
         choices: what that board says of single choices, by `setting` and promise.
 
     Returns:
-        `verifiers`, their names in the order of the registry; `rows`, each with the `drafter`'s class and a cell for
-        every verifier: `offers`, and where there are none, the `reason` why it would be unsound (empty: it would be
-        sound, and no method offers it).
+        `verifiers`, their names in the order of the registry; `rows`, each with the `drafter`'s class, the titles of
+        its `methods` and a cell for every verifier: `offers`, and where there are none, the `reason` why it would be
+        unsound (empty: it would be sound, and no method offers it).
     """
     drafting = [method for method in methods if method.rounds is None or method.rounds.drafts]
     verifiers = {title(v): v for method in drafting for v in method.verifiers}
@@ -79,7 +81,7 @@ def matrix(
             found = [offer for method in its for offer in offers(method, name, standings.get(method.name, ""), choices)]
             reason = "" if found else deviation.taught(its[0], verifier)
             cells.append({"offers": [offer.to_wire() for offer in found], "reason": reason})
-        rows.append({"drafter": drafter, "cells": cells})
+        rows.append({"drafter": drafter, "methods": [method.title for method in its], "cells": cells})
     return {"verifiers": list(verifiers), "rows": rows}
 
 
@@ -105,7 +107,9 @@ def offers(
     usual = method.with_params()  # once: that is most of the work
     judge = judges[0]
     chosen = {"verifier": judge.name} if len(method.verifiers) > 1 else {}
-    choices = [name for name, parts in zip(HOW, (method.policies, method.growers), strict=True) if len(parts) > 1]
+    parts = dict(zip(HOW, (method.policies, method.growers), strict=True))
+    choices = [name for name, its in parts.items() if len(its) > 1]
+    only = {name: its[0].name for name, its in parts.items() if len(its) == 1}
     found: dict[tuple[Promise, str, bool], list[dict[str, str]]] = {}
     seen: dict[tuple[Promise, str, bool], dict[str, str]] = {}
     told: dict[tuple[Promise, str, bool], list[tuple[bool, str]]] = {}  # of ways that change one choice at most
@@ -115,7 +119,7 @@ def offers(
         values = {**usual.values, **chosen, **how}
         made = replace(usual, verifier=judge, policy=policy, grower=grower, values=values)
         as_usual = is_usual(made)
-        reason = deviation.taught(method, made.verifier, made.policy.grows or made.grower) if made.unsound else ""
+        reason = deviation.of(made)
         key = made.promise, reason, as_usual
         found.setdefault(key, []).append(how)
         others = {name for name, value in how.items() if value != usual.values[name]}
@@ -136,6 +140,7 @@ def offers(
             {name: tuple(dict.fromkeys(how[name] for how in hows)) for name in choices},
             _together(told.get((promise, reason, as_usual), [])) or _standing(method, promise, standing, as_usual),
             seen.get((promise, reason, as_usual), {}),
+            only,
         )
         for (promise, reason, as_usual), hows in found.items()
     ]

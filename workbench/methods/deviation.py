@@ -20,7 +20,7 @@ from torch import Tensor
 from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.method import Method
+from workbench.engine.method import Configured, Method
 from workbench.engine.parts import Grower, Verifier, siblings_of
 from workbench.engine.told import Verification
 from workbench.methods import CATALOGUE
@@ -57,6 +57,11 @@ def taught(
         return reason
     p, q = (", ".join(f"{x:g}"[1:] for x in law) for law in (P, Q))
     return f"{reason} With two such drafts, p = ({p}) and q = ({q}), its output differs from p by TV {paid:.2f}."
+
+
+def of(made: Configured) -> str:
+    """Why a method with these settings is not sound, and what that costs; "" if it is."""
+    return made.unsound and (taught(made.method, made.verifier, made.policy.grows or made.grower) or made.unsound)
 
 
 @cache

@@ -256,9 +256,10 @@ def told(drawing: Drawing, costs: Sequence[float], level_s: float) -> str:
     """The numbers that a tree was drawn from, for the round's notes."""
     chances = ", ".join(f"{chance:.2f}" for chance in drawing.given[2])
     n, levels = len(drawing.paths), max(map(len, drawing.paths))
+    size = f"{n} {'node' if n == 1 else 'nodes'} in {levels} {'level' if levels == 1 else 'levels'}"
     one_ms, all_ms, level_ms, round_ms = (1e3 * s for s in (costs[0], costs[n], level_s, drawing.seconds))
     return (
-        f"sequoia drew its tree anew, {n} nodes in {levels} levels: acceptance by sibling {chances}; a pass over 1 "
+        f"sequoia drew its tree anew, {size}: acceptance by sibling {chances}; a pass over 1 "
         f"token {one_ms:.2f} ms, over {n + 1} {all_ms:.2f} ms, a level of the draft {level_ms:.2f} ms; "
         f"{drawing.tokens:.2f} tokens expected in {round_ms:.2f} ms."
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
 from workbench.core.params import param
 from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
+from workbench.core.relaxed import price_of_keeping
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, entropy_of, largest, likeliest, pick
 from workbench.core.tree import children_of
@@ -59,7 +60,8 @@ class TypicalAcceptance(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """0 or 1 for each node; its probability is the score by which `walk` chooses among paths."""
         if v.u_stop is None:
-            return greedy_match(v.tree, likeliest(v.logits))
+            found = greedy_match(v.tree, likeliest(v.logits))
+            return replace(found, paid=v.p.new_zeros(len(v.tree)))
         tree, p = v.tree, v.p
         p_best, best = largest(p, 1)
         entropy = entropy_of(v.logits, p, best, p_best.squeeze(1), v.sampling)
@@ -68,7 +70,8 @@ class TypicalAcceptance(Verifier):
         needed = threshold[tree.parents + 1]
         inputs = {"entropy": entropy[tree.parents + 1], "threshold": needed}
         accept = (p_x > needed).to(p.dtype)
-        return Ruling(accept, pick(p, v.u_stop), score=p_x, reason=Reason((TYPICAL,), inputs))
+        paid = price_of_keeping(tree, p, p > threshold.unsqueeze(1))
+        return Ruling(accept, pick(p, v.u_stop), score=p_x, reason=Reason((TYPICAL,), inputs), paid=paid)
 
     def walk(
         self,

@@ -63,25 +63,36 @@ export function costs(page) {
         PHASES.reduce((sum, [part]) => sum + (bars.parts[part][i] ?? 0), 0),
       ),
     ),
-    max = Math.max(...long); // phases that overlap add up to more than the whole
+    max = Math.max(...long), // phases that overlap add up to more than the whole
+    ticks = bars.names.map((name) => wrapped(words(name))),
+    tall = Math.max(36, 8 + 15 * Math.max(...ticks.map((lines) => lines.length))),
+    places = order.map((_, k) => k); // a lane is its place: names may be alike once they are cut
   plots.plot(page, parts.costs, (css) => ({
     data: PHASES.map(([part, colour]) => ({
       type: "bar",
       orientation: "h",
       name: part,
-      y: at(bars.names.map((n) => short(n))),
+      y: places,
       x: at(bars.parts[part]),
+      customdata: at(bars.names.map(words)),
       marker: { color: css(colour) },
-      hovertemplate: `%{y}: ${part} %{x:.2f} ms<extra></extra>`,
+      hovertemplate: `%{customdata}: ${part} %{x:.2f} ms<extra></extra>`,
     })),
     layout: {
       barmode: "stack",
       bargap: 0.45,
-      height: 16 + 36 * bars.names.length,
+      height: 16 + tall * bars.names.length,
       showlegend: false,
       margin: { l: 4, r: 8, t: 4, b: 4 },
       xaxis: { visible: false, range: [0, (pin === null ? 1.3 : 1.6) * max], fixedrange: true },
-      yaxis: { automargin: true, fixedrange: true, ticklen: 8, tickcolor: "transparent" },
+      yaxis: {
+        automargin: true,
+        fixedrange: true,
+        ticklen: 8,
+        tickcolor: "transparent",
+        tickvals: places,
+        ticktext: at(ticks).map((lines) => lines.join("<br>")),
+      },
       annotations: at([...bars.names.keys()]).map((i, k) => ({
         x: long[i],
         y: k,
@@ -241,9 +252,16 @@ function words(text) {
   return `${text}`.replace(/[<>&]/g, " ");
 }
 
-function short(name) {
-  const text = words(name);
-  return text.length > 26 ? `${text.slice(0, 25)}…` : text;
+/** A name in lines of about 24 characters, three at most; what differs stands at its end, and is kept. Pure.
+ *  @param {string} text  @returns {string[]} */
+export function wrapped(text) {
+  const lines = [""];
+  for (const word of text.split(" ").map((each) => (each.length > 24 ? `${each.slice(0, 23)}…` : each))) {
+    const last = lines.at(-1) ?? "", longer = last ? `${last} ${word}` : word;
+    if (longer.length > 24 && last) lines.push(word);
+    else lines[lines.length - 1] = longer;
+  }
+  return lines.length > 3 ? [lines[0], `… ${lines.at(-2)}`, lines.at(-1) ?? ""] : lines;
 }
 
 function table(page, name, summary, head, rows) {

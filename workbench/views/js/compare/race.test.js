@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { costBars, paysWords } from "./plots.js";
+import { costBars, paysWords, wrapped } from "./plots.js";
 import { at, length, overflows, ratio, replay } from "./race.js";
 import { busy, cells, heard, renew, signed } from "./table.js";
 import { place, verdict } from "./text.js";
@@ -159,4 +159,14 @@ test("a machine that had other work to do is named", () => {
 test("words that do not fit their line are said to be cut", () => {
   assert.equal(overflows(["One", " cold", " day"], 120), false);
   assert.equal(overflows(["One", " cold", " day"], 90), true);
+});
+
+test("names of lanes that differ in one choice stay apart where they are cut", () => {
+  const name = (verifier) => `Draft model (policy confidence, grower rsd-c, branching 3-2-1-1, verifier ${verifier})`;
+  assert.deepEqual(wrapped("Draft model"), ["Draft model"]);
+  assert.deepEqual(wrapped("Draft model (grower rsd-c, verifier k-seq)"), ["Draft model (grower", "rsd-c, verifier k-seq)"]);
+  const [one, other] = ["k-seq", "lenient"].map((verifier) => wrapped(name(verifier)));
+  assert.equal(one.length, 3);
+  assert.notDeepEqual(one, other);
+  assert.ok(wrapped("x".repeat(80)).every((line) => line.length <= 24));
 });

@@ -4,6 +4,7 @@
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as combinations from "./combinations.js";
+import * as find from "./find.js";
 import * as pagehead from "../shared/pagehead.js";
 
 const SIGNS = {
@@ -45,18 +46,19 @@ export function tally(rows, key) {
   return [...counts].map(([word, n]) => `${n} ${word}`).join(", ");
 }
 
-/** Put both boards into the page. @param {any} page  @param {HTMLElement} body
- *  @param {HTMLElement} contents */
-export async function add(page, body, contents) {
+/** Places of the boards, for the list of contents. */
+export const PLACES = [
+  ["combinations", "What combines"],
+  ["exactness", "Exactness"],
+  ["claims", "Claims"],
+];
+
+/** Put the boards into the page, before what every figure means. @param {any} page  @param {HTMLElement} body */
+export async function add(page, body) {
   const found = await page.boards;
   if (!found) return;
-  const anchors = [
-    ["combinations", "What combines"],
-    ["exactness", "Exactness"],
-    ["claims", "Claims"],
-  ].map(([id, word]) => h("a", { href: pagehead.place(id) }, word));
-  contents.append(...anchors);
-  body.append(matrix(found.combinations), exactness(found.exactness), claims(found.claims));
+  const boards = [matrix(found.combinations), exactness(found.exactness), claims(found.claims)];
+  boards.forEach((board) => body.insertBefore(board, body.querySelector("#figures")));
   for (const row of found.exactness) mark(body, row, h);
 }
 
@@ -88,20 +90,17 @@ function board(id, title, about, head, rows) {
   // a phone shows them one below the other
   for (const row of rows) [...row.children].forEach((cell, i) => (cell.dataset.head = head[i]));
   kit.set(scroll, { role: "region", "aria-label": title });
-  return h(
-    "section",
-    { className: "wb-card", id },
-    h("h2", {}, title),
-    h("p", { className: "wb-about" }, about),
-    scroll,
-  );
+  return find.fold({ id }, heading(title, about), [scroll]);
 }
 
-function matrix({ verifiers, rows }) {
-  const about = `Drafters by what judges their drafts. A cell names the methods that join the two, the policies and growers they offer, what they promise, and what the exactness board says of it, and of each policy. What would not keep the target's law says why.`;
-  const heads = verifiers.map((name) => `judged by ${name}`), word = (said) => standing(said, h);
-  const lines = rows.map((row) => combinations.line(row, word));
-  return board("combinations", "What combines with what", about, ["drafter", ...heads], lines);
+const heading = (title, about) => [h("h2", {}, title), h("p", { className: "wb-about" }, about)];
+
+function matrix(found) {
+  const about = `Drafters by what judges their drafts. Choose a cell: it names the methods that join the two, their policies and growers, what they promise, and what the exactness board says of it. What would not keep the target's law says why.`;
+  const parts = combinations.build(found, (word) => standing(word, h));
+  const section = find.fold({ id: "combinations" }, heading("What combines with what", about), parts);
+  section.querySelector("details").open = true;
+  return section;
 }
 
 function exactness(rows) {

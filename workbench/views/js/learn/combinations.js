@@ -1,8 +1,31 @@
-/** The matrix on the methods page: drafters by verifiers, in each cell the methods that join the two, with the policies
- *  and growers they offer, what they promise and the evidence. What is not offered says whether it would be sound. */
+/** The matrix on the methods page: drafters by verifiers, a sign in each cell for what is promised and what was shown.
+ *  The cell that is chosen says below which methods join the two, with which policies and growers, on what evidence;
+ *  one that no method offers says whether it would be sound. */
 
+import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as pagehead from "../shared/pagehead.js";
+
+const HOW = ["policy", "grower"];
+/** Signs of a cell, with their words; the legend has them in this order. */
+const SIGNS = [
+  ["✓", "exact, shown on the exactness board"],
+  ["✓?", "exact, part of it shown"],
+  ["?", "exact, not put to the test"],
+  ["!", "exact, and broken by a test"],
+  ["≈", "approximate, at a price"],
+  ["◇", "simulation"],
+  ["·", "sound, and offered by no method"],
+  ["✕", "not offered; it would not keep the target's law"],
+];
+const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+const WORDS = new Map(/** @type {[string, string][]} */ (SIGNS));
+
+/** @typedef {{method: string, title: string, verifier: string, promise: string, standing: string, reason: string,
+ *    ways: Record<string, string[]>, only?: Record<string, string>, policies?: Record<string, string>}} Offer
+ *  @typedef {{offers: Offer[], reason: string}} Cell
+ *  @typedef {{drafter: string, methods: string[], cells: Cell[]}} Row
+ *  @typedef {{policy?: string, grower?: string}} Wanted  a choice of each; empty: any */
 
 /** The choices of an offer in words, one line each; behind each policy what was seen of it. Pure.
  *  @param {{verifier: string, ways: Record<string, string[]>, policies?: Record<string, string>, reason: string}} offer
@@ -16,20 +39,135 @@ export function lines(offer) {
   return [...(offer.verifier ? [`verifier = ${offer.verifier}`] : []), ...ways, offer.reason].filter(Boolean);
 }
 
-/** What stands in a cell that no method offers. Pure. @param {string} reason  why it would be unsound; empty: sound */
+/** What is said of a cell that no method offers. Pure. @param {string} reason  why it would be unsound; empty: sound */
 export function missing(reason) {
   return reason ? `✕ ${reason}` : "Not offered; it would be sound.";
 }
 
-/** A row of the table. @param {{drafter: string, cells: {offers: any[], reason: string}[]}} row
- *  @param {(word: string) => Element} standing  draws what the exactness board says */
-export function line(row, standing) {
-  return h("tr", {}, h("th", { scope: "row" }, row.drafter), ...row.cells.map((cell) => drawn(cell, standing)));
+/** Offers that can be had with what is wanted. Pure. @param {Offer[]} offers  @param {Wanted} wanted */
+export function having(offers, wanted) {
+  const has = ({ ways, only }, name) => !wanted[name] || (ways[name] ?? [only?.[name]]).includes(wanted[name]);
+  return offers.filter((offer) => HOW.every((name) => has(offer, name)));
 }
 
-function drawn({ offers, reason }, standing) {
-  if (!offers.length) return h("td", { className: "is-off" }, h("small", {}, missing(reason)));
-  return h("td", {}, ...offers.map((offer) => way(offer, standing)));
+/** The signs of a cell: what is exact first, with the evidence for all its policies, then whether some of it is
+ *  approximate; empty where what is wanted is not offered. Pure.
+ *  @param {Cell} cell  @param {Wanted} [wanted]  @returns {string[]} */
+export function signs({ offers, reason }, wanted = {}) {
+  if (!offers.length) return [reason ? "✕" : "·"];
+  const found = having(offers, wanted), exact = found.filter((o) => o.promise === "exact");
+  const seen = exact.flatMap(({ policies = {}, standing }) =>
+    wanted.policy ? [policies[wanted.policy] ?? standing] : [standing, ...Object.values(policies)],
+  );
+  const shown = seen.filter((standing) => standing === "shown");
+  const evidence = shown.length === seen.length ? "✓" : shown.length ? "✓?" : "?";
+  return [
+    ...(exact.length ? [seen.includes("broken") ? "!" : evidence] : []),
+    ...(found.some((o) => o.promise === "approximate") ? ["≈"] : []),
+    ...(found.length && found.every((o) => o.promise === "simulation") ? ["◇"] : []),
+  ];
+}
+
+/** Signs in words. Pure. @param {string[]} found  @param {Wanted} wanted */
+export function spoken(found, wanted) {
+  const asked = HOW.filter((name) => wanted[name]).map((name) => `${name} ${wanted[name]}`).join(" and ");
+  return found.map((sign) => WORDS.get(sign)).join("; also ") || `not offered with ${asked}`;
+}
+
+/** Who drafts, in words. Pure. @param {Row} row */
+export const called = ({ methods, drafter }) => methods.join(", ") || drafter;
+
+/** The matrix with its choices and what the chosen cell says.
+ *  @param {{verifiers: string[], rows: Row[]}} found
+ *  @param {(word: string) => Element} standing  draws what the exactness board says */
+export function build({ verifiers, rows }, standing) {
+  const state = { row: 0, column: 0, drafter: "", verifier: "", policy: "", grower: "" };
+  state.row = Math.max(0, rows.findIndex((row) => row.cells.filter((cell) => cell.offers.length).length > 1));
+  const told = h("div", { className: "wb-crosstold" }), body = h("tbody");
+  const choices = h("div", { className: "wb-crossform" });
+  kit.set(told, { "aria-live": "polite" });
+  const heads = verifiers.map((name) => h("th", { scope: "col" }, h("span", {}, name)));
+  const lines = rows.map((row, y) => {
+    const cells = row.cells.map((_, x) => h("td", {}, h("button", { type: "button", onclick: () => choose(y, x) })));
+    return h("tr", {}, h("th", { scope: "row", title: row.drafter }, called(row)), ...cells);
+  });
+  body.append(...lines);
+  body.addEventListener("keydown", move);
+  const head = h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "drafts of"), ...heads));
+  const scroll = h("div", { className: "wb-crossbox" }, h("table", { className: "wb-cross" }, head, body));
+  kit.set(scroll, { role: "region", "aria-label": "Drafters by verifiers", tabindex: 0 });
+  const offers = rows.flatMap((row) => row.cells.flatMap((cell) => cell.offers));
+  const had = (name) => offers.flatMap(({ ways, only }) => ways[name] ?? only?.[name] ?? []);
+  const every = (name) => [...new Set(had(name))].filter(Boolean).map((value) => [value, value]);
+  choices.append(
+    picker("drafter", "Drafts of", rows.map((row, i) => [`${i}`, called(row)])),
+    picker("verifier", "Judged by", verifiers.map((name, i) => [`${i}`, name])),
+    picker("policy", "Policy", every("policy")),
+    picker("grower", "Grower", every("grower")),
+  );
+  const legend = h("p", { className: "wb-crosslegend" });
+  legend.append(...SIGNS.flatMap(([sign, word]) => [h("span", {}, h("b", {}, sign), ` ${word}`), " "]));
+  draw();
+  return [choices, legend, scroll, told];
+
+  function picker(name, title, options) {
+    const any = h("option", { value: "" }, "any");
+    const select = h("select", {}, any, ...options.map(([value, text]) => h("option", { value }, text)));
+    select.addEventListener("change", () => {
+      state[name] = select.value;
+      if (state.drafter) state.row = Number(state.drafter);
+      if (state.verifier) state.column = Number(state.verifier);
+      draw();
+    });
+    return h("label", {}, title, select);
+  }
+
+  function choose(row, column) {
+    Object.assign(state, { row, column });
+    draw();
+  }
+
+  function move(event) {
+    const [dy, dx] = STEPS[event.key] ?? [0, 0];
+    if (!dy && !dx) return;
+    event.preventDefault();
+    const row = state.drafter ? state.row : Math.min(rows.length - 1, Math.max(0, state.row + dy));
+    choose(row, state.verifier ? state.column : Math.min(verifiers.length - 1, Math.max(0, state.column + dx)));
+    lines[state.row].children[state.column + 1].firstChild.focus();
+  }
+
+  function draw() {
+    const here = (y, x) => y === state.row && x === state.column;
+    heads.forEach((head, x) => {
+      head.hidden = state.verifier !== "" && x !== Number(state.verifier);
+      head.classList.toggle("is-at", x === state.column);
+    });
+    rows.forEach((row, y) => {
+      lines[y].hidden = state.drafter !== "" && y !== Number(state.drafter);
+      lines[y].classList.toggle("is-at", y === state.row);
+      row.cells.forEach((cell, x) => {
+        const box = lines[y].children[x + 1], button = box.firstChild, found = signs(cell, state);
+        box.hidden = heads[x].hidden;
+        kit.write(button, found.join(" "));
+        button.className = `is-${{ "✓": "shown", "!": "broken", "✕": "off", "·": "off" }[found[0]] ?? "other"}`;
+        kit.set(button, {
+          "aria-label": `${called(row)}, ${verifiers[x]}: ${spoken(found, state)}`,
+          "aria-pressed": here(y, x),
+          tabindex: here(y, x) ? 0 : -1,
+        });
+      });
+    });
+    tell();
+  }
+
+  function tell() {
+    const row = rows[state.row], cell = row.cells[state.column], found = having(cell.offers, state);
+    const words = cell.offers.length
+      ? found.length ? found.map((offer) => way(offer, standing)) : [h("p", {}, `No method: ${spoken([], state)}.`)]
+      : [h("p", {}, missing(cell.reason))];
+    const title = h("h3", {}, `Drafts of ${called(row)}, judged by ${verifiers[state.column]}`);
+    told.replaceChildren(title, h("div", { className: "wb-ways" }, ...words));
+  }
 }
 
 function way(offer, standing) {

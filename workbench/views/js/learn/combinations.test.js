@@ -1,6 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { lines, missing } from "./combinations.js";
+import { called, having, lines, missing, signs, spoken } from "./combinations.js";
+import { found, hit } from "./find.js";
+
+const offer = { method: "m", title: "M", verifier: "k-seq", promise: "exact", standing: "shown", reason: "", ways: {} };
 
 test("an offer lists its verifier, its policies and growers, and why it is not exact", () => {
   const offer = { verifier: "lenient", ways: { policy: ["fixed", "planned"], grower: ["chain"] }, reason: "" };
@@ -13,4 +16,36 @@ test("an offer lists its verifier, its policies and growers, and why it is not e
 test("what is not offered says whether it would be sound", () => {
   assert.equal(missing("Its siblings may be chosen."), "✕ Its siblings may be chosen.");
   assert.match(missing(""), /would be sound/);
+  assert.deepEqual([signs({ offers: [], reason: "No." }), signs({ offers: [], reason: "" })], [["✕"], ["·"]]);
+});
+
+test("a cell claims no more exactness than all its exact ways have evidence for", () => {
+  const of = (...offers) => signs({ offers, reason: "" });
+  assert.deepEqual(of(offer), ["✓"]);
+  assert.deepEqual(of(offer, { ...offer, standing: "unproven" }), ["✓?"]);
+  assert.deepEqual(of({ ...offer, policies: { fixed: "shown", bandit: "unproven" } }), ["✓?"]);
+  assert.deepEqual(of({ ...offer, standing: "unproven" }), ["?"]);
+  assert.deepEqual(of(offer, { ...offer, standing: "broken" }), ["!"]);
+  assert.deepEqual(of(offer, { ...offer, promise: "approximate", standing: "no promise" }), ["✓", "≈"]);
+  assert.deepEqual(of({ ...offer, promise: "approximate" }), ["≈"]);
+  assert.deepEqual(of({ ...offer, promise: "simulation" }), ["◇"]);
+});
+
+test("a policy is asked of its own evidence, and one that a method has alone counts as had", () => {
+  const ways = { policy: ["fixed", "bandit"] }, policies = { fixed: "shown", bandit: "unproven" };
+  const cell = { offers: [{ ...offer, ways, policies, only: { grower: "chain" } }], reason: "" };
+  assert.deepEqual(signs(cell, { policy: "bandit" }), ["?"]);
+  assert.deepEqual(signs(cell, { policy: "fixed", grower: "chain" }), ["✓"]);
+  assert.deepEqual(signs(cell, { grower: "dyspec" }), []);
+  assert.equal(having(cell.offers, { policy: "none" }).length, 0);
+  assert.equal(spoken([], { grower: "dyspec" }), "not offered with grower dyspec");
+  assert.equal(spoken(["✓", "≈"], {}), "exact, shown on the exactness board; also approximate, at a price");
+  assert.equal(called({ methods: ["EAGLE", "EAGLE-2"], drafter: "Eagle", cells: [] }), "EAGLE, EAGLE-2");
+});
+
+test("all words are found, in any order and case", () => {
+  assert.ok(hit("Draft model, k-seq, Sun et al.", "SUN draft"));
+  assert.ok(!hit("Draft model", "draft tree"));
+  assert.ok(hit("anything", ""));
+  assert.equal(found(3, 37, 1), "3 of 37 methods, 1 row of the boards");
 });

@@ -3,6 +3,7 @@
 import * as controls from "../shared/controls.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
+import * as find from "./find.js";
 import * as methodcardsboards from "./boards.js";
 import * as pagehead from "../shared/pagehead.js";
 import * as ribbon from "../shared/ribbon.js";
@@ -68,14 +69,12 @@ export async function mount(el, { host }) {
   const found = await pagehead.ask(main, { host }, "methods");
   wait.remove();
   if (found) {
-    const list = h(
-      "nav",
-      { className: "wb-contents" },
-      ...found.methods.map((x) => h("a", { href: pagehead.place(x.name) }, x.title)),
-      h("a", { href: pagehead.place("runs") }, "What runs on what"),
-      h("a", { href: pagehead.place("figures") }, "Figures"),
-    );
+    const places = [["runs", "What runs on what"], ...methodcardsboards.PLACES, ["figures", "Figures"]];
+    const link = ([id, words]) => h("a", { href: pagehead.place(id) }, words);
+    const methods = found.methods.map((x) => link([x.name, x.title]));
+    const list = h("nav", { className: "wb-contents" }, ...places.map(link), h("div", {}, ...methods));
     list.setAttribute("aria-label", "On this page");
+    page.recordings = found.recordings;
     const body = h(
       "div",
       { className: "wb-methods" },
@@ -83,42 +82,34 @@ export async function mount(el, { host }) {
       matrix(),
       definitions(found.definitions, h),
     );
-    main.append(h("div", { className: "wb-withcontents" }, list, body));
+    main.append(find.field(body), h("div", { className: "wb-withcontents" }, list, body));
     page.boards = pagehead.ask(main, { host }, "boards");
-    const boards = methodcardsboards.add(page, body, list), mine = which.add(page, body, list);
+    const boards = methodcardsboards.add(page, body), mine = which.add(page, body, list);
     el.dataset.ready = "true";
-    await Promise.all([
-      ...found.methods.filter((x) => found.recordings.includes(x.name)).map((x) => picture(x, page)),
-      fill(page),
-      boards,
-      mine,
-    ]);
-    if (location.hash) main.querySelector(`[id="${CSS.escape(location.hash.slice(1))}"]`)?.scrollIntoView();
+    await Promise.all([fill(page), boards, mine]);
+    find.reveal(body);
+    const again = () => (main.isConnected ? find.reveal(body) : removeEventListener("hashchange", again));
+    addEventListener("hashchange", again);
+    // a place that the address names already changes nothing there
+    list.addEventListener("click", () => setTimeout(() => find.reveal(body)));
   }
   el.dataset.ready = "true";
   el.dataset.drawn = "true";
 
   function matrix() {
-    const made = h(
-      "section",
-      { className: "wb-card", id: "runs" },
-      h("h2", {}, "What runs on what"),
-      h(
-        "p",
-        { className: "wb-about" },
-        "Methods by target and draft model, as this backend has them. Where a method cannot run, the reason stands in its place.",
-      ),
-    );
-    page.matrix = made.appendChild(
-      h("div", { className: "wb-scroll", tabIndex: 0 }, h("p", { className: "wb-empty" }, "Asking the backend …")),
-    );
+    const about =
+      "Methods by target and draft model, as this backend has them. Where a method cannot run, the reason stands in its place.";
+    const wait = h("p", { className: "wb-empty" }, "Asking the backend …");
+    page.matrix = h("div", { className: "wb-scroll", tabIndex: 0 }, wait);
     page.matrix.setAttribute("role", "region");
     page.matrix.setAttribute("aria-label", "Compatibility of methods and models");
-    return made;
+    const head = [h("h2", {}, "What runs on what"), h("p", { className: "wb-about" }, about)];
+    return find.fold({ id: "runs" }, head, [page.matrix]);
   }
 }
 
-function card(method, { host }) {
+function card(method, page) {
+  const { host, recordings } = page, recorded = recordings.includes(method.name);
   const promise = h("span", { className: "wb-promised" }, method.promise),
     meaning = controls.PROMISES[method.promise]?.split(": ")[1];
   const otherwise = controls.otherwise(method);
@@ -135,7 +126,7 @@ function card(method, { host }) {
   );
   const watch = h(
     "a",
-    { className: "wb-button", href: pagehead.liveLink(host.base, { recorded: method.name }), hidden: true },
+    { className: "wb-button", href: pagehead.liveLink(host.base, { recorded: method.name }), hidden: !recorded },
     "Watch the recording",
   );
   run.setAttribute("aria-label", `Run ${method.title}`);
@@ -144,13 +135,12 @@ function card(method, { host }) {
     "div",
     {},
     h("p", { className: "wb-idea" }, method.idea),
-    h("p", { className: "wb-teaches" }, method.teaches),
     method.formula ? h("p", { className: "wb-rule" }, method.formula) : "",
     h(
       "dl",
       { className: "wb-factlist" },
       h("dt", {}, "promise"),
-      h("dd", {}, promise, meaning ? `: ${meaning}` : "", otherwise && `; ${otherwise}`),
+      h("dd", {}, method.promise, meaning ? `: ${meaning}` : "", otherwise && `; ${otherwise}`),
       h("dt", {}, "needs"),
       h("dd", {}, method.needed),
       h("dt", {}, "from"),
@@ -166,13 +156,14 @@ function card(method, { host }) {
     h("figcaption", {}),
   );
   kit.set(drawing.firstChild, { role: "group", "aria-label": `A draft of ${method.title}` });
-  const made = h(
-    "section",
-    { className: "wb-card wb-method", id: method.name },
+  const head = [
     h("h2", {}, method.title, " ", h("code", {}, method.name)),
-    h("div", { className: "wb-methodbody" }, words, drawing),
-    parameters(method.params, h),
-  );
+    h("span", { className: "wb-methodsays" }, promise),
+    h("p", { className: "wb-teaches" }, method.teaches),
+  ];
+  const body = [h("div", { className: "wb-methodbody" }, words, drawing), parameters(method.params, h)];
+  const draw = () => recorded && picture(method, page, drawing);
+  const made = find.fold({ className: "wb-method", id: method.name }, head, body, draw);
   made.dataset.method = method.name;
   return made;
 }
@@ -226,13 +217,12 @@ function parameters(specs, h) {
   return scroll;
 }
 
-async function picture(method, { host, main }) {
+/** The draft of a telling round of its recording, asked for when somebody looks. */
+async function picture(method, { host, main }, figure) {
   const trace = await pagehead.ask(main, { host }, "recording", { name: method.name });
   const round = trace && telling(trace.rounds);
   if (!round) return;
-  const box = [...main.querySelectorAll(".wb-method")].find((x) => x.dataset.method === method.name),
-    figure = box.querySelector("figure");
-  box.querySelector(".wb-actions a:last-child").hidden = figure.hidden = false;
+  figure.hidden = false;
   const before = trace.rounds[round.index - 1]?.emitted.at(-1)?.text ?? trace.header.prompt_text.at(-1) ?? "";
   tree.render(figure.firstChild, {
     round,

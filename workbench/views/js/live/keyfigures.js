@@ -47,11 +47,11 @@ export function items(f, plain, definitions, speed) {
     {
       id: "passes",
       value: `${f.target_forwards || dash}`,
-      unit: "passes",
+      unit: f.target_forwards === 1 ? "pass" : "passes",
       label:
         f.tokens > f.target_forwards
           ? `for ${f.tokens} tokens: ${f.tokens - f.target_forwards} saved`
-          : `for ${f.tokens} tokens`,
+          : `for ${f.tokens} ${f.tokens === 1 ? "token" : "tokens"}`,
       formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one for each token",
       worked: "",
     },
@@ -71,9 +71,17 @@ export function items(f, plain, definitions, speed) {
 }
 
 /** What an approximate rule bought over the exact one, and what it paid; empty of other runs. Pure. */
-function bargain({ bought, paid }) {
-  const price = typeof paid === "number" ? `, paying TV ${paid.toFixed(3)} a token` : "";
-  return typeof bought === "number" ? `; ${bought < 0 ? "−" : "+"}${Math.abs(bought).toFixed(2)} a round over the exact rule${price}` : "";
+function bargain({ bought, paid, unpriced }) {
+  if (typeof bought !== "number") return "";
+  const much = Math.abs(bought).toFixed(2), sign = Number(much) === 0 ? "±" : bought < 0 ? "−" : "+";
+  return `; ${sign}${much} a round over the exact rule, ${price(paid, unpriced)}`;
+}
+
+/** What was paid, and of how many rounds that is not known: their price is not nothing. Pure. */
+function price(paid, unpriced) {
+  if (typeof paid !== "number") return "at a price that is not known";
+  const rest = unpriced ? `; of ${unpriced} ${unpriced === 1 ? "round" : "rounds"} it is not known` : "";
+  return `paying TV ${rest ? "at least " : ""}${paid.toFixed(3)} a token${rest}`;
 }
 
 /** Draw into `el`. A figure opens its formula while it is pointed at or focused, and a click or Enter keeps it open.

@@ -40,9 +40,19 @@ test("an approximate rule says what it bought over the exact one, and what it pa
   const told = (...rounds) => items(summary(rounds), null, definitions, none).find((i) => i.id === "acceptance").label;
   const bought = "acceptance bought (ΔA)", paid = "distribution error (TV)";
   assert.equal(told(round({})), "accepted of tested");
+  const over = "accepted of tested; +0.30 a round over the exact rule, paying TV";
+  assert.equal(told(round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1, [paid]: 0 })), `${over} 0.050 a token`);
   assert.equal(
     told(round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1 })),
-    "accepted of tested; +0.30 a round over the exact rule, paying TV 0.050 a token",
+    `${over} at least 0.050 a token; of 1 round it is not known`,
   );
-  assert.equal(told(round({ [bought]: -0.25 })), "accepted of tested; −0.25 a round over the exact rule");
+  const unknown = "a round over the exact rule, at a price that is not known";
+  assert.equal(told(round({ [bought]: -0.25 })), `accepted of tested; −0.25 ${unknown}`);
+  assert.equal(told(round({ [bought]: -0.001 })), `accepted of tested; ±0.00 ${unknown}`);
+});
+
+test("one is not many", () => {
+  const round = { nodes: { status: [] }, path: [], emitted: [{}], seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1 };
+  const { value, unit, label } = items(summary([round]), null, definitions, none).find((i) => i.id === "passes");
+  assert.deepEqual([value, unit, label], ["1", "pass", "for 1 token"]);
 });

@@ -50,7 +50,7 @@ export function mount(root, { model, on, ends }) {
       data = (params) => ({ params, values: held, inForce: held, barred });
     controls.select(method, controls.options(methods), held.method);
     controls.badge(promise, controls.promised(known, held));
-    kit.write(teaches, known?.teaches ?? "");
+    kit.write(teaches, controls.taught(known, held));
     form.render(own, data(known?.params ?? []));
     form.render(first, data(sampling.slice(0, 1)));
     form.render(rest, data(sampling.slice(1)));

@@ -79,8 +79,18 @@ export function unsound(method, values = {}) {
 /** What it promises with verifiers that change that, in words; empty where none does. Pure.
  *  @param {{promise: string, promises?: Record<string, string>}} method */
 export function otherwise(method) {
-  const changed = Object.entries(method.promises ?? {}).filter(([, promise]) => promise !== method.promise);
-  return changed.map(([verifier, promise]) => `${promise} with verifier = ${verifier}`).join(", ");
+  const by = /** @type {Map<string, string[]>} */ (new Map());
+  for (const [verifier, promise] of Object.entries(method.promises ?? {}))
+    if (promise !== method.promise) by.set(promise, [...(by.get(promise) ?? []), verifier]);
+  return [...by].map(([promise, verifiers]) => `${promise} with verifier = ${verifiers.join(", ")}`).join("; ");
+}
+
+/** What a method teaches, where its promise is what it usually is; else it is said of what it usually is: its words may
+ *  tell why the output is exactly the target's, which another verifier does not keep. Pure.
+ *  @param {(Promising & {teaches?: string})|undefined} method  @param {Record<string, any>} [values] */
+export function taught(method, values = {}) {
+  const words = method?.teaches ?? "";
+  return !words || promised(method, values) === method?.promise ? words : `With its usual choices: ${words}`;
 }
 
 /** Write a promise into its badge, in words. */
@@ -108,7 +118,7 @@ export function render(el, data) {
       : detail(catalogue.drafters, choice.drafter),
   );
   badge(ui.promise, promised(method, choice.params));
-  write(ui.teaches, method?.teaches ?? "");
+  write(ui.teaches, taught(method, choice.params));
   source(ui.source, method?.source);
   const barred = unsound(method, choice.params);
   const form = (el, params) => data.draw(el, { params, values: choice.params, inForce: data.inForce, barred });

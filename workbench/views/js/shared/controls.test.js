@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { buttons, options, otherwise, promised, select, unsound } from "./controls.js";
+import { buttons, options, otherwise, promised, select, taught, unsound } from "./controls.js";
 
 const baseline = { label: "Baseline", off: "" };
 
@@ -77,6 +77,9 @@ test("what is promised follows from the verifier that is chosen", () => {
   assert.equal(promised(oracle, { policy: "optimal-oracle", verifier: "typical" }), "approximate");
   assert.equal(promised(undefined), "");
   assert.equal(otherwise(method), "approximate with verifier = typical");
+  const more = { ...method.promises, lenient: "approximate", judge: "approximate", oracle: "simulation" };
+  const said = "approximate with verifier = typical, lenient, judge; simulation with verifier = oracle";
+  assert.equal(otherwise({ ...method, promises: more }), said);
   assert.equal(otherwise({ promise: "exact" }), "");
 });
 
@@ -110,4 +113,11 @@ test("what this place cannot do is off with its reason, running or not", () => {
     barred: { pause: "not on ZeroGPU", step: "not on ZeroGPU" },
   });
   assert.deepEqual([made.pause.off, made.step.off, made.stop.off], ["not on ZeroGPU", "not on ZeroGPU", ""]);
+});
+
+test("words that tell why the output is the target's are not said of a verifier that does not keep it", () => {
+  const method = { promise: "exact", promises: { lossless: "exact", judge: "approximate" }, teaches: "Exactly the target's." };
+  assert.equal(taught(method, { verifier: "lossless" }), "Exactly the target's.");
+  assert.equal(taught(method, { verifier: "judge" }), "With its usual choices: Exactly the target's.");
+  assert.equal(taught(undefined), "");
 });

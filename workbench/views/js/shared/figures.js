@@ -51,14 +51,17 @@ export function summary(rounds) {
     target_forwards: sum(rounds.map((r) => r.target_forwards)),
     bought: ratio(signal(rounds, BOUGHT), rounds.length),
     paid: ratio(signal(rounds, PAID), tokens),
+    unpriced: rounds.filter((r) => has(r, BOUGHT) && !has(r, PAID)).length,
   };
 }
 
 /** The sum of a signal over rounds; null where none of them has it. */
 function signal(rounds, name) {
-  const told = rounds.map((r) => r.signals?.[name]).filter((value) => typeof value === "number");
+  const told = rounds.filter((r) => has(r, name)).map((r) => r.signals[name]);
   return told.length ? sum(told) : null;
 }
+
+const has = (round, name) => typeof round.signals?.[name] === "number";
 
 /** Acceptance after each round, over the last `window` rounds and over all so far; null where nothing was tested.
  *  @returns {{index: number, windowed: number|null, cumulative: number|null}[]} */

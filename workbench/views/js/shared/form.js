@@ -72,6 +72,17 @@ export function idle(when, values) {
   return holds ? "" : `acts only when ${name.replaceAll("_", " ")} ${sign === ">" ? "is above" : "is"} ${wanted}`;
 }
 
+const MANY = 3;
+
+/** Parameters that are folded away: those of policies, growers and verifiers that are not chosen, where they are more
+ *  than a few; what is chosen next is then not screens away. Pure.
+ *  @param {{name: string, when?: string}[]} params  @param {Record<string, any>} values  all parameters in force
+ *  @returns {Set<string>} their names */
+export function folded(params, values) {
+  const found = params.filter(({ when }) => when?.includes(" = ") && idle(when, values)).map(({ name }) => name);
+  return new Set(found.length > MANY ? found : []);
+}
+
 /** Values to send: those the form holds, defaults for the rest. Pure. */
 export function values(params, held) {
   return Object.fromEntries(params.map((p) => [p.name, held[p.name] ?? p.default]));
@@ -79,7 +90,7 @@ export function values(params, held) {
 
 /** Draw into `el`. Rows are keyed by name: a row that stays keeps its element and the focus.
  *  Emits `wb:param` {name, value, note}.
- *  A parameter that does nothing under the present values is disabled, and says why.
+ *  A parameter that does nothing under the present values is disabled, and says why; many are folded away.
  *  @param {{params: object[], values: object, inForce: object, barred?: Record<string, Record<string, string>>}} data
  *    `inForce`: all values, of other forms too; `barred`: by parameter, choices that are greyed out, with their
  *    reasons */
@@ -92,15 +103,32 @@ export function render(el, data) {
       rows.delete(name);
     }
   }
-  data.params.forEach((param, i) => {
+  const away = folded(data.params, data.inForce ?? {}), list = drawer(el, away.size);
+  const next = new Map([[el, 0], [list, 0]]);
+  for (const param of data.params) {
     if (!rows.has(param.name)) rows.set(param.name, build(el, param));
-    const row = rows.get(param.name);
+    const row = rows.get(param.name), home = away.has(param.name) ? list : el, at = next.get(home) ?? 0;
     row.param = param;
-    if (el.children[i] !== row.element) el.insertBefore(row.element, el.children[i] ?? null);
+    next.set(home, at + 1);
+    if (home.children[at] !== row.element) home.insertBefore(row.element, home.children[at] ?? null);
     row.show(data.values[param.name] ?? param.default);
     row.grey?.(data.barred?.[param.name] ?? {}, data.values[param.name] ?? param.default);
     bar(row, idle(param.when, data.inForce ?? {}));
-  });
+  }
+}
+
+/** What holds the folded rows, the last child of `el`; made when it is first needed. */
+function drawer(el, n) {
+  if (!el._drawer && !n) return null;
+  if (!el._drawer) {
+    el._drawer = Object.assign(document.createElement("details"), { className: "wb-folded" });
+    el._drawer.append(document.createElement("summary"), document.createElement("div"));
+    el.append(el._drawer);
+  }
+  el._drawer.hidden = n === 0;
+  const words = `${n} settings of choices that are not taken`;
+  if (el._drawer.firstChild.textContent !== words) el._drawer.firstChild.textContent = words;
+  return el._drawer.lastChild;
 }
 
 function bar(row, reason) {

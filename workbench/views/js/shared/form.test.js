@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { clamp, field, idle, step, values } from "./form.js";
+import { clamp, field, folded, idle, step, values } from "./form.js";
 
 const depth = { name: "draft_depth", kind: "int", default: 4, ge: 1, le: 12, choices: null, doc: "" };
 
@@ -38,4 +38,14 @@ test("a parameter that does nothing says what it waits for", () => {
   assert.equal(idle("temperature > 0", { temperature: 0 }), "acts only when temperature is above 0");
   assert.equal(idle("temperature > 0", { temperature: 0.2 }), "");
   assert.equal(idle("", {}), "");
+});
+
+test("what belongs to choices that are not taken is folded away, where it is much", () => {
+  const of = (name, when) => ({ name, when }), grower = "grower = dyspec";
+  const params = [of("policy", ""), of("threshold", "policy = confidence"), of("top_k", "temperature > 0"), of("grower")];
+  const more = [...params, of("form", grower), of("worth", grower), of("free", "verifier = optimal-two")];
+  const inForce = { policy: "fixed", grower: "chain", verifier: "lossless", temperature: 0 };
+  assert.deepEqual([...folded(params, inForce)], [], "one or two stay where they are");
+  assert.deepEqual([...folded(more, inForce)], ["threshold", "form", "worth", "free"]);
+  assert.deepEqual([...folded(more, { ...inForce, grower: "dyspec" })], [], "two are left");
 });

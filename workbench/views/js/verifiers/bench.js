@@ -69,7 +69,7 @@ function build(el) {
       "div",
       { className: "wb-two is-bench" },
       card("pq", "p and q of one place", legend, part("pq", "div", { className: "wb-pq" }), line("note")),
-      card("round", "One round, draft by draft", null, part("round", "div", { className: "wb-round" })),
+      card("round", "One round, draft by draft", null, part("round", "div", { className: "wb-testbox" })),
     ),
     panel.chart(parts, "accept", "Accepted within k drafts", null, "wb-curves"),
     h(

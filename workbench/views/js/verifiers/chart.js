@@ -33,7 +33,7 @@ const round = (v) => Math.round(10 * v) / 10;
  *    digits?: number}} data */
 export function render(el, data) {
   const full = Math.max(260, kit.size(el).width || 600), beside = full >= 560;
-  const n = data.lines[0].values.length, width = beside ? full - LABEL : full;
+  const n = data.lines[0].values.length, width = beside ? full - (el._label ?? LABEL) : full;
   const high = data.height + (beside ? 0 : GAP * data.lines.length + 8);
   const state = kit.frame(el, { width: full, height: high, label: data.summary }, (svg) => {
     svg.addEventListener("click", (event) => {
@@ -92,5 +92,14 @@ export function render(el, data) {
     kit.set(mark, { class: `wb-lawmark is-${line.mark}`, d: MARKS[line.mark](from, places[i]) });
     kit.set(text, { x: from + 9, y: places[i] + 4 });
     kit.write(text, `${line.title} ${v.toFixed(data.digits ?? 3)}`);
-  });
+  });  if (!beside) return;
+  // a notebook has letters of its own, and a figure that is cut off is another figure
+  const key = JSON.stringify(data.lines.map(({ title, strong }) => [title, strong]));
+  if (el._named === key) return;
+  el._named = key;
+  const texts = [...state.labels.children].map((label) => label.lastChild);
+  const longest = Math.ceil(Math.max(...texts.map((text) => text.getComputedTextLength?.() ?? 0))) + 18;
+  if (longest <= (el._label ?? LABEL)) return;
+  el._label = longest;
+  render(el, data);
 }

@@ -1,0 +1,61 @@
+/** One field that finds methods and rows of the boards by any of their words, and what opens a place of the page. */
+
+import { h } from "../shared/kit.js";
+import * as kit from "../shared/kit.js";
+
+const ROWS = ".wb-board tbody tr, .wb-matrix tbody tr";
+
+/** Whether a text has all words of a query, in any order and case. Pure. @param {string} text  @param {string} query */
+export function hit(text, query) {
+  const lower = text.toLowerCase();
+  return query.toLowerCase().split(/\s+/).every((word) => lower.includes(word));
+}
+
+/** How much was found, in words. Pure. */
+export function found(methods, of, rows) {
+  return `${methods} of ${of} methods, ${rows} ${rows === 1 ? "row" : "rows"} of the boards`;
+}
+
+/** The field. @param {HTMLElement} body  whose cards and rows it hides, and whose boards it opens */
+export function field(body) {
+  const said = h("small", {}), input = h("input", { type: "search", placeholder: "name, rule, policy, paper …" });
+  kit.set(said, { role: "status" });
+  const opened = /** @type {Set<any>} */ (new Set());
+  const look = kit.paced(() => {
+    const query = input.value.trim(), show = (el) => !(el.hidden = !hit(el.textContent, query));
+    const cards = [...body.querySelectorAll(".wb-method")];
+    const boards = body.querySelectorAll(".wb-foldable:not(.wb-method)");
+    const methods = cards.filter(show).length;
+    let rows = 0;
+    for (const board of boards) {
+      const all = [...board.querySelectorAll(ROWS)], some = all.filter(show).length, fold = board.firstChild;
+      if (!all.length) continue;
+      rows += some;
+      board.hidden = some === 0;
+      if (query && some && !fold.open) opened.add(fold);
+      if (opened.has(fold)) fold.open = Boolean(query);
+    }
+    if (!query) opened.clear();
+    kit.write(said, query ? found(methods, cards.length, rows) : "");
+  });
+  input.addEventListener("input", look);
+  return h("label", { className: "wb-find" }, h("span", {}, "Find"), input, said);
+}
+
+/** A section whose content is folded behind its head; `draw` is called when it is first opened. */
+export function fold(properties, head, content, draw = () => {}) {
+  const details = h("details", {}, h("summary", {}, ...head), ...content);
+  details.addEventListener("toggle", draw, { once: true });
+  const made = h("section", properties, details);
+  made.classList.add("wb-card", "wb-foldable");
+  return made;
+}
+
+/** Open the place that the address names, and bring it into sight. @param {HTMLElement} body */
+export function reveal(body) {
+  const at = location.hash && body.querySelector(`[id="${CSS.escape(location.hash.slice(1))}"]`);
+  if (!at) return;
+  if (at.matches(".wb-foldable")) at.firstChild.open = true;
+  at.hidden = at.id === "which" ? at.hidden : false;
+  at.scrollIntoView();
+}
