@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from workbench.bench import claims, same_drafts, several_drafts
+from workbench.bench import claims, same_drafts, several_drafts, text_lab
 from workbench.bench.claims import Scale
 from workbench.bench.several_drafts import Laws, Way
 from workbench.bench.text_lab import TextLab
 from workbench.core.rejection import Ruling
 from workbench.core.tree import Sampling
+from workbench.engine import storing
+from workbench.engine.datastore import open_store
 from workbench.methods import registry
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic
@@ -76,6 +81,30 @@ def test_two_rules_are_asked_about_the_same_chains() -> None:
     assert (alike.value, alike.low, alike.n) == (1, 1, len(lab.prompts()))
     assert 1 < better.value < 1.2
     assert "1 draws a prompt, expected of the same drafts" in better.setting
+
+
+def test_a_store_of_code_is_made_once_and_read_only_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of Python's library stands what the prompts ask for: it is drafted from, and from nothing else."""
+    library, tables = tmp_path / "library", tmp_path / "library" / "encodings"
+    tables.mkdir(parents=True)
+    (tables / "table.py").write_text("no code\n")
+    monkeypatch.setattr(text_lab.sysconfig, "get_path", lambda name: str(library))
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv(storing.ENV, str(tmp_path / "nowhere"))
+    lab = TextLab("rest", Scale(tokens=24)).on("code")
+    written = [[e.token for r in rounds for e in r.emitted] for rounds in lab.rounds("autoregressive", {})]
+    (library / "said.py").write_text("".join(lab.models.tokenizer.decode(ids) + "\n" for ids in written))
+    own, read = lab.tau(), lab.with_code().tau()
+    assert read.value > 1.5 * own.value, "what is written stands in the store"
+    store = open_store(text_lab.store_of_code(lab.models))
+    assert [name for name, _ in store.card.texts] == ["said.py"]
+    (library / "said.py").write_text("pass\n")
+    assert lab.with_code().tau().value == read.value, "it is not made again"
+    assert f"store of Python {platform.python_version()}'s library" in lab.with_code().setting
+    assert "store" not in own.setting
+    assert os.environ[storing.ENV] == str(tmp_path / "nowhere")
 
 
 def test_a_parts_claim_is_its_methods_and_of_nobody_derived_from_it() -> None:
