@@ -96,6 +96,7 @@ assert list(LESSONS) == sorted(LESSONS)
 # | 11 | [Your drafter](11_your_drafter.ipynb) | 120 | a bad drafter breaks the output | only a lie about q can, and only a law test sees it |
 # | 13 | [Several drafts](13_several_drafts.ipynb) | 60 | a bound is a bound | it holds for drafts of one kind; a set of tokens sets it |
 # | 14 | [The target drafts](14_target_drafts_itself.ipynb) | 45 | the last layers are the ones to leave out | what can be spared is measured, and α must beat its cost |
+# | 15 | [Train a drafter](15_train_a_drafter.ipynb) | 60 | a low loss is a good drafter | it learns behind true features and drafts behind its own |
 #
 # **One lesson (90 minutes).** 00 together (20), then 02: let everybody derive min(1, p/q) on paper before the cell is
 # run (40), break it on purpose (15), and one picture from section 3 below (15).
