@@ -43,6 +43,12 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide passes are compiled on every machine: where there are tiles (AMX), they would be left to these."""
+    monkeypatch.setattr(fused, "_has_tiles", lambda: False)
+
+
 @pytest.mark.parametrize(
     ("kind", "heads", "groups"),
     [*((kind, 4, 2) for kind in KINDS), ("llama", 4, 4), ("llama", 3, 1), ("mistral", 8, 2), ("llama", 7, 1)],
@@ -146,6 +152,14 @@ def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(kind: str) -> No
     runner, text = compiled(small(kind)), worlds.random_prompt(40, seed=7)
     alone = worlds.logits_after(runner, text, [1] * 40)
     for pieces in ([40], [7, 13, 20], [2, 3, 5, 6, 8, 16], [9, 31]):
+        assert torch.equal(worlds.logits_after(runner, text, pieces), alone)
+
+
+def test_beside_tiles_the_bits_of_few_tokens_do_not_depend_on_how_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "_has_tiles", lambda: True)
+    runner, text = compiled(small()), worlds.random_prompt(40, seed=7)
+    alone = worlds.logits_after(runner, text, [1] * 40)
+    for pieces in ([fused.MOST_BESIDE_TILES] * 2 + [8], [7, 13, 4, 16], [2, 3, 5, 6, 8, 16]):
         assert torch.equal(worlds.logits_after(runner, text, pieces), alone)
 
 
@@ -337,11 +351,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.mark.unchecked
 @pytest.mark.usefixtures("own_cache")
-def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(
-    models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(models: Models) -> None:
     """All methods at once in one batch, and each alone."""
-    monkeypatch.setattr(fused, "_has_tiles", lambda: False)
     methods, prompt = worlds.text_methods(), worlds.repeating_prompt(13, period=5)
     wanted = Engine(models).generate(Request(prompt, registry.get("autoregressive"), max_new_tokens=40)).token_ids
     engine = Engine(models, max_rows=len(methods))
