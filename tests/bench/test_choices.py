@@ -69,6 +69,9 @@ def test_exact_rules_keep_the_places_and_approximate_ones_tell_their_price(model
     assert "of total variation a token" in detail
     verdict, figures, detail = places_of(method.with_params(verifier="typical"), models)
     assert verdict == MEASURED
+    assert 0 < float(str(figures["total_variation"])) < 1
+    verdict, figures, detail = places_of(method.with_params(verifier="typical", grower="rsd-c"), models)
+    assert verdict == MEASURED
     assert "total_variation" not in figures
     assert "does not say what it pays" in detail
 

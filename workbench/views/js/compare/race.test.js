@@ -164,7 +164,8 @@ test("words that do not fit their line are said to be cut", () => {
 test("names of lanes that differ in one choice stay apart where they are cut", () => {
   const name = (verifier) => `Draft model (policy confidence, grower rsd-c, branching 3-2-1-1, verifier ${verifier})`;
   assert.deepEqual(wrapped("Draft model"), ["Draft model"]);
-  assert.deepEqual(wrapped("Draft model (grower rsd-c, verifier k-seq)"), ["Draft model (grower", "rsd-c, verifier k-seq)"]);
+  const lines = ["Draft model (grower", "rsd-c, verifier k-seq)"];
+  assert.deepEqual(wrapped("Draft model (grower rsd-c, verifier k-seq)"), lines);
   const [one, other] = ["k-seq", "lenient"].map((verifier) => wrapped(name(verifier)));
   assert.equal(one.length, 3);
   assert.notDeepEqual(one, other);

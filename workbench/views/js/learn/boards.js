@@ -96,7 +96,9 @@ function board(id, title, about, head, rows) {
 const heading = (title, about) => [h("h2", {}, title), h("p", { className: "wb-about" }, about)];
 
 function matrix(found) {
-  const about = `Drafters by what judges their drafts. Choose a cell: it names the methods that join the two, their policies and growers, what they promise, and what the exactness board says of it. What would not keep the target's law says why.`;
+  const about =
+    "Drafters by what judges their drafts. Choose a cell: it names the methods that join the two, their policies and " +
+    "growers, what they promise, and what the exactness board says of it. What would not keep the target's law says why.";
   const parts = combinations.build(found, (word) => standing(word, h));
   const section = find.fold({ id: "combinations" }, heading("What combines with what", about), parts);
   section.querySelector("details").open = true;

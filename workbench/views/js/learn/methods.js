@@ -98,7 +98,8 @@ export async function mount(el, { host }) {
 
   function matrix() {
     const about =
-      "Methods by target and draft model, as this backend has them. Where a method cannot run, the reason stands in its place.";
+      "Methods by target and draft model, as this backend has them. " +
+      "Where a method cannot run, the reason stands in its place.";
     const wait = h("p", { className: "wb-empty" }, "Asking the backend …");
     page.matrix = h("div", { className: "wb-scroll", tabIndex: 0 }, wait);
     page.matrix.setAttribute("role", "region");

@@ -41,7 +41,8 @@ test("an approximate rule says what it bought over the exact one, and what it pa
   const bought = "acceptance bought (ΔA)", paid = "distribution error (TV)";
   assert.equal(told(round({})), "accepted of tested");
   const over = "accepted of tested; +0.30 a round over the exact rule, paying TV";
-  assert.equal(told(round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1, [paid]: 0 })), `${over} 0.050 a token`);
+  const [dear, free] = [round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1, [paid]: 0 })];
+  assert.equal(told(dear, free), `${over} 0.050 a token`);
   assert.equal(
     told(round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1 })),
     `${over} at least 0.050 a token; of 1 round it is not known`,
@@ -52,7 +53,8 @@ test("an approximate rule says what it bought over the exact one, and what it pa
 });
 
 test("one is not many", () => {
-  const round = { nodes: { status: [] }, path: [], emitted: [{}], seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1 };
+  const times = { seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1 };
+  const round = { nodes: { status: [] }, path: [], emitted: [{}], ...times };
   const { value, unit, label } = items(summary([round]), null, definitions, none).find((i) => i.id === "passes");
   assert.deepEqual([value, unit, label], ["1", "pass", "for 1 token"]);
 });

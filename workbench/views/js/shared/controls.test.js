@@ -116,7 +116,8 @@ test("what this place cannot do is off with its reason, running or not", () => {
 });
 
 test("words that tell why the output is the target's are not said of a verifier that does not keep it", () => {
-  const method = { promise: "exact", promises: { lossless: "exact", judge: "approximate" }, teaches: "Exactly the target's." };
+  const promises = { lossless: "exact", judge: "approximate" };
+  const method = { promise: "exact", promises, teaches: "Exactly the target's." };
   assert.equal(taught(method, { verifier: "lossless" }), "Exactly the target's.");
   assert.equal(taught(method, { verifier: "judge" }), "With its usual choices: Exactly the target's.");
   assert.equal(taught(undefined), "");
