@@ -71,7 +71,7 @@ class Lenient(Verifier):
         if v.u_stop is None:
             return greedy_match(v.tree, likeliest(v.logits))
         tree = v.tree
-        found = relaxed_rejection(tree, v.p, v.u_stop, lambda left, node, x: left / self.lenience)
+        found = relaxed_rejection(tree, v.p, v.u_stop, lambda left, node, x: left / self.lenience, v.late, priced=True)
         inputs = {"residual": found.residual, "q_left": found.q_left}
         if tree.q is None:
             reason = Reason((LENIENT_POINT,), inputs)

@@ -10,9 +10,10 @@ from typing import ClassVar
 import torch
 
 from workbench.core.params import param
+from workbench.core.places import drawn
 from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
 from workbench.core.rules import Rule
-from workbench.core.sampling import SamplingParams, entropy_of, largest, likeliest, pick
+from workbench.core.sampling import SamplingParams, likeliest
 from workbench.core.tree import children_of
 from workbench.engine.declared import Claim
 from workbench.engine.parts import Verifier
@@ -61,14 +62,13 @@ class TypicalAcceptance(Verifier):
         if v.u_stop is None:
             return greedy_match(v.tree, likeliest(v.logits))
         tree, p = v.tree, v.p
-        p_best, best = largest(p, 1)
-        entropy = entropy_of(v.logits, p, best, p_best.squeeze(1), v.sampling)
+        entropy = v.entropies()
         threshold = torch.minimum(p.new_tensor(self.epsilon), self.delta * torch.exp(-entropy))  # [N+1]
         p_x = p[tree.parents + 1, tree.tokens]
         needed = threshold[tree.parents + 1]
         inputs = {"entropy": entropy[tree.parents + 1], "threshold": needed}
         accept = (p_x > needed).to(p.dtype)
-        return Ruling(accept, pick(p, v.u_stop), score=p_x, reason=Reason((TYPICAL,), inputs))
+        return Ruling(accept, drawn(p, v.u_stop, v.late), score=p_x, reason=Reason((TYPICAL,), inputs))
 
     def walk(
         self,
