@@ -1559,6 +1559,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="the one that was drawn is kept too often, and text is biased",
     ),
     _m(
+        "optimal-two-lets-a-draft-meet-itself",
+        "methods/verifiers/optimal_two.py",
+        "inside = q_all * g_all - together_(q * g) if without else q_all * g_all",
+        "inside = q_all * g_all",
+        "tests/methods/test_exact_verifiers.py::test_improved_weights_are_those_of_the_law_of_the_pair[True]",
+        why="weights are improved for another law than that of two different drafts: less is accepted than could be",
+    ),
+    _m(
         "what-a-pair-costs-is-told-for-the-harmless-case",
         "methods/deviation.py",
         "for depends in (False, True) if kind is Sampling.WITHOUT_REPLACEMENT else (False,):",
