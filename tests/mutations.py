@@ -1559,6 +1559,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="the one that was drawn is kept too often, and text is biased",
     ),
     _m(
+        "what-is-drawn-late-is-drawn-from-the-targets-law",
+        "core/places.py",
+        "ends = [pick(judge(fans, True)[1], u_stop[fans.place]) for fans in",
+        "ends = [pick(fans.p, u_stop[fans.place]) for fans in",
+        "tests/core/test_places.py::test_what_is_found_when_it_is_asked_for_is_what_would_have_been_found_at_once",
+        why="a wide vocabulary on a CPU: behind a rejection the token comes from p, and text is biased",
+    ),
+    _m(
         "optimal-two-lets-a-draft-meet-itself",
         "methods/verifiers/optimal_two.py",
         "inside = q_all * g_all - together_(q * g) if without else q_all * g_all",

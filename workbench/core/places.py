@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -148,17 +148,10 @@ def rows(laws: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R 
     return laws[at]
 
 
-class Judge(Protocol):
-    """What a rule makes of some places."""
-
-    def __call__(self, fans: Fans, ends: bool) -> tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-        """Figures of the children, as many as the rule likes; and the weights of the token emitted where the walk ends.
-
-        Args:
-            fans: the places.
-            ends: whether the weights, of any sum but 0, are wanted. Where not, what comes in their place is not read.
-        """
-        ...
+Judge = Callable[[Fans, bool], tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]]
+"""(places, whether it is wanted what they emit) → figures of their children [R, F], as many as the rule likes, and the
+weights [R, V] of the token that is emitted where the walk ends there, of any sum but 0; where those are not wanted,
+what comes in their place is not read."""
 
 
 def place_by_place(

@@ -88,8 +88,7 @@ class AsDrafted(Verifier):
         def apart(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
             law = rows(q, node)
             over = (law - rows(v.p, node)).clamp_(min=0)
-            if v.sampling.processors:  # what they forbid is not kept, though a drafter they left nothing may propose it
-                over.masked_fill_(rows(v.logits, node) == -math.inf, 0)
+            over.masked_fill_(rows(v.logits, node) == -math.inf, 0)  # what a processor forbids is not kept
             return (over.masked_fill_(law <= self.sure, 0) if self.sure else over).sum(1)
 
         greedy = v.u_stop is None

@@ -14,7 +14,10 @@ from workbench.core.rejection import Reason, Ruling, recursive_rejection
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import OUR_FAULT, Claim
+from workbench.engine.models import Models
+from workbench.engine.request import Row
 from workbench.methods.verifiers.exact import Exact
+from workbench.methods.verifiers.sums import excess, make_ready
 
 BLOCK = Rule(
     "block",
@@ -68,6 +71,10 @@ class Block(Exact):
         ),
     )  # fmt: skip
 
+    def prime(self, row: Row, models: Models) -> None:
+        """No state; but what adds up wide laws is compiled here, and not in a round."""
+        make_ready(models.target.device)
+
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> Ruling:
@@ -84,10 +91,10 @@ class Block(Exact):
         w = torch.cat([log_w.new_zeros(1), log_w]).exp()  # [N+1]
 
         def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R 1"]], Float[Tensor, "R V"]]:
+            if not ends:
+                return [excess(fans.p, fans.q, w[fans.place, None].to(p.dtype))], fans.p
             rest = (fans.p * w[fans.place, None].to(p.dtype)).sub_(fans.q).clamp_(min=0)
             more = rest.sum(1, keepdim=True)
-            if not ends:
-                return [more], fans.p
             # A place without rest is never the end, but `pick` takes no weights of sum 0.
             return [more], by_row((fans.there & (more > 0)).squeeze(1), rest, fans.p)
 

@@ -164,8 +164,8 @@ function curves({ parts, state, curves: found, priced }) {
     strong: way === state.way && (rule === null || rule === state.rule || state.rule === "recursive"),
   }));
   if (!exact.some((line) => line.strong)) exact.forEach((line) => (line.strong = true));
-  const approximate = acceptance.APPROXIMATE.map(({ id, title }) => ({
-    title: `≈ ${title}`, values: priced[id].map((each) => each.accepted), strong: false,
+  const approximate = acceptance.APPROXIMATE.map(({ id }) => ({
+    title: `≈ ${id.split("/")[0]}, TV ${priced[id][state.k - 1].paid.toFixed(3)}:`, values: priced[id].map((each) => each.accepted), strong: false,
     style: APPROXIMATE[id][0], mark: APPROXIMATE[id][1],
   }));
   const lines = [...exact, ...approximate];
@@ -177,8 +177,11 @@ function curves({ parts, state, curves: found, priced }) {
   kit.write(parts.acceptNote, `figures at k = ${state.k}`);
   chart.render(parts.accept, { lines, k: state.k, low: Math.max(0, low), high: 1, ticks, summary, height: 300 });
   table(parts, "accept", summary, ["rule, drafts", ...lines[0].values.map((_, i) => `k = ${i + 1}`)], [
-    ...lines.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]),
-    ...acceptance.APPROXIMATE.map(({ id, title }) => [`TV paid: ${title}`, ...priced[id].map((each) => each.paid.toFixed(4))]),
+    ...exact.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]),
+    ...acceptance.APPROXIMATE.flatMap(({ id, title }) => [
+      [`≈ ${title}`, ...priced[id].map((each) => each.accepted.toFixed(4))],
+      [`TV paid: ${title}`, ...priced[id].map((each) => each.paid.toFixed(4))],
+    ]),
   ]);
   kit.write(parts.prices, words.prices(found, priced, state));
 }
