@@ -161,30 +161,37 @@ def recursive_rejection(
 
 
 def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Sibling after sibling at some places: acceptance, r and q′ (0 for the eldest); and what is left at the end."""
+    """Sibling after sibling at some places: acceptance, r and q′ (0 for the eldest); and what is left at the end.
+
+    What is dear is each pass over a law: what is left, and q, stay weights, beside which their sums are kept.
+    """
     left, q = fans.p, fans.q  # [R, V]
+    total = mass = torch.ones_like(left[:, :1])
     free = torch.ones_like(left) if tree.law_of is not None else None  # [R, V] 0 where an elder sibling has the token
     accept: list[Tensor] = []
     r: list[Tensor] = []
     q_left: list[Tensor] = []
     for k in range(tree.fanout):
-        has, x = fans.there[:, k], fans.token[:, k : k + 1]
+        has, x = fans.there[:, k : k + 1], fans.token[:, k : k + 1]
         if free is not None:
             q = own_law(tree, fans.child[:, k], x, free)
-            free = by_row(has, free.scatter(1, x, 0.0), free)
-        p_x, q_x = left.gather(1, x), q.gather(1, x)
+            free = by_row(has.squeeze(1), free.scatter(1, x, 0.0), free)
+        p_x, q_x = left.gather(1, x) / total, q.gather(1, x) / mass
         r.append(p_x if k else torch.zeros_like(p_x))
         q_left.append(q_x if k else torch.zeros_like(q_x))
         accept.append((p_x / q_x.clamp_min(torch.finfo(left.dtype).tiny)).clamp(max=1))
-        if k + 1 == tree.fanout and not ends:
+        is_last = k + 1 == tree.fanout
+        if is_last and not ends:
             break
-        rest = (left - q).clamp_(min=0)
-        if k + 1 == tree.fanout:  # `pick` takes weights of any sum but 0
-            left = by_row(has & (rest.sum(1) > 0), rest, left)
-        else:
-            left = by_row(has, normalised(rest, left), left)
-            if tree.sampling in WITHOUT:
-                q = by_row(has, normalised(q.scatter(1, x, 0.0), q), q)
+        rest = torch.addcmul(left, q, total / mass, value=-1).clamp_(min=0)
+        over = rest.sum(1, keepdim=True)
+        goes_on = has & (over > 0)
+        left, total = by_row(goes_on.squeeze(1), rest, left), torch.where(goes_on, over, total)
+        if tree.sampling in WITHOUT and not is_last:
+            others = q.scatter(1, x, 0.0)
+            among = others.sum(1, keepdim=True)
+            drawn = has & (among > 0)
+            q, mass = by_row(drawn.squeeze(1), others, q), torch.where(drawn, among, mass)
     return [torch.cat(column, 1) for column in (accept, r, q_left)], left
 
 
