@@ -115,6 +115,10 @@ def test_sums_of_two_laws_are_the_same_compiled() -> None:
     for of in (sums.excess, sums.common):
         assert sums._added_up(*wide, exceeds=True) is None
         torch.testing.assert_close(of(p, q, by).double(), of(*wide), rtol=1e-5, atol=1e-7)
+    for lift in (1.0, 2.0, 20.0):
+        paid = sums.lifted_apart(p, q, lift)
+        torch.testing.assert_close(paid.double(), sums.lifted_apart(*wide[:2], lift), rtol=1e-5, atol=1e-6)
+        assert float(paid.max()) > 0.01 or lift == 1.0
 
 
 def test_a_number_that_is_late_is_made_once_and_those_asked_for_together_are_made_together() -> None:
