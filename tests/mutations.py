@@ -245,7 +245,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "residual-keeps-all",
         "core/rejection.py",
-        "rest = (left - q).clamp_(min=0)",
+        "rest = torch.addcmul(left, q, total / mass, value=-1).clamp_(min=0)",
         "rest = left.clone()",
         ANY_TWO_LAWS,
         why="after a rejection the target's own law is drawn from: tokens that the drafter likes come too often",
@@ -269,7 +269,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "without-replacement-judged-as-independent",
         "core/rejection.py",
-        "if tree.sampling in WITHOUT:",
+        "if tree.sampling in WITHOUT and not is_last:",
         "if False:",
         A_ROUND + "[beam of 2-any-Lossless]",
         why="younger siblings are divided by a probability that they no longer had: sampled text is biased",
@@ -302,8 +302,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "siblings-judged-by-the-law-left-elsewhere",
         "core/places.py",
-        "return list(table[:, row_of[tree.parents + 1], rank]), stop",
-        "return list(table[:, row_of[tree.parents + 1] - 1, rank]), stop",
+        "columns = list(table[:, row_of[tree.parents + 1], rank])",
+        "columns = list(table[:, row_of[tree.parents + 1] - 1, rank])",
         REJECTION + "test_parents_of_one_tree_do_not_touch_each_other",
         why="nodes deep in a tree are judged by another branch's law",
     ),
@@ -465,8 +465,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "what-is-kept-as-drafted-costs-nothing",
         "methods/verifiers/as_drafted.py",
-        "over = (q - v.p[:-1])",
-        "over = (v.p[:-1] - v.p[:-1])",
+        "over = (law - rows(v.p, node))",
+        "over = (law - law)",
         "tests/methods/test_as_drafted.py::test_golden_price",
         why="an approximate decoder looks free",
     ),
@@ -1278,8 +1278,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "what-the-small-model-writes-costs-nothing",
         "methods/verifiers/entropy_adaptive.py",
-        "paid = torch.where(writes, apart, 0.0)",
-        "paid = torch.where(writes, 0.0, apart)",
+        "return torch.where(writes[node], (rows(q, node) - rows(v.p, node)).abs_().sum(1) / 2, 0.0)",
+        "return torch.where(writes[node], 0.0, (rows(q, node) - rows(v.p, node)).abs_().sum(1) / 2)",
         "tests/methods/test_entropy_adaptive.py::test_what_is_paid_is_the_distance_of_the_small_models_laws",
         why="an approximate rule looks free",
     ),
@@ -1585,7 +1585,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "a-round-pays-for-nodes-that-nobody-tested",
         "engine/recording.py",
-        "sum(paid for paid, a in zip(judged.paid, accept, strict=True) if a is not None)",
+        "sum(some(judged.paid, [node for node, a in enumerate(accept) if a is not None]))",
         "sum(judged.paid)",
         "tests/methods/test_judge.py::test_only_what_was_tested_is_paid_for",
         why="approximate rules on trees look dearer than they are",
