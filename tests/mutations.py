@@ -253,7 +253,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "residual-keeps-all",
         "core/rejection.py",
-        "rest = (left - q).clamp_(min=0)",
+        "rest = torch.addcmul(left, q, total / mass, value=-1).clamp_(min=0)",
         "rest = left.clone()",
         ANY_TWO_LAWS,
         why="after a rejection the target's own law is drawn from: tokens that the drafter likes come too often",
@@ -277,7 +277,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "without-replacement-judged-as-independent",
         "core/rejection.py",
-        "if tree.sampling in WITHOUT:",
+        "if tree.sampling in WITHOUT and not is_last:",
         "if False:",
         A_ROUND + "[beam of 2-any-Lossless]",
         why="younger siblings are divided by a probability that they no longer had: sampled text is biased",
@@ -310,8 +310,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "siblings-judged-by-the-law-left-elsewhere",
         "core/places.py",
-        "return list(table[:, row_of[tree.parents + 1], rank]), stop",
-        "return list(table[:, row_of[tree.parents + 1] - 1, rank]), stop",
+        "columns = list(table[:, row_of[tree.parents + 1], rank])",
+        "columns = list(table[:, row_of[tree.parents + 1] - 1, rank])",
         REJECTION + "test_parents_of_one_tree_do_not_touch_each_other",
         why="nodes deep in a tree are judged by another branch's law",
     ),
@@ -473,8 +473,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "what-is-kept-as-drafted-costs-nothing",
         "methods/verifiers/as_drafted.py",
-        "over = (q - v.p[:-1])",
-        "over = (v.p[:-1] - v.p[:-1])",
+        "over = (law - rows(v.p, node))",
+        "over = (law - law)",
         "tests/methods/test_as_drafted.py::test_golden_price",
         why="an approximate decoder looks free",
     ),
@@ -1286,8 +1286,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "what-the-small-model-writes-costs-nothing",
         "methods/verifiers/entropy_adaptive.py",
-        "paid = torch.where(writes, apart, 0.0)",
-        "paid = torch.where(writes, 0.0, apart)",
+        "return torch.where(writes[node], (rows(q, node) - rows(v.p, node)).abs_().sum(1) / 2, 0.0)",
+        "return torch.where(writes[node], 0.0, (rows(q, node) - rows(v.p, node)).abs_().sum(1) / 2)",
         "tests/methods/test_entropy_adaptive.py::test_what_is_paid_is_the_distance_of_the_small_models_laws",
         why="an approximate rule looks free",
     ),
@@ -1567,6 +1567,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="the one that was drawn is kept too often, and text is biased",
     ),
     _m(
+        "what-is-drawn-late-is-drawn-from-the-targets-law",
+        "core/places.py",
+        "ends = [pick(judge(fans, True)[1], u_stop[fans.place]) for fans in",
+        "ends = [pick(fans.p, u_stop[fans.place]) for fans in",
+        "tests/core/test_places.py::test_what_is_found_when_it_is_asked_for_is_what_would_have_been_found_at_once",
+        why="a wide vocabulary on a CPU: behind a rejection the token comes from p, and text is biased",
+    ),
+    _m(
+        "optimal-two-lets-a-draft-meet-itself",
+        "methods/verifiers/optimal_two.py",
+        "inside = q_all * g_all - together_(q * g) if without else q_all * g_all",
+        "inside = q_all * g_all",
+        "tests/methods/test_exact_verifiers.py::test_improved_weights_are_those_of_the_law_of_the_pair[True]",
+        why="weights are improved for another law than that of two different drafts: less is accepted than could be",
+    ),
+    _m(
         "what-a-pair-costs-is-told-for-the-harmless-case",
         "methods/deviation.py",
         "for depends in (False, True) if kind is Sampling.WITHOUT_REPLACEMENT else (False,):",
@@ -1577,7 +1593,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "a-round-pays-for-nodes-that-nobody-tested",
         "engine/recording.py",
-        "sum(paid for paid, a in zip(judged.paid, accept, strict=True) if a is not None)",
+        "sum(some(judged.paid, [node for node, a in enumerate(accept) if a is not None]))",
         "sum(judged.paid)",
         "tests/methods/test_judge.py::test_only_what_was_tested_is_paid_for",
         why="approximate rules on trees look dearer than they are",

@@ -70,4 +70,4 @@ def test_shares_are_of_the_forward_and_what_is_dear_is_named(monkeypatch: pytest
     bare = report | {"forward": None}
     assert share(row, bare) is None
     assert "of a forward" not in table(bare)
-    assert table(report).count("\n") == 2 + len(report["rows"])
+    assert table(report).count("\n") == 1 + len(report["shared"]) + len(report["rows"])

@@ -11,11 +11,14 @@ from torch import Tensor
 
 from workbench.bench.verifier_suite import WARM, Case, cases, draft, verifiers
 from workbench.core import places, sampling, transfer
+from workbench.core.late import Late, some
 from workbench.core.places import by_row, fans_of, normalised
 from workbench.core.rejection import Ruling
 from workbench.core.sampling import BLOCK, WIDE, entropy_of, largest, law
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine import fused
 from workbench.engine.told import Verification
+from workbench.methods.verifiers import sums
 from workbench.methods.verifiers.entropy_adaptive import Pen, Writing
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest, Neighbours
@@ -24,10 +27,10 @@ V = WIDE + 3 * BLOCK
 NODES = 12
 
 
-def judged(case: Case, tree: DraftTree, logits: Tensor) -> Ruling:
+def judged(case: Case, tree: DraftTree, logits: Tensor, late: bool = False) -> Ruling:
     state = NEAR if isinstance(case.verifier, Nearest) else Writing(Pen(small=True, since=0))
     u = torch.rand(len(tree) + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    return case.verifier.rule(Verification(tree, logits, law(logits, WARM), WARM, u, state=state))
+    return case.verifier.rule(Verification(tree, logits, law(logits, WARM), WARM, u, state=state, late=late))
 
 
 NEAR = Neighbours(torch.randn(V, 3, generator=torch.Generator().manual_seed(2)))
@@ -76,6 +79,56 @@ def test_in_pieces_and_all_at_once_are_one_decision(case: Case, rows: int, monke
     kept = float(found.accept.sum())
     assert kept > 0
     assert kept < len(tree) or case.verifier.name == "as-drafted", "which keeps all that is drafted"
+
+
+@pytest.mark.parametrize("case", [*CASES, *MIXED], ids=lambda case: f"{case.verifier.name}, {case.kind.value}")
+def test_what_is_found_when_it_is_asked_for_is_what_would_have_been_found_at_once(case: Case) -> None:
+    """Place by place, all together, and in another order than that of the tree."""
+    generator = torch.Generator().manual_seed(6)
+    logits, ahead = 2.5 * torch.randn(2, NODES + 1, V, dtype=torch.float64, generator=generator)
+    ahead[:, ::2] = logits[:, ::2]
+    q = ahead.softmax(1)
+    tree = uneven(q) if case.kind is Sampling.MIXED else draft(case.kind, q, NODES)
+    logits = logits[: len(tree) + 1]
+    wanted = judged(case, tree, logits)
+    for order in ([0], list(range(len(tree) + 1)), list(range(len(tree), -1, -3))):
+        found = judged(case, tree, logits, late=True)
+        assert isinstance(found.stop, Late)
+        assert torch.equal(found.accept, wanted.accept)
+        assert found.stop.some(order) == [wanted.stop.tolist()[place] for place in order]
+        assert [found.stop[place] for place in order] == found.stop.some(order)
+        assert found.stop.tolist() == wanted.stop.tolist()
+        assert (found.paid is None) == (wanted.paid is None)
+        if isinstance(found.paid, Late):
+            assert isinstance(wanted.paid, Tensor)
+            nodes = sorted(place - 1 for place in order if place)
+            assert some(found.paid, nodes) == pytest.approx([wanted.paid.tolist()[node] for node in nodes])
+            assert found.paid.tolist() == pytest.approx(wanted.paid.tolist())
+
+
+@pytest.mark.skipif(not fused.may_compile(), reason="functions are compiled on Linux on x86-64")
+def test_sums_of_two_laws_are_the_same_compiled() -> None:
+    p, q = (2.5 * torch.randn(2, 5, V + 3, generator=torch.Generator().manual_seed(8))).softmax(2)
+    by = torch.tensor([[0.0], [0.3], [1.0], [2.5], [9.0]])
+    assert sums._added_up(p, q, by, exceeds=True) is not None, "it is what is asked"
+    wide = p.double(), q.double(), by.double()
+    for of in (sums.excess, sums.common):
+        assert sums._added_up(*wide, exceeds=True) is None
+        torch.testing.assert_close(of(p, q, by).double(), of(*wide), rtol=1e-5, atol=1e-7)
+    for lift in (1.0, 2.0, 20.0):
+        paid = sums.lifted_apart(p, q, lift)
+        torch.testing.assert_close(paid.double(), sums.lifted_apart(*wide[:2], lift), rtol=1e-5, atol=1e-6)
+        assert float(paid.max()) > 0.01 or lift == 1.0
+
+
+def test_a_number_that_is_late_is_made_once_and_those_asked_for_together_are_made_together() -> None:
+    asked = list[list[int]]()
+    late = Late[int](5, lambda at: (asked.append(at.tolist()), at * at)[1])
+    assert (late[3], late.some([1, 3, 1]), late[-1], len(late)) == (9, [1, 9, 1], 16, 5)
+    assert asked == [[3], [1], [4]]
+    assert list(late) == [0, 1, 4, 9, 16]
+    with pytest.raises(IndexError):
+        late[5]
 
 
 def test_a_law_and_its_entropy_in_pieces_are_those_of_each_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from workbench.methods.verifiers.k_seq import KSeq
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.optimal_two import OptimalTwo
+from workbench.methods.verifiers.typical import TypicalAcceptance
 from workbench.trace import theory
 from workbench.views import module_path
 
@@ -122,6 +124,24 @@ def test_block_verification_keeps_as_many_drafts_of_a_chain(name: str) -> None:
                 ruling = Block().rule(Verification(chain([i, j, k], q), laws.log(), laws, WARM, u))
                 kept += chance * float(ruling.accept.cumprod(0).sum())
     assert in_page(p, q, "acceptance.chains(p, q).block[2]") == pytest.approx(kept, abs=1e-9)
+
+
+@needs_node
+@pytest.mark.parametrize("name", LAWS)
+def test_approximate_rules_buy_and_pay_in_the_page_what_they_do_by_default(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p, q = LAWS[name]
+    found = in_page(p, q, "acceptance.priced(p, q)")
+    for n in range(1, DRAFTS + 1):
+        law, kept = emitted(Lenient(), p, q, n, SAMPLED, monkeypatch)
+        seen = found["lenient/independent"][n - 1]
+        assert seen["accepted"] == pytest.approx(kept, abs=1e-9)
+        assert seen["paid"] == pytest.approx(float(distance(law, p)), abs=1e-9)
+    rule = TypicalAcceptance()
+    least = min(rule.epsilon, rule.delta * math.exp(float((p * p.clamp_min(1e-300).log()).sum())))
+    kept = 1 - float(q[p <= least].sum()) ** 2
+    assert found["typical/independent"][1]["accepted"] == pytest.approx(kept, abs=1e-9)
 
 
 @needs_node

@@ -1,8 +1,9 @@
 """What judging costs: each verifier's rule on drafts of 64 nodes, by vocabulary, beside a forward of SmolLM2.
 
 Laws are random and drafts are drawn from them, so that no model is needed; what a rule looks up of one beforehand, the
-embeddings of its tokens, is random, too. Timed is `Verifier.rule` and the one copy of
-its decision to the host: the law itself is the same for all, and has a row of its own.
+embeddings of its tokens, is random, too. Timed is `Verifier.rule`, the one copy of its decision to the host, and what a
+round reads of it; the law itself, and what every round's trace wants of it, are the same for all rules, and have rows
+of their own.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from torch import Tensor
 
 from workbench.bench.markdown import markdown, shown
 from workbench.core.draw import Draw, Purpose
+from workbench.core.late import carry, some
 from workbench.core.sampling import SamplingParams, law
+from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.clock import synchronise
+from workbench.engine.judging import look
 from workbench.engine.machine import describe, machine_facts
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
@@ -34,6 +38,7 @@ VOCABULARIES = (512, 4096, 49152, 151936)
 NODES, SIBLINGS = 64, 4
 WIDTH = 576
 """Of the embeddings, as SmolLM2 has it."""
+LAW, LOOK = "the law itself, for all", "likeliest tokens and entropies, for all"
 WANTED = 0.05
 """Share of a forward that judging may take."""
 BOARD = "verifiers.json"
@@ -113,28 +118,49 @@ def draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, siblings: in
 
 def measure(
     timed: Sequence[Case], vocabulary: int, device: torch.device, repeats: int, nodes: int = NODES
-) -> tuple[dict[Case, float], float]:
-    """Median seconds of each case, and of the law that all rules read; every repeat takes all of them in turn."""
+) -> tuple[dict[Case, float], dict[str, float]]:
+    """Seconds of each case, and of what is done for all rules; every repeat takes all of them in turn.
+
+    A rule is asked for all that its round reads of it: the walk, the token emitted at its end, and what tested nodes
+    pay. Of the round that keeps whatever may be kept and the one that keeps nothing the dearer one counts.
+    """
     generator = torch.Generator().manual_seed(vocabulary)
     logits, ahead = (SHARP * torch.randn(2, nodes + 1, vocabulary, generator=generator)).to(device)
     u = torch.from_numpy(Draw(vocabulary).uniform(0, Purpose.STOP, nodes + 1)).to(device)
     p, q = law(logits, WARM), law(ahead, WARM)
+    entropy = look(logits, p, WARM)[2]
     trees = {kind: draft(kind, q, nodes) for kind in {case.kind for case in timed}}
     states = states_of(timed, vocabulary, device)
-    taken: dict[Any, list[float]] = {case: [] for case in (*timed, None)}
 
-    def judge(case: Case) -> None:
-        ruling = case.verifier.rule(Verification(trees[case.kind], logits, p, WARM, u, state=states[case]))
-        torch.cat([ruling.accept.double(), ruling.stop.double()]).cpu()  # the round's one synchronisation
+    def judge(case: Case, uniform: float) -> None:
+        tree, verifier = trees[case.kind], case.verifier
+        v = Verification(tree, logits, p, WARM, u, state=states[case], entropy=entropy, late=on_host(device))
+        ruling = verifier.rule(v)
+        score, paid = (p.new_zeros(0) if column is None else column for column in (ruling.score, ruling.paid))
+        # The round's one synchronisation.
+        parents, accept, stop, scores, costs = carry([tree.parents, ruling.accept, ruling.stop, score, paid])
+        verdict = verifier.walk(parents, accept, stop, [uniform] * nodes, *([scores] if scores else []))
+        if costs:
+            some(costs, [node for node, _ in verdict.tested])
 
+    work: dict[tuple[Case | str, float], Callable[[], Any]] = {
+        (case, uniform): (lambda case=case, uniform=uniform: judge(case, uniform))
+        for case in timed
+        for uniform in (0.0, 1.0)
+    }
+    work |= {(LAW, 0.0): lambda: law(logits, WARM), (LOOK, 0.0): lambda: look(logits, p, WARM)}
+    taken = {key: list[float]() for key in work}
     with torch.inference_mode():
         for repeat in range(repeats + 1):
-            for case in taken:
-                seconds = _seconds(device, (lambda case=case: judge(case)) if case else (lambda: law(logits, WARM)))
+            for key, does in work.items():
+                seconds = _seconds(device, does)
                 if repeat:  # the first one warms up
-                    taken[case].append(seconds)
-    medians = {case: statistics.median(times) for case, times in taken.items()}
-    return {case: medians[case] for case in timed}, medians[None]
+                    taken[key].append(seconds)
+    medians = {key: statistics.median(times) for key, times in taken.items()}
+    return (
+        {case: max(medians[case, 0.0], medians[case, 1.0]) for case in timed},
+        {name: medians[name, 0.0] for name in (LAW, LOOK)},
+    )
 
 
 def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
@@ -162,16 +188,19 @@ def run_suite(
         told: what is measured now.
 
     Returns:
-        `rows` (verifier, drafts, and seconds by vocabulary), `law` (seconds by vocabulary), `forward` (target,
-        vocabulary, seconds; None without), `left_out` (verifiers that need a model), `nodes`, `repeats`, `machine`.
+        `rows` (verifier, drafts, and seconds by vocabulary), `shared` (what is done for all rules: seconds by
+        vocabulary, by name), `forward` (target, vocabulary, seconds; None without), `left_out` (verifiers that need a
+        model), `nodes`, `repeats`, `machine`.
     """
     timed, left_out = cases(verifiers())
-    facts, seconds, laws = machine_facts(), {case: {} for case in timed}, {}
+    facts, seconds, shared = machine_facts(), {case: {} for case in timed}, {LAW: {}, LOOK: {}}
     for vocabulary in vocabularies:
         told(f"{len(timed)} rules, {vocabulary:,} tokens")
-        found, laws[str(vocabulary)] = measure(timed, vocabulary, device, repeats)
+        found, of_all = measure(timed, vocabulary, device, repeats)
         for case, s in found.items():
             seconds[case][str(vocabulary)] = s
+        for name, s in of_all.items():
+            shared[name][str(vocabulary)] = s
     beside = None
     if forward is not None:
         told(f"a forward of {NODES} tokens")
@@ -181,7 +210,7 @@ def run_suite(
         "rows": [
             {"verifier": case.verifier.name, "drafts": KINDS[case.kind], "seconds": s} for case, s in seconds.items()
         ],
-        "law": laws,
+        "shared": shared,
         "forward": beside,
         "left_out": left_out,
         "nodes": NODES,
@@ -201,9 +230,9 @@ def share(row: dict[str, Any], report: dict[str, Any]) -> float | None:
 
 def table(report: dict[str, Any]) -> str:
     """The report for people: a row a rule, a column a vocabulary in milliseconds, and the share of a forward."""
-    sizes = list(report["law"])
+    sizes = list(report["shared"][LAW])
     beside, rows = report["forward"], sorted(report["rows"], key=lambda row: row["seconds"][sizes[-1]])
-    rows = [{"verifier": "the law itself, for all", "drafts": "–", "seconds": report["law"]}, *rows]
+    rows = [*({"verifier": name, "drafts": "–", "seconds": s} for name, s in report["shared"].items()), *rows]
 
     def milliseconds(size: str) -> Callable[[dict[str, Any]], str]:
         return lambda row: shown(1e3 * row["seconds"][size], ".2f")
@@ -223,9 +252,10 @@ def page(report: dict[str, Any]) -> str:
     lines = [
         "# What verifiers cost",
         "",
-        f"Milliseconds of a rule on a draft of {report['nodes']} nodes, the copy of its decision to the host included: "
-        f"the median of {report['repeats']}, on random laws. Made by `workbench bench --suite verifiers --out "
-        "assets/boards/verifiers.json`; `workbench docs` writes this page.",
+        f"Milliseconds of a rule on a draft of {report['nodes']} nodes, with what a round reads of it: of a round that "
+        f"keeps all it may and one that keeps nothing the dearer, each the median of {report['repeats']}, on random "
+        "laws. Made by `workbench bench --suite verifiers --out assets/boards/verifiers.json`; `workbench docs` writes "
+        "this page.",
         "",
         f"Measured on {describe(report['machine'])}; device {report['device']}.",
     ]

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.following import following
+from workbench.core.late import Late
 from workbench.core.places import Fans, by_row, normalised, place_by_place
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
 from workbench.core.sampling import likeliest, pick
@@ -48,19 +49,20 @@ class Ruling:
     Attributes:
         accept: float [N], probability of accepting node i given that it is tested; 0 or 1 where nothing is drawn.
         stop: int64 [N+1], token to emit when the walk ends at the root (entry 0) or at node i (entry i+1). Drawn with
-            `pick`, in as many calls as suits; nothing else may depend on what it drew: `accept` holds chances.
+            `pick`, in as many calls as suits; nothing else may depend on what it drew: `accept` holds chances. Late, so
+            that it is drawn where the walk ends alone, only for who asked for that (`Verification.late`).
         score: float [N], what a verifier's own `walk` chooses by among nodes that pass, as products along paths.
         reason: what the trace says of each node's test; None leaves it unsaid.
         paid: float [N], what testing a node costs in distribution: its part of the total variation between the law of
-            the token that its place emits and the target's; the round's sum over tested nodes is in its signals. None
-            where nothing is paid, or it is not known.
+            the token that its place emits and the target's; the round's sum over tested nodes is in its signals. Late
+            as `stop` is. None where nothing is paid, or it is not known.
     """
 
     accept: Float[Tensor, " N"]
-    stop: Int[Tensor, " N_plus_1"]
+    stop: Int[Tensor, " N_plus_1"] | Late[int]
     score: Float[Tensor, " N"] | None = None
     reason: Reason | None = None
-    paid: Float[Tensor, " N"] | None = None
+    paid: Float[Tensor, " N"] | Late[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +121,15 @@ def lossless(
     logits: Float[Tensor, "N_plus_1 V"],
     p: Float[Tensor, "N_plus_1 V"],
     u_stop: Float[Tensor, " N_plus_1"] | None,
+    late: bool = False,
 ) -> Ruling:
     """The exact rule for every draft: greedy match where nothing is drawn, else recursive rejection."""
-    return greedy_match(tree, likeliest(logits)) if u_stop is None else recursive_rejection(tree, p, u_stop)
+    return greedy_match(tree, likeliest(logits)) if u_stop is None else recursive_rejection(tree, p, u_stop, late)
 
 
-def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
+def recursive_rejection(
+    tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+) -> Ruling:
     """Test siblings one after the other, each against what its elder siblings left of the target's law.
 
     For a chain of sampled tokens this is speculative sampling; for siblings drawn without replacement it is recursive
@@ -136,6 +141,7 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
         tree: siblings in the order they were drawn.
         p: the target's law at the root (row 0) and after each node (row i+1).
         u_stop: uniforms [N+1] for the token emitted where the walk ends.
+        late: whether tokens to emit may be drawn when they are asked for.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1 (chain); Jeon et al. 2024, arXiv:2402.14160,
     Algorithm 1 (without replacement); Miao et al. 2024, SpecInfer, arXiv:2305.09781, Algorithm 2 (independent).
@@ -144,35 +150,48 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
     if n == 0:
         return Ruling(accept=p.new_zeros(0), stop=pick(p, u_stop))
     if tree.q is None or (tree.q_of is None and tree.law_of is None):
-        return _point_rejection(tree, p, u_stop)
-    (accept, r, q_left), stop = place_by_place(tree, p, u_stop, lambda fans: _tested(tree, fans))
+        return _point_rejection(tree, p, u_stop, late)
+
+    def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+        return _tested(tree, fans, ends)
+
+    (accept, r, q_left), stop = place_by_place(tree, p, u_stop, at, late)
     inputs = {"q": _first_chance(tree).to(p.dtype), "residual": r, "q_left": q_left}
     return Ruling(accept, stop, reason=Reason((RATIO, RESIDUAL), inputs))
 
 
-def _tested(tree: DraftTree, fans: Fans) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Sibling after sibling at some places: acceptance, r and q′ (0 for the eldest); and what is left at the end."""
+def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+    """Sibling after sibling at some places: acceptance, r and q′ (0 for the eldest); and what is left at the end.
+
+    What is dear is each pass over a law: what is left, and q, stay weights, beside which their sums are kept.
+    """
     left, q = fans.p, fans.q  # [R, V]
+    total = mass = torch.ones_like(left[:, :1])
     free = torch.ones_like(left) if tree.law_of is not None else None  # [R, V] 0 where an elder sibling has the token
     accept: list[Tensor] = []
     r: list[Tensor] = []
     q_left: list[Tensor] = []
     for k in range(tree.fanout):
-        has, x = fans.there[:, k], fans.token[:, k : k + 1]
+        has, x = fans.there[:, k : k + 1], fans.token[:, k : k + 1]
         if free is not None:
             q = own_law(tree, fans.child[:, k], x, free)
-            free = by_row(has, free.scatter(1, x, 0.0), free)
-        p_x, q_x = left.gather(1, x), q.gather(1, x)
+            free = by_row(has.squeeze(1), free.scatter(1, x, 0.0), free)
+        p_x, q_x = left.gather(1, x) / total, q.gather(1, x) / mass
         r.append(p_x if k else torch.zeros_like(p_x))
         q_left.append(q_x if k else torch.zeros_like(q_x))
         accept.append((p_x / q_x.clamp_min(torch.finfo(left.dtype).tiny)).clamp(max=1))
-        rest = (left - q).clamp_(min=0)
-        if k + 1 == tree.fanout:  # `pick` takes weights of any sum but 0
-            left = by_row(has & (rest.sum(1) > 0), rest, left)
-        else:
-            left = by_row(has, normalised(rest, left), left)
-            if tree.sampling in WITHOUT:
-                q = by_row(has, normalised(q.scatter(1, x, 0.0), q), q)
+        is_last = k + 1 == tree.fanout
+        if is_last and not ends:
+            break
+        rest = torch.addcmul(left, q, total / mass, value=-1).clamp_(min=0)
+        over = rest.sum(1, keepdim=True)
+        goes_on = has & (over > 0)
+        left, total = by_row(goes_on.squeeze(1), rest, left), torch.where(goes_on, over, total)
+        if tree.sampling in WITHOUT and not is_last:
+            others = q.scatter(1, x, 0.0)
+            among = others.sum(1, keepdim=True)
+            drawn = has & (among > 0)
+            q, mass = by_row(drawn.squeeze(1), others, q), torch.where(drawn, among, mass)
     return [torch.cat(column, 1) for column in (accept, r, q_left)], left
 
 
@@ -213,14 +232,19 @@ def _own_chance(tree: DraftTree) -> Float[Tensor, " N"]:
     return torch.where(tree.law_of < 0, torch.ones_like(chance), chance)
 
 
-def _point_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
+def _point_rejection(
+    tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool
+) -> Ruling:
     """The same for siblings that were chosen, not drawn: see `following`."""
 
-    def at(fans: Fans) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+    def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+        if fans.token.shape[1] == 1 and not ends:
+            accept = torch.where(fans.there, fans.p.gather(1, fans.token), 0.0)
+            return [accept, torch.zeros_like(accept)], fans.p
         accept, _, left = following(fans, fans.p)
         return [accept, torch.cat([torch.zeros_like(accept[:, :1]), accept[:, 1:]], 1)], left
 
-    (accept, r), stop = place_by_place(tree, p, u_stop, at)
+    (accept, r), stop = place_by_place(tree, p, u_stop, at, late)
     return Ruling(accept, stop, reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
 
 

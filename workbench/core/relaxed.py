@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.core.places import Fans, by_row, normalised, place_by_place
+from workbench.core.late import Late
+from workbench.core.places import Fans, by_row, fans_of, normalised, place_by_place, ranks
 from workbench.core.sampling import pick
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
@@ -38,20 +39,25 @@ class Relaxed:
         lifted: [N], what x was tested with.
         apart: [N], at the eldest child of each place, the total variation between the target's law and that of the
             token that the place emits, over the draws of its drafts; 0 at its siblings. Exact where `lift` does not
-            look at x, given the elders of a draft that was drawn without them.
+            look at x, given the elders of a draft that was drawn without them. None where nobody asked for it.
     """
 
     accept: Float[Tensor, " N"]
-    stop: Int[Tensor, " N_plus_1"]
+    stop: Int[Tensor, " N_plus_1"] | Late[int]
     residual: Float[Tensor, " N"]
     q: Float[Tensor, " N"]
     q_left: Float[Tensor, " N"]
     lifted: Float[Tensor, " N"]
-    apart: Float[Tensor, " N"]
+    apart: Float[Tensor, " N"] | Late[float] | None = None
 
 
 def relaxed_rejection(
-    tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], lift: Lift
+    tree: DraftTree,
+    p: Float[Tensor, "N_plus_1 V"],
+    u_stop: Float[Tensor, " N_plus_1"],
+    lift: Lift,
+    late: bool = False,
+    priced: bool = False,
 ) -> Relaxed:
     """Test siblings one after the other, each against what `lift` makes of the law r that its elders left.
 
@@ -63,26 +69,42 @@ def relaxed_rejection(
         p: the target's law at the root (row 0) and after each node (row i+1).
         u_stop: uniforms [N+1] for the token emitted where the walk ends.
         lift: see `Lift`.
+        late: whether tokens to emit, and what is paid, may be found when they are asked for.
+        priced: whether `apart` is wanted.
 
     Source: the form is Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1, repeated for siblings as in Jeon et al.
     2024, arXiv:2402.14160, Algorithm 1.
     """
     if not len(tree):
-        return Relaxed(none := p.new_zeros(0), pick(p, u_stop), *[none] * 5)
-    columns, stop = place_by_place(tree, p, u_stop, lambda fans: _tested(tree, fans, lift))
-    accept, r, q_own, q_left, lifted, apart = columns
+        none = p.new_zeros(0)
+        return Relaxed(none, pick(p, u_stop), none, none, none, none, none if priced else None)
+
+    def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+        return _tested(tree, fans, lift, ends, priced and ends)
+
+    def prices(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
+        paid, eldest = p.new_zeros(len(node)), ranks(tree.parents)[node] == 0
+        if eldest.any():
+            places = fans_of(tree, p, place=tree.parents[node[eldest]] + 1)
+            paid[eldest] = torch.cat([at(fans, ends=True)[0][-1][:, 0] for fans in places])
+        return paid
+
+    columns, stop = place_by_place(tree, p, u_stop, at, late)
+    apart = None if not priced else Late[float](len(tree), prices) if isinstance(stop, Late) else columns.pop()
+    accept, r, q_own, q_left, lifted = columns
     return Relaxed(accept, stop, r, q_own, q_left, lifted, apart)
 
 
-def _tested(tree: DraftTree, fans: Fans, lift: Lift) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Sibling after sibling at some places: the figures of `Relaxed`, and weights of what is left at the end.
+def _tested(
+    tree: DraftTree, fans: Fans, lift: Lift, ends: bool, priced: bool
+) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+    """Sibling after sibling at some places: the figures of `Relaxed`, `apart` the last of them if it is priced.
 
-    What is dear is each pass over a law. So min(q, lifted), the part that is kept, is never made: it is lifted − rest.
+    And weights of what is left at the end, if that is wanted. What is dear is each pass over a law.
     """
     left, tiny = fans.p, torch.finfo(fans.p.dtype).tiny
     free = torch.ones_like(left) if tree.fanout > 1 and tree.sampling.value not in _ANEW else None
-    reach, excess = torch.ones_like(left[:, :1]), left  # excess: the law that comes out, less p
-    found: list[tuple[Tensor, ...]] = []
+    found, excess = list[tuple[Tensor, ...]](), _Excess(left) if priced else None
     for k in range(tree.fanout):
         has, node, x = fans.there[:, k : k + 1], fans.child[:, k], fans.token[:, k : k + 1]
         whole = q = _law_of(tree, fans, node, x)
@@ -91,30 +113,79 @@ def _tested(tree: DraftTree, fans: Fans, lift: Lift) -> tuple[list[Float[Tensor,
         asked = lift(left, node, x)
         ratio = (asked.gather(1, x) / q.gather(1, x).clamp_min(tiny)).clamp(max=1)
         found.append((ratio, *(law.gather(1, x) for law in (left, whole, q, asked))))
+        is_last = k + 1 == tree.fanout
+        if is_last and not ends:
+            break
         rest = (asked - q).clamp_(min=0)
         over = rest.sum(1, keepdim=True)
         goes_on = has & (over > 0)
-        after = reach * torch.where(has, 1 - asked.sum(1, keepdim=True) + over, 1.0).clamp(0, 1)
-        if k:
-            excess.addcmul_(asked, reach * has)
-        else:
-            excess = torch.zeros_like(left) if asked is left else asked.sub_(left)
-            if not on_host(left.device):  # where there are places without children, which emit by p
-                excess = torch.where(has, excess, -left)
-        if k + 1 < tree.fanout:
-            excess.addcmul_(rest, -reach * has)
-            left = by_row(goes_on.squeeze(1), rest.div_(over.clamp_min(tiny)), left)
-        else:  # what is left needs no sum of 1: `pick` takes any weights
-            excess.addcmul_(rest, torch.where(goes_on, after / over.clamp_min(tiny), 0.0) - reach * has)
-            if not on_host(left.device) or not goes_on.all():
-                excess.addcmul_(left, torch.where(goes_on, 0.0, after))
-            left = by_row(goes_on.squeeze(1), rest, left)
+        if excess is not None:
+            excess.tested(has, asked, rest, over)
+            if is_last:
+                excess.ended(goes_on, rest, over, left)
+        # What is left in the end needs no sum of 1: `pick` takes any weights.
+        left = by_row(goes_on.squeeze(1), rest if is_last else rest.div_(over.clamp_min(tiny)), left)
         if free is not None:
             free.scatter_(1, x, torch.where(has, 0.0, free.gather(1, x)))
-        reach = after
-    tv = excess.abs_().sum(1, keepdim=True) / 2
-    apart = torch.nn.functional.pad(tv, (0, tree.fanout - 1))
-    return [*(torch.cat(column, 1) for column in zip(*found, strict=True)), apart], left
+    columns = [torch.cat(column, 1) for column in zip(*found, strict=True)]
+    if excess is not None:
+        columns.append(torch.nn.functional.pad(excess.apart(), (0, tree.fanout - 1)))
+    return columns, left
+
+
+class _Excess:
+    """The law that comes out of some places, less p, added up draft by draft.
+
+    min(q, lifted), the part of a test that is kept, is never made: it is lifted − rest.
+    """
+
+    def __init__(self, p: Float[Tensor, "R V"]) -> None:
+        self._p, self._reach = p, torch.ones_like(p[:, :1])
+        self._sum: Tensor | None = None
+
+    def tested(
+        self,
+        has: Bool[Tensor, "R 1"],
+        asked: Float[Tensor, "R V"],
+        rest: Float[Tensor, "R V"],
+        over: Float[Tensor, "R 1"],
+    ) -> None:
+        """One more child of each place, where it has one.
+
+        Args:
+            has: where.
+            asked: the lifted law; the first one is written to, unless it is p itself.
+            rest: (asked − q)₊.
+            over: its sum.
+        """
+        p, reach = self._p, self._reach
+        self._reach = reach * torch.where(has, 1 - asked.sum(1, keepdim=True) + over, 1.0).clamp(0, 1)
+        if self._sum is not None:
+            self._sum.addcmul_(asked, reach * has)
+        else:
+            self._sum = torch.zeros_like(p) if asked is p else asked.sub_(p)
+            if not on_host(p.device):  # where there are places without children, which emit by p
+                self._sum = torch.where(has, self._sum, -p)
+        self._sum.addcmul_(rest, -reach * has)
+
+    def ended(
+        self,
+        goes_on: Bool[Tensor, "R 1"],
+        rest: Float[Tensor, "R V"],
+        over: Float[Tensor, "R 1"],
+        left: Float[Tensor, "R V"],
+    ) -> None:
+        """If none was kept, `rest` is drawn from where the last test left anything, else `left`, what was before it."""
+        assert self._sum is not None
+        tiny = torch.finfo(over.dtype).tiny
+        self._sum.addcmul_(rest, torch.where(goes_on, self._reach / over.clamp_min(tiny), 0.0))
+        if not on_host(rest.device) or not goes_on.all():
+            self._sum.addcmul_(left, torch.where(goes_on, 0.0, self._reach))
+
+    def apart(self) -> Float[Tensor, "R 1"]:
+        """The total variation; what was added up is written to."""
+        assert self._sum is not None
+        return self._sum.abs_().sum(1, keepdim=True) / 2
 
 
 def _law_of(tree: DraftTree, fans: Fans, node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]) -> Float[Tensor, "R V"]:
@@ -140,8 +211,11 @@ def _without(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
 
 
 def price_of_keeping(
-    tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], keeps: Bool[Tensor, "N_plus_1 V"]
-) -> Float[Tensor, " N"] | None:
+    tree: DraftTree,
+    p: Float[Tensor, "N_plus_1 V"],
+    keeps: Bool[Tensor, "N_plus_1 V"],
+    node: Int[Tensor, " k"] | None = None,
+) -> Float[Tensor, " k"] | None:
     """What a rule pays that keeps some tokens untested, and draws from p where it keeps none: TV(out, p) by place.
 
     Of a chain, out = q on the tokens that are kept, and p for the rest of the time; a draft that was chosen, not drawn,
@@ -152,6 +226,7 @@ def price_of_keeping(
         tree: the draft.
         p: the target's laws, by place.
         keeps: which tokens would be kept, by place.
+        node: of which nodes; None: of all.
 
     Returns:
         What `Ruling.paid` tells.
@@ -165,8 +240,10 @@ def price_of_keeping(
     """
     if tree.fanout > 1:
         return None
+    at = torch.arange(len(tree), device=p.device) if node is None else node  # of a chain, node i hangs on place i
+    p, keeps = p[at], keeps[at]
     if tree.q is None:
-        own = tree.tokens.unsqueeze(1)
-        return (keeps[:-1].gather(1, own) * (1 - p[:-1].gather(1, own))).squeeze(1)
-    kept = tree.q.to(p.dtype) * keeps[:-1]
-    return (kept - kept.sum(1, keepdim=True) * p[:-1]).abs().sum(1) / 2
+        own = tree.tokens[at].unsqueeze(1)
+        return (keeps.gather(1, own) * (1 - p.gather(1, own))).squeeze(1)
+    kept = tree.q[at if tree.q_of is None else tree.q_of[at]].to(p.dtype) * keeps
+    return (kept - kept.sum(1, keepdim=True) * p).abs().sum(1) / 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ class Judged:
     verdict: Verdict
     p_node: list[float]
     accept: list[float]
-    p_stop: list[float]
+    p_stop: Sequence[float]
     entropy: list[float]
     q: list[float]
     top_tokens: list[list[int]]
@@ -34,7 +35,7 @@ class Judged:
     inputs: list[list[float]]
     rule_of: list[int]
     q_of: list[int]
-    paid: list[float]
+    paid: Sequence[float]
     source: str | tuple[str, ...]
     probes: list[list[int]]
     probe_sources: list[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from workbench.core.draw import Purpose
 from workbench.core.errors import WorkbenchError
+from workbench.core.late import Late
 from workbench.core.probes import Probed, Probes
 from workbench.core.rejection import lossless
 from workbench.core.sampling import WIDE, SamplingParams, entropy_of, largest, law, with_history
@@ -39,7 +41,7 @@ def figures(
     record: bool,
     probes: Probes | None = None,
     probed: Probed | None = None,
-) -> list[Tensor]:
+) -> list[Tensor | Late[Any]]:
     """Apply the row's rule to the target's logits over its tree. Draws the round's uniforms; does not synchronise.
 
     Args:
@@ -61,7 +63,8 @@ def figures(
         empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or empty; the tree's
         `q_of` [N+1] or empty; what testing a node costs in distribution [N] or empty; tokens, parents and places of
         the probes [3, P] or empty; what the tree says of its growth [≤ 3, N] or empty; the exact rule's acceptance
-        probability [N] or empty.
+        probability [N] or empty. What a place emits, with its probability, and what testing a node costs may be `Late`
+        on the host: nobody reads it but of places that the walk comes to.
 
     Raises:
         WorkbenchError: siblings were chosen in a way that drafter and grower do not declare.
@@ -86,21 +89,26 @@ def figures(
     u_stop = None
     if not greedy:
         u_stop = torch.from_numpy(row.draw.uniform(place, Purpose.STOP, n + 1)).to(logits.device, non_blocking=True)
+    p_top, top, entropy = look(logits, p, row.sampling)
     v = Verification(
-        tree, logits, p, row.sampling, u_stop, hidden, taps, row.committed, row.verifier_state, probed, raw, histories
-    )
+        tree, logits, p, row.sampling, u_stop, hidden, taps, row.committed, row.verifier_state, probed, raw, histories,
+        entropy, late=on_host(p.device),
+    )  # fmt: skip
     ruling = row.verifier.rule(v)
     exact_for = row.verifier.exact_for
     is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy text is the target's all the same
-    exact = lossless(tree, logits, p, u_stop).accept if record and n and not is_sound else None
-    p_stop = p.gather(1, ruling.stop.unsqueeze(1)).squeeze(1)
+    exact = lossless(tree, logits, p, u_stop, v.late).accept if record and n and not is_sound else None
+    stop = ruling.stop
+    if isinstance(stop, Late):
+        p_stop = Late[float](n + 1, lambda at: p[at, torch.tensor(stop.some(at.tolist()))])
+    else:
+        p_stop = p.gather(1, stop.unsqueeze(1)).squeeze(1)
     if n == 0:
         p_node = p.new_zeros(0)
     elif tree.fanout <= 1:  # a chain: node i hangs on place i
         p_node = p[:-1].gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
     else:
         p_node = p[tree.parents + 1, tree.tokens]
-    p_top, top, entropy = look(logits, p, row.sampling)
     reason = ruling.reason
     nothing = q = top_q = q_of = inputs = p.new_zeros(0)
     if reason is not None and "q" in reason.inputs:
@@ -118,7 +126,7 @@ def figures(
         inputs = torch.stack([values.to(p.dtype) for values in reason.inputs.values()])
     columns = tree.grown.columns if record and tree.grown is not None else []
     return [
-        tree.tokens, tree.parents, ruling.stop, p_stop, entropy, p_node, ruling.accept, q, top, p_top,
+        tree.tokens, tree.parents, stop, p_stop, entropy, p_node, ruling.accept, q, top, p_top,
         top_q, nothing if ruling.score is None else ruling.score, inputs,
         nothing if reason is None or reason.of is None else reason.of, q_of,
         nothing if ruling.paid is None else ruling.paid,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.core.late import some
 from workbench.core.rejection import Reason, expected_kept
 from workbench.core.rules import Rule
 from workbench.core.tree import children_of, depths_of
@@ -88,7 +89,7 @@ def record_round(
             uniform[node] = verdict.uniform.get(node)
     rule, inputs = _why(judged, row.reason, row.trace.header.rules, [a is not None for a in accept])
     if judged.paid:
-        row.signals[PAID] = sum(paid for paid, a in zip(judged.paid, accept, strict=True) if a is not None)
+        row.signals[PAID] = sum(some(judged.paid, [node for node, a in enumerate(accept) if a is not None]))
     if judged.exact:
         row.signals[BOUGHT] = judged.kept - expected_kept(judged.parents, judged.exact)
     base = new[0].position

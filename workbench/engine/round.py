@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch import Tensor
 
+from workbench.core.late import Late, carry
 from workbench.core.panics import no_panic
-from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree
 from workbench.engine.changing import prime, switch
 from workbench.engine.clock import Mark, Span
@@ -153,10 +154,10 @@ class DraftAndVerify:
 
     def judge(self, turns: list[Turn]) -> list[Turn]:
         """Each row's rule on the device, then everything to the host in one synchronisation, and the walks there."""
-        carried: list[Tensor] = []
+        carried: list[Tensor | Late[Any]] = []
         full = self.house.record
         ruled = [turn for turn in turns if self._guard(turn.row, lambda t=turn: carried.extend(t.figures(full)))]
-        lists = to_host(carried)
+        lists = carry(carried)
         for i, turn in enumerate(ruled):
             mine = lists[N_FIGURES * i : N_FIGURES * (i + 1)]
             self._guard(turn.row, lambda t=turn, f=mine: t.walk(f))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.core.probes import Probed
 from workbench.core.rejection import Verdict
-from workbench.core.sampling import SamplingParams, law, with_history
+from workbench.core.sampling import SamplingParams, entropy_of, largest, law, with_history
 from workbench.core.tree import DraftTree
 from workbench.engine.plan import Plan
 
@@ -67,6 +67,9 @@ class Verification:
         probed: what came of the verifier's own probes (`Part.probes`); None where it asked for none.
         raw: the target's logits as the model gave them; None: `logits` are.
         histories: tokens up to and including each place, where penalties or processors read them.
+        entropy: of p at each place, in nats, where it is known: see `entropies`.
+        late: whether the ruling's `stop` and `paid` may be `Late`. A rule that reads them of another rule's ruling
+            calls it with `replace(v, late=False)`.
     """
 
     tree: DraftTree
@@ -81,6 +84,15 @@ class Verification:
     probed: Probed | None = None
     raw: Float[Tensor, "N_plus_1 V"] | None = None
     histories: Sequence[Tensor] = ()
+    entropy: Float[Tensor, " N_plus_1"] | None = None
+    late: bool = False
+
+    def entropies(self) -> Float[Tensor, " N_plus_1"]:
+        """The entropy of p at each place, in nats. A round has it for its trace, whatever the rule."""
+        if self.entropy is not None:
+            return self.entropy
+        p_best, best = largest(self.p, 1)
+        return entropy_of(self.logits, self.p, best, p_best.squeeze(1), self.sampling)
 
     def law_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
         """The law that other logits of the model give at the same places, under the row's own sampling."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 
 from workbench.core.errors import NumericalError
+from workbench.core.late import Late
 from workbench.core.probes import Probed
 from workbench.core.tree import DraftTree
 from workbench.engine.block import Block, block_of
@@ -89,7 +91,7 @@ class Turn:
         before = {} if self.block.exits is None else self.block.exits.taps
         self.taps = {i: out.taps[i][b, :n] if i in out.taps else before[i] for i in self.row.taps}
 
-    def figures(self, record: bool) -> list[Tensor]:
+    def figures(self, record: bool) -> list[Tensor | Late[Any]]:
         """The rule, on the device: see `judging.figures`."""
         assert self.tree is not None
         assert self.logits is not None

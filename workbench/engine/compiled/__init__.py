@@ -21,6 +21,7 @@ if "NUMBA_CACHE_DIR" not in os.environ:
 try:
     from workbench.engine.compiled import forward as forward  # a function's folder is chosen when it is declared
     from workbench.engine.compiled import laws as laws
+    from workbench.engine.compiled import overlaps as overlaps
     from workbench.engine.compiled import pairs as pairs
     from workbench.engine.compiled import pieces as pieces
 finally:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from workbench.core.params import param
+from workbench.core.places import later, rows
 from workbench.core.rejection import Ruling
 from workbench.core.rules import ALL, Rule
 from workbench.engine.declared import Claim
@@ -17,7 +21,6 @@ from workbench.methods.verifiers.answers import right_answers
 from workbench.methods.verifiers.handing_over import (
     at_tokens,
     exact_ruling,
-    forbidden,
     handed_over,
     may_hand_over,
     unforbidden,
@@ -81,9 +84,13 @@ class AsDrafted(Verifier):
         q = tree.q.to(v.p.dtype)
         own = at_tokens(tree, q)
         writes = (own > self.sure) & unforbidden(v)
-        if v.u_stop is None:
-            paid = torch.where(writes, 1 - exact.accept, 0.0)
-        else:
-            over = (q - v.p[:-1]).clamp_(min=0).masked_fill_(forbidden(v), 0)
-            paid = (over.masked_fill_(q <= self.sure, 0) if self.sure else over).sum(1)
+
+        def apart(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
+            law = rows(q, node)
+            over = (law - rows(v.p, node)).clamp_(min=0)
+            over.masked_fill_(rows(v.logits, node) == -math.inf, 0)  # what a processor forbids is not kept
+            return (over.masked_fill_(law <= self.sure, 0) if self.sure else over).sum(1)
+
+        greedy = v.u_stop is None
+        paid = torch.where(writes, 1 - exact.accept, 0.0) if greedy else later(len(tree), apart, v.p, v.late)
         return handed_over(exact, writes, AS_DRAFTED, {"own_chance": own}, paid)

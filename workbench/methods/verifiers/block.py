@@ -14,7 +14,10 @@ from workbench.core.rejection import Reason, Ruling, recursive_rejection
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import OUR_FAULT, Claim
+from workbench.engine.models import Models
+from workbench.engine.request import Row
 from workbench.methods.verifiers.exact import Exact
+from workbench.methods.verifiers.sums import excess, make_ready
 
 BLOCK = Rule(
     "block",
@@ -68,10 +71,16 @@ class Block(Exact):
         ),
     )  # fmt: skip
 
-    def judge(self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
+    def prime(self, row: Row, models: Models) -> None:
+        """No state; but what adds up wide laws is compiled here, and not in a round."""
+        make_ready(models.target.device)
+
+    def judge(
+        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+    ) -> Ruling:
         """All prefixes at once; sums in float64. A tree: sibling after sibling, by recursive rejection."""
         if tree.sampling is not Sampling.CHAIN:
-            return recursive_rejection(tree, p, u_stop)
+            return recursive_rejection(tree, p, u_stop, late)
         assert tree.q is not None
         assert tree.q_of is not None
         tiny = torch.finfo(torch.float64).tiny
@@ -81,13 +90,15 @@ class Block(Exact):
         log_w = gain - gain.cummax(0).values.clamp_min(0)
         w = torch.cat([log_w.new_zeros(1), log_w]).exp()  # [N+1]
 
-        def at(fans: Fans) -> tuple[list[Float[Tensor, "R 1"]], Float[Tensor, "R V"]]:
+        def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R 1"]], Float[Tensor, "R V"]]:
+            if not ends:
+                return [excess(fans.p, fans.q, w[fans.place, None].to(p.dtype))], fans.p
             rest = (fans.p * w[fans.place, None].to(p.dtype)).sub_(fans.q).clamp_(min=0)
             more = rest.sum(1, keepdim=True)
             # A place without rest is never the end, but `pick` takes no weights of sum 0.
             return [more], by_row((fans.there & (more > 0)).squeeze(1), rest, fans.p)
 
-        (more,), stop = place_by_place(tree, p, u_stop, at)
+        (more,), stop = place_by_place(tree, p, u_stop, at, late)
         more = more[1:].double()  # [N-1]
         h = torch.cat([more / (more + 1 - w[1:-1]).clamp_min(tiny), w[-1:]])  # [N]
         kept = -torch.expm1(torch.log1p(-h.clamp(max=1)).flip(0).cumsum(0).flip(0))  # [N] τ ≥ i

@@ -28,7 +28,9 @@ class Deterministic(Exact):
     exact_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling)
     made_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling) - {Sampling.DETERMINISTIC}
 
-    def judge(self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
+    def judge(
+        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+    ) -> Ruling:
         """As if every draft had been chosen."""
         chosen = replace(tree, sampling=Sampling.DETERMINISTIC, q=None, q_of=None, law_of=None, without=None)
-        return recursive_rejection(chosen, p, u_stop)
+        return recursive_rejection(chosen, p, u_stop, late)

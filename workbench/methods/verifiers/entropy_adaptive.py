@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbench.core.late import Late, some
 from workbench.core.params import param
+from workbench.core.places import later, rows
 from workbench.core.rejection import Ruling
 from workbench.core.rules import ALL, Rule
 from workbench.core.sampling import nats
@@ -137,22 +139,31 @@ class EntropyAdaptive(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """The exact rule, but for the nodes that the small model writes."""
         tree, state, exact = v.tree, v.state, exact_ruling(v)
-        state.target = listed(bits(v.p))
+        state.target = listed(v.entropies() / math.log(2))
         state.then = (state.pen,)
         if not may_hand_over(tree, exact):
             state.then = [state.pen] * (len(tree) + 1)
             return exact
         assert tree.q is not None
+        q = tree.q.to(v.p.dtype)
+        own = later(len(tree), lambda node: bits(rows(q, node)), q, late=True)
+        own = own if isinstance(own, Late) else listed(own)
         small, pens = list[bool](), [state.pen]
-        for own, theirs in zip(listed(bits(tree.q)), state.target, strict=False):
-            small.append(pens[-1].small)
-            pens.append(pens[-1].wrote(own if pens[-1].small else theirs, self))
+        for node in range(len(tree)):
+            pen = pens[-1]
+            if pen.small:  # it keeps it for the rest of its run at least, whose laws are looked at together
+                some(own, range(node, min(len(tree), node + max(1, self.least_run - pen.since))))
+            small.append(pen.small)
+            pens.append(pen.wrote(own[node] if pen.small else state.target[node], self))
         state.then = pens
         writes = torch.tensor(small, device=v.p.device)
         writes &= unforbidden(v)
-        q = tree.q.to(v.p.dtype)
-        apart = (q - v.p[:-1]).abs_().sum(1) / 2 if v.u_stop is not None else 1 - exact.accept
-        paid = torch.where(writes, apart, 0.0)
+
+        def apart(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
+            return torch.where(writes[node], (rows(q, node) - rows(v.p, node)).abs_().sum(1) / 2, 0.0)
+
+        greedy = v.u_stop is None
+        paid = torch.where(writes, 1 - exact.accept, 0.0) if greedy else later(len(tree), apart, v.p, v.late)
         return handed_over(exact, writes, WRITTEN, {"small_writes": writes.to(v.p.dtype)}, paid)
 
     def observe(self, row: Row, outcome: Outcome) -> None:

@@ -40,10 +40,12 @@ class Exact(Verifier):
         if v.u_stop is None:
             return greedy_match(v.tree, likeliest(v.logits))
         if not len(v.tree) or v.tree.q is None:
-            return recursive_rejection(v.tree, v.p, v.u_stop)
-        return self.judge(v.tree, v.p, v.u_stop)
+            return recursive_rejection(v.tree, v.p, v.u_stop, v.late)
+        return self.judge(v.tree, v.p, v.u_stop, v.late)
 
-    def judge(self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
+    def judge(
+        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+    ) -> Ruling:
         """The rule, for a tree of one node at least, with the laws it was drawn from."""
         raise NotImplementedError
 
@@ -58,14 +60,16 @@ class ByEmission(Exact):
         """The probability that the rule's tests end with each child, and the law of the token if with none."""
         raise NotImplementedError
 
-    def judge(self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
+    def judge(
+        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+    ) -> Ruling:
         """Find the law, draw from it, and follow the draw; a token drawn in the end counts if a draft has it."""
 
-        def at(fans: Fans) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+        def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
             accept, unclaimed, left = following(fans, fans.emitted(*self.tests(tree, fans)), spent=True)
             return [accept, unclaimed], left
 
-        (accept, unclaimed), stop = place_by_place(tree, p, u_stop, at)
+        (accept, unclaimed), stop = place_by_place(tree, p, u_stop, at, late)
         inputs = {"emitted": accept * unclaimed, "unclaimed": unclaimed}
         return Ruling(accept, stop, reason=Reason((self.says,), inputs))
 

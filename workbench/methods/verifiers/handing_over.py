@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from workbench.core.late import Late
 from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rejection
 from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest
@@ -20,17 +21,12 @@ def exact_ruling(v: Verification) -> Ruling:
     """Greedy match or recursive rejection: what decides where the target writes."""
     if v.u_stop is None:
         return greedy_match(v.tree, likeliest(v.logits))
-    return recursive_rejection(v.tree, v.p, v.u_stop)
+    return recursive_rejection(v.tree, v.p, v.u_stop, v.late)
 
 
 def may_hand_over(tree: DraftTree, exact: Ruling) -> bool:
     """Whether a draft is a chain that carries its drafter's laws; any other is judged exactly."""
     return bool(len(tree)) and tree.fanout <= 1 and tree.q is not None and exact.reason is not None
-
-
-def forbidden(v: Verification) -> Bool[Tensor, "N V"]:
-    """Of a chain, which tokens a processor forbids: where it left its drafter nothing, that may propose anything."""
-    return v.logits[:-1] == -math.inf
 
 
 def unforbidden(v: Verification) -> Bool[Tensor, " N"]:
@@ -48,7 +44,7 @@ def handed_over(
     writes: Bool[Tensor, " N"],
     says: Rule,
     inputs: Mapping[str, Float[Tensor, " N"]],
-    paid: Float[Tensor, " N"],
+    paid: Float[Tensor, " N"] | Late[float],
 ) -> Ruling:
     """The exact ruling of a chain, but for the nodes that its drafter writes: they are kept.
 

@@ -27,6 +27,8 @@ class Independent(Exact):
     exact_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.DETERMINISTIC, Sampling.CHAIN, Sampling.SAMPLED})
     made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.SAMPLED})
 
-    def judge(self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
+    def judge(
+        self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+    ) -> Ruling:
         """Recursive rejection under that assumption."""
-        return recursive_rejection(replace(tree, sampling=Sampling.SAMPLED), p, u_stop)
+        return recursive_rejection(replace(tree, sampling=Sampling.SAMPLED), p, u_stop, late)

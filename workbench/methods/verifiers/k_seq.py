@@ -14,8 +14,11 @@ from workbench.core.rules import Rule
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import Claim
+from workbench.engine.models import Models
+from workbench.engine.request import Row
 from workbench.methods.verifiers.exact import ByEmission, rule_of
 from workbench.methods.verifiers.independent import Independent
+from workbench.methods.verifiers.sums import common, make_ready
 
 PAPER = "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4"
 HALVINGS = 30
@@ -51,18 +54,22 @@ class KSeq(ByEmission):
         ),
     )  # fmt: skip
 
+    def prime(self, row: Row, models: Models) -> None:
+        """No state; but what adds up wide laws is compiled here, and not in a round."""
+        make_ready(models.target.device)
+
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """One test after the other, all places at once."""
         p, q = fans.p, fans.q
         k = fans.there.sum(1, keepdim=True).clamp_min(1).to(p.dtype)  # [R, 1]
         rho = discount(p, q, k)
-        common = torch.minimum(q, p / rho)  # [R, V]
-        beta = common.sum(1, keepdim=True)
+        shared = torch.minimum(q, p / rho)  # [R, V]
+        beta = shared.sum(1, keepdim=True)
         tiny = torch.finfo(p.dtype).tiny
-        passes = torch.where(fans.there, common.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny), 0.0)
+        passes = torch.where(fans.there, shared.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny), 0.0)
         fails = (1 - passes).cumprod(1)
         kept = passes * torch.cat([torch.ones_like(k), fails[:, :-1]], 1)
-        left = (p - common * (_any(beta, k) / beta.clamp_min(tiny))).clamp_min_(0)
+        left = (p - shared * (_any(beta, k) / beta.clamp_min(tiny))).clamp_min_(0)
         total = left.sum(1, keepdim=True)
         return kept, torch.where(total > 0, left / total.clamp_min(tiny), p)
 
@@ -76,7 +83,7 @@ def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, 
     """
 
     def excess(rho: Tensor) -> Tensor:
-        claimed = torch.minimum(q * rho, p).sum(1, keepdim=True)  # ρ·β
+        claimed = common(p, q, rho)  # ρ·β
         return claimed - _any(claimed / rho, k)
 
     low, high = torch.ones_like(k), k.clone()

@@ -126,7 +126,7 @@ class Nearest(Verifier):
             moved = left.scatter(1, near[node], torch.where(within, 0.0, lent))
             return moved.scatter_add(1, x, (lent * within).sum(1, keepdim=True))
 
-        found = relaxed_rejection(v.tree, v.p, v.u_stop, lift)
+        found = relaxed_rejection(v.tree, v.p, v.u_stop, lift, v.late)
         inputs = {"residual": found.residual, "q_left": found.q_left, "near": found.lifted - found.residual}
         if v.tree.q is not None:
             inputs["q"] = found.q

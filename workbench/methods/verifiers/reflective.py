@@ -92,13 +92,13 @@ class Reflective(Verifier):
             return greedy_match(v.tree, likeliest(v.logits))
         tree, p = v.tree, v.p
         if v.probed is None:
-            return replace(recursive_rejection(tree, p, v.u_stop), paid=p.new_zeros(len(tree)))
+            return replace(recursive_rejection(tree, p, v.u_stop, v.late), paid=p.new_zeros(len(tree)))
         second = v.probed.logits[-len(tree) - 1 :].to(p.dtype)  # [N+1]: behind the root, then each draft
         first = (v.logits if v.raw is None else v.raw).to(p.dtype)
         mixed = second if self.reflection == 1.0 else (1 - self.reflection) * first + self.reflection * second
         is_tested = torch.zeros(len(p), 1, dtype=torch.bool, device=p.device).index_fill(0, tree.parents + 1, True)
         believed = torch.where(is_tested, v.law_of(mixed), p)  # p̂ [N+1, V]
-        found = relaxed_rejection(tree, believed, v.u_stop, lambda left, node, x: left)
+        found = relaxed_rejection(tree, believed, v.u_stop, lambda left, node, x: left, v.late)
         reflected = v.law_of(second)[tree.parents + 1, tree.tokens]
         inputs = {"residual": found.residual, "q_left": found.q_left, "reflected": reflected}
         if tree.q is not None:

@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from workbench.core.params import param
+from workbench.core.places import drawn, later
 from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
 from workbench.core.relaxed import price_of_keeping
 from workbench.core.rules import Rule
-from workbench.core.sampling import SamplingParams, entropy_of, largest, likeliest, pick
+from workbench.core.sampling import SamplingParams, likeliest
 from workbench.core.tree import children_of
 from workbench.engine.declared import Claim
 from workbench.engine.parts import Verifier
@@ -63,15 +66,21 @@ class TypicalAcceptance(Verifier):
             found = greedy_match(v.tree, likeliest(v.logits))
             return replace(found, paid=v.p.new_zeros(len(v.tree)))
         tree, p = v.tree, v.p
-        p_best, best = largest(p, 1)
-        entropy = entropy_of(v.logits, p, best, p_best.squeeze(1), v.sampling)
+        entropy = v.entropies()
         threshold = torch.minimum(p.new_tensor(self.epsilon), self.delta * torch.exp(-entropy))  # [N+1]
         p_x = p[tree.parents + 1, tree.tokens]
         needed = threshold[tree.parents + 1]
         inputs = {"entropy": entropy[tree.parents + 1], "threshold": needed}
         accept = (p_x > needed).to(p.dtype)
-        paid = price_of_keeping(tree, p, p > threshold.unsqueeze(1))
-        return Ruling(accept, pick(p, v.u_stop), score=p_x, reason=Reason((TYPICAL,), inputs), paid=paid)
+
+        def price(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
+            found = price_of_keeping(tree, p, p > threshold.unsqueeze(1), node)
+            assert found is not None
+            return found
+
+        paid = None if tree.fanout > 1 else later(len(tree), price, p, v.late)
+        stop = drawn(p, v.u_stop, v.late)
+        return Ruling(accept, stop, score=p_x, reason=Reason((TYPICAL,), inputs), paid=paid)
 
     def walk(
         self,

@@ -1,6 +1,6 @@
 /** How often one of k drafts is kept, by each rule, and the most that any rule could keep. Pure. */
 
-import { overlap, residual, sum, tempered } from "./laws.js";
+import { distance, overlap, residual, sum, tempered } from "./laws.js";
 import { discount, emitted, RULES, weights } from "./rules.js";
 import { count, size, tuples } from "./ways.js";
 
@@ -149,13 +149,50 @@ export function chains(p, q) {
   return { token, block };
 }
 
-/** One draft under lenience λ: how often it is kept, and how far what comes out is from p (total variation).
- *  Source: Leviathan et al. 2023, arXiv:2211.17192, appendix A.5. */
-export function lenient(p, q, lenience) {
-  const lifted = p.map((x) => x / lenience), accepted = Math.min(1, overlap(q, lifted));
-  const left = residual(lifted, q);
-  const law = q.map((x, i) => Math.min(x, lifted[i]) + (1 - accepted) * left[i]);
-  return { accepted, paid: sum(law.map((x, i) => Math.max(0, x - p[i]))) };
+/** k independent drafts under lenience λ, one after the other against what is left of p, divided by λ: how often one is
+ *  kept, and how far what comes out is from p (total variation). What is left does not depend on which were drawn.
+ *  Source: Leviathan et al. 2023, arXiv:2211.17192, appendix A.5; repeated as in Miao et al. 2024, arXiv:2305.09781. */
+export function lenient(p, q, lenience, k = 1) {
+  const law = p.map(() => 0);
+  let left = p, reach = 1;
+  for (let j = 0; j < k; j += 1) {
+    const lifted = left.map((x) => x / lenience);
+    q.forEach((x, i) => (law[i] += reach * Math.min(x, lifted[i])));
+    reach *= Math.max(0, 1 - overlap(q, lifted));
+    left = residual(lifted, q);
+  }
+  left.forEach((x, i) => (law[i] += reach * x));
+  return { accepted: 1 - reach, paid: distance(law, p) };
+}
+
+/** k independent drafts under typical acceptance: one is kept if p gives it more than θ = min(ε, δ·exp(−H)), of several
+ *  the likeliest; if none is, the token comes from p itself. Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. */
+export function typical(p, q, { epsilon, delta }, k) {
+  const entropy = -sum(p.map((x) => (x > 0 ? x * Math.log(x) : 0)));
+  const least = Math.min(epsilon, delta * Math.exp(-entropy)), law = p.map(() => 0);
+  let missed = 1, below = 1; // that no draft so far is kept, by the tokens from the likeliest on
+  for (const i of [...p.keys()].sort((a, b) => p[b] - p[a]).filter((at) => p[at] > least)) {
+    below -= q[i];
+    const none = Math.max(0, below) ** k;
+    law[i] += missed - none;
+    missed = none;
+  }
+  p.forEach((x, i) => (law[i] += missed * x));
+  return { accepted: 1 - missed, paid: distance(law, p) };
+}
+
+/** The rules that do not keep p, at the knobs that they have by default; `exact` is the line on the same drafts. */
+export const APPROXIMATE = [
+  { id: "lenient/independent", title: "lenient, λ = 0.5", exact: "independent/independent",
+    of: (p, q, k) => lenient(p, q, 0.5, k) },
+  { id: "typical/independent", title: "typical, ε = 0.09, δ = 0.3", exact: "independent/independent",
+    of: (p, q, k) => typical(p, q, { epsilon: 0.09, delta: 0.3 }, k) },
+];
+
+/** Acceptance and price of each of them for k = 1 … 8. @returns {Record<string, {accepted: number, paid: number}[]>} */
+export function priced(p, q) {
+  const ks = Array.from({ length: DRAFTS }, (_, i) => i + 1);
+  return Object.fromEntries(APPROXIMATE.map(({ id, of }) => [id, ks.map((k) => of(p, q, k))]));
 }
 
 /** p and q at their temperatures. */

@@ -28,6 +28,10 @@ const LOOKS = {
   "independent/independent": ["is-rejected", "cross"],
   "deterministic/fixed": ["is-bonus", "bar"],
 };
+const APPROXIMATE = {
+  "lenient/independent": ["is-approximate is-rejected", "ring"],
+  "typical/independent": ["is-approximate is-vision", "square"],
+};
 const LENIENCES = Array.from({ length: 10 }, (_, i) => 1 - i / 10);
 
 /** Put the bench into `el`. @param {any} el  @param {{state: states.State, problems?: string[], change?: (state:
@@ -85,7 +89,7 @@ function build(el) {
       panel.chart(parts, "lenient", "What lenience buys, and costs", null, "wb-curves"),
     ),
   );
-  parts.accept.after(line("axis"));
+  parts.accept.after(line("axis"), line("prices"));
   parts.axis.textContent = "Press a place of the axis, or use the slider, to choose k. Lines of drafts that come as chosen are strong.";
   parts.chains.after(line("chainWords"));
   parts.lenient.after(line("lenientWords"));
@@ -109,6 +113,7 @@ function computed(page) {
       key,
       laws,
       curves: acceptance.curves(laws.p, laws.q),
+      priced: acceptance.priced(laws.p, laws.q),
       chains: acceptance.chains(laws.p, laws.q),
       lenient: LENIENCES.map((lenience) => acceptance.lenient(laws.p, laws.q, lenience)),
     });
@@ -153,12 +158,17 @@ function table(parts, name, summary, head, rows) {
   if (!el.hidden) tables.render(el, { head, rows });
 }
 
-function curves({ parts, state, curves: found }) {
-  const lines = acceptance.LINES.map(({ id, way, rule, title }) => ({
+function curves({ parts, state, curves: found, priced }) {
+  const exact = acceptance.LINES.map(({ id, way, rule, title }) => ({
     title, values: found[id], style: LOOKS[id][0], mark: LOOKS[id][1],
     strong: way === state.way && (rule === null || rule === state.rule || state.rule === "recursive"),
   }));
-  if (!lines.some((line) => line.strong)) lines.forEach((line) => (line.strong = true));
+  if (!exact.some((line) => line.strong)) exact.forEach((line) => (line.strong = true));
+  const approximate = acceptance.APPROXIMATE.map(({ id }) => ({
+    title: `≈ ${id.split("/")[0]}, TV ${priced[id][state.k - 1].paid.toFixed(3)}:`, values: priced[id].map((each) => each.accepted), strong: false,
+    style: APPROXIMATE[id][0], mark: APPROXIMATE[id][1],
+  }));
+  const lines = [...exact, ...approximate];
   const least = Math.min(...lines.flatMap((line) => line.values)), low = Math.floor(10 * least - 0.01) / 10;
   const ticks = Array.from({ length: 11 }, (_, i) => i / 10).filter(
     (v) => v >= low - 1e-9 && (low > 0.5 || Math.round(10 * v) % 2 === 0),
@@ -166,7 +176,14 @@ function curves({ parts, state, curves: found }) {
   const summary = `With ${state.k} drafts: ${lines.map((line) => `${line.title} ${line.values[state.k - 1].toFixed(3)}`).join(", ")}.`;
   kit.write(parts.acceptNote, `figures at k = ${state.k}`);
   chart.render(parts.accept, { lines, k: state.k, low: Math.max(0, low), high: 1, ticks, summary, height: 300 });
-  table(parts, "accept", summary, ["rule, drafts", ...lines[0].values.map((_, i) => `k = ${i + 1}`)], lines.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]));
+  table(parts, "accept", summary, ["rule, drafts", ...lines[0].values.map((_, i) => `k = ${i + 1}`)], [
+    ...exact.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]),
+    ...acceptance.APPROXIMATE.flatMap(({ id, title }) => [
+      [`≈ ${title}`, ...priced[id].map((each) => each.accepted.toFixed(4))],
+      [`TV paid: ${title}`, ...priced[id].map((each) => each.paid.toFixed(4))],
+    ]),
+  ]);
+  kit.write(parts.prices, words.prices(found, priced, state));
 }
 
 function extras({ parts, state, chains, lenient }) {
@@ -197,9 +214,9 @@ function extras({ parts, state, chains, lenient }) {
 }
 
 function report(page) {
-  const { state, laws: { p, q }, curves: found, chains } = computed(page), tally = counted(page);
+  const { state, laws: { p, q }, curves: found, priced, chains } = computed(page), tally = counted(page);
   return states.report(state, {
-    acceptance: found, chains, overlap: overlap(p, q), bound: acceptance.transport(p, q, state.k, state.way),
+    acceptance: found, approximate: priced, chains, overlap: overlap(p, q), bound: acceptance.transport(p, q, state.k, state.way),
     drawn: { rounds: state.rounds, counts: tally.counts, accepted: tally.accepted },
   });
 }

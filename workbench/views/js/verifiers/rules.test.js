@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { acceptance, chains, curves, lenient, outcome, transport } from "./acceptance.js";
+import { acceptance, APPROXIMATE, chains, curves, lenient, outcome, priced, transport, typical } from "./acceptance.js";
 import { distance, moved, noise, overlap, residual, sum, tempered } from "./laws.js";
 import { emitted, RULES, sound, weights } from "./rules.js";
 import { tally } from "./rounds.js";
@@ -105,6 +105,48 @@ test("lenience buys acceptance and pays for it; at 1 it is exact", () => {
   // λ = ½: min(q, 2p) keeps .1 + .4 + .3 + .1; what is left, (2p − q)₊ = (.9, .2, 0, 0), takes the other tenth
   near(lenient(P, Q, 0.5).accepted, 0.9);
   near(lenient(P, Q, 0.5).paid, 0.1 + 0.1 * (2 / 11) + 0.15 + 0.05);
+});
+
+/** What a rule keeps and emits of k independent drafts, by going through all of them. `judge`: drafts → [kept, law]. */
+function gone(p, q, k, judge) {
+  const law = p.map(() => 0);
+  let accepted = 0;
+  for (const [drafts, chance] of tuples(q, k, "independent")) {
+    const [kept, each] = judge(drafts);
+    accepted += chance * kept;
+    each.forEach((x, i) => (law[i] += chance * x));
+  }
+  return { accepted, paid: distance(law, p) };
+}
+
+test("approximate rules keep and pay what comes of going through all drafts", () => {
+  const knobs = { epsilon: 0.09, delta: 0.3 };
+  for (const [p, q] of [[P, Q], ...pairs(12)]) for (const k of [1, 2, 3]) {
+    const H = -sum(p.map((x) => (x > 0 ? x * Math.log(x) : 0))), least = Math.min(0.09, 0.3 * Math.exp(-H));
+    const byThreshold = gone(p, q, k, (drafts) => {
+      const best = drafts.filter((t) => p[t] > least).sort((a, b) => p[b] - p[a])[0];
+      return best === undefined ? [0, p] : [1, p.map((_, i) => Number(i === best))];
+    });
+    const oneByOne = gone(p, q, k, (drafts) => {
+      const law = p.map(() => 0);
+      let left = p, on = 1;
+      for (const t of drafts) {
+        const accept = Math.min(1, left[t] / 0.5 / q[t]);
+        law[t] += on * accept;
+        on *= 1 - accept;
+        left = residual(left.map((x) => x / 0.5), q);
+      }
+      return [1 - on, law.map((x, i) => x + on * left[i])];
+    });
+    for (const [ours, wanted] of [[typical(p, q, knobs, k), byThreshold], [lenient(p, q, 0.5, k), oneByOne]]) {
+      near(ours.accepted, wanted.accepted, 1e-9);
+      near(ours.paid, wanted.paid, 1e-9);
+    }
+    near(lenient(p, q, 1, k).accepted, acceptance(p, q, k, "independent", "independent"), 1e-9);
+    near(lenient(p, q, 1, k).paid, 0, 1e-9);
+  }
+  const found = priced(P, Q);
+  for (const { id, of } of APPROXIMATE) assert.deepEqual(found[id][2], of(P, Q, 3));
 });
 
 test("drafts come as often as their way says, never twice where none may, and the same under one seed", () => {

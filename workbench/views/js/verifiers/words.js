@@ -1,6 +1,6 @@
 /** What the bench says of its figures, in sentences. Pure. */
 
-import { acceptance, outcome, transport } from "./acceptance.js";
+import { acceptance, APPROXIMATE, outcome, transport } from "./acceptance.js";
 import { distance, noise } from "./laws.js";
 import { RULES, sound } from "./rules.js";
 import { WAYS } from "./ways.js";
@@ -26,6 +26,15 @@ export function crossing({ p, q }, { k }) {
   if (!over.length)
     return `The greedy draft is kept with ${figure(greedy)}, not above the bounds of drawn drafts here (${bounds.map(figure).join(" and ")}).`;
   return `The greedy draft is kept with ${figure(greedy)}, more than the bound ${names.join(" and ")}. Neither is wrong: a bound holds for drafts of its own way of drawing. Here k − 1 of them are fixed, so q's likeliest tokens are always among them; and no rule for drafts made so keeps more.`;
+}
+
+/** What the rules that do not keep p buy, and what they pay; and which of them cannot be drawn from p and q. */
+export function prices(found, prices, { k }) {
+  const each = APPROXIMATE.map(({ id, title, exact }) => {
+    const { accepted, paid } = prices[id][k - 1], more = accepted - found[exact][k - 1];
+    return `${title}: ${more < -5e-4 ? "loses" : "buys"} ΔA ${figure(Math.abs(more))}, pays TV ${figure(paid)}`;
+  });
+  return `Approximate rules (dashed, ≈), on ${k === 1 ? "one draft" : `${k} independent drafts`}, against SpecInfer’s exact rule: ${each.join("; ")}. Not drawn, since p and q do not tell what they do: nearest (reads the tokens’ embeddings), judge (hidden states), reflective (a second reading by the target), entropy-adaptive (the tokens before). As drafted keeps one draft always, and pays TV(p, q).`;
 }
 
 /** What comes of a pair that is not sound: "" of one that is. */
