@@ -127,6 +127,30 @@ def test_a_file_holds_the_whole_state(models: Models, method: str) -> None:
             assert {tuple(np.ravel(item)) for item in array} <= whole[name], name
 
 
+LENGTHS = {
+    "prompt-lookup": ({"ngram": 8}, {"ngram": 1}),
+    "stand": ({"longest": 4}, {"longest": 1}),
+    "lookahead-trie": ({"branch_length": 16}, {"branch_length": 2}),
+    "lookahead": ({"ngram": 6, "guesses": 32, "from_text": True}, {"ngram": 2, "guesses": 1}),
+}
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["into-shorter", "into-longer"])
+@pytest.mark.parametrize("method", LENGTHS)
+def test_a_file_serves_a_run_that_looks_otherwise_far(models: Models, method: str, turned: bool) -> None:
+    """Lengths are parameters: a state that was saved with others drafts, and is saved again."""
+    its, mine = LENGTHS[method][::-1] if turned else LENGTHS[method]
+    first = ended(models, method, params=its)
+    assert first.left is not None
+    row = ended(models, method, memory=first.left.data, params=mine)
+    assert row.status == FINISHED
+    assert row.trace is not None
+    assert row.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, N)
+    assert row.left is not None
+    assert row.left.data is not None
+    assert ended(models, method, memory=row.left.data, params=its).status == FINISHED
+
+
 @pytest.mark.parametrize("method", KEPT)
 def test_reset_leaves_the_text_alone(models: Models, method: str) -> None:
     engine, row = begun(models, method)
@@ -218,6 +242,17 @@ def spoilt(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
         if array.dtype.kind == "f":
             found.append(rest | {name: np.full_like(array, np.nan)})
     return found
+
+
+def test_a_trie_of_one_endless_branch_is_refused(models: Models) -> None:
+    """Branches are walked by recursion, and where they are shared one such file would end the giving up of all."""
+    n, most = 2_000, 17  # a branch has 16 tokens behind its first one at most
+    chain = {"tokens": np.arange(n) % 7, "parents": np.arange(n) - 1, "counts": np.ones(n, np.float32)}
+    _, row = begun(models, "lookahead-trie", warm=True)
+    with pytest.raises(ModelError, match="longer than any"):
+        keeping.load(row, to_bytes("lookahead-trie", chain, models))
+    keeping.load(row, to_bytes("lookahead-trie", {name: array[:most] for name, array in chain.items()}, models))
+    row.state.trie.forget(row.state.request)
 
 
 @pytest.mark.parametrize("method", KEPT)
