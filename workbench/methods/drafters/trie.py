@@ -181,7 +181,7 @@ class TrieState(Owned):
         if (parents >= np.arange(len(tokens))).any():
             raise ModelError("The file is broken: a node stands before its parent.", BROKEN)
         levels, nodes = list[int](), list[TrieNode]()
-        for parent in parents.tolist():
+        for parent in map(int, parents):
             levels.append(levels[parent] + 1 if parent >= 0 else 0)
         if max(levels, default=0) > LONGEST:  # branches are walked by recursion
             raise ModelError("The file is broken: a branch is longer than any that is kept.", BROKEN)
