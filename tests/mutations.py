@@ -631,6 +631,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="a made-up file ends whatever run drafts from it",
     ),
     _m(
+        "a-models-guess-is-the-stores-hit",
+        "engine/owned.py",
+        "return not self.sources or source in self.sources",
+        "return True",
+        "tests/engine/test_owned.py::test_what_a_draft_model_guessed_is_no_hit_of_the_store",
+        why="the card of RASD's store counts what its draft model guessed",
+    ),
+    _m(
         "strangers-empty-what-is-shared",
         "service/steering.py",
         'action in ("load", "reset") and not self._names.folders',

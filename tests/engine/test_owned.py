@@ -16,11 +16,14 @@ from workbench.engine.owned import MOST_BYTES, owned_of
 from workbench.engine.request import ERROR, FINISHED
 from workbench.engine.statefile import from_bytes, to_bytes
 from workbench.methods import registry
+from workbench.methods.drafters.rasd import BOTH, STORE
 
 KEPT = ("prompt-lookup", "suffix", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "lookahead")
 """Methods whose state is a file's."""
 READ = ("rest", "rasd")
 """Those that read a store."""
+ALL = {"rasd": {"top": 64}}
+"""So that nothing of the store is pruned: a random model's likeliest tokens are not those of its texts."""
 PROMPT = worlds.repeating_prompt(24, period=5)
 N = 24
 
@@ -67,27 +70,38 @@ def test_every_drafter_that_learns_can_be_looked_at_and_saved(models: Models) ->
 
 @pytest.mark.parametrize("method", [*KEPT, *READ])
 def test_a_state_says_its_size_its_hits_and_what_made_the_draft(models: Models, method: str) -> None:
-    engine, row = begun(models, method)
+    engine, row = begun(models, method, **ALL.get(method, {}))
     shown = keeping.look(row, engine.token_text)
     assert 0 < shown["entries"] <= shown["bound"]
     assert 0 < shown["n_bytes"] <= shown["most_bytes"]
     assert row.trace is not None
     rounds = row.trace.rounds
     assert shown["asked"] == len(rounds)
-    assert shown["hits"] == sum(bool(r.nodes.tokens) for r in rounds) > 0
-    assert shown["kept"] == sum(len(r.path) for r in rounds)
+    made = [[method != "rasd" or source in (STORE, BOTH) for source in r.nodes.source] for r in rounds]
+    assert shown["hits"] == sum(map(any, made)) > 0
+    assert shown["kept"] == sum(mine[node] for r, mine in zip(rounds, made, strict=True) for node in r.path)
     assert shown["top"]
     assert shown["saves"] == (method in KEPT)
     last = rounds[-1]
     n = int(last.signals["matched tokens"])
-    if not n:
+    if not n or not any(made[-1]):
         assert shown["made"] is None
         return
     before = row.committed[: len(row.committed) - len(last.emitted)][-n:]
     assert shown["made"]["before"] == "".join(map(engine.token_text, before))
     assert shown["made"]["round"] == last.index
-    if last.nodes.tokens:
-        assert shown["made"]["after"].startswith(engine.token_text(last.nodes.tokens[0]))
+    assert shown["made"]["after"].startswith(engine.token_text(last.nodes.tokens[made[-1].index(True)]))
+
+
+def test_what_a_draft_model_guessed_is_no_hit_of_the_store(models: Models) -> None:
+    """RASD's tree has nodes of both; where all that the store has is pruned, nothing of it was drafted."""
+    engine, row = begun(models, "rasd", top=1)
+    shown = keeping.look(row, engine.token_text)
+    assert row.trace is not None
+    assert any(r.path for r in row.trace.rounds), "the draft model's drafts are kept"
+    assert any(r.signals["matched tokens"] for r in row.trace.rounds), "the store has something"
+    assert (shown["hits"], shown["kept"], shown["made"]) == (0, 0, None)
+    assert shown["asked"] == len(row.trace.rounds)
 
 
 @pytest.mark.parametrize("method", KEPT)
@@ -125,6 +139,30 @@ def test_a_file_holds_the_whole_state(models: Models, method: str) -> None:
     for name, array in arrays.items():
         if name in ("text", "texts", "contexts", "pairs", "firsts", "tails") or method == "token-recycling":
             assert {tuple(np.ravel(item)) for item in array} <= whole[name], name
+
+
+LENGTHS = {
+    "prompt-lookup": ({"ngram": 8}, {"ngram": 1}),
+    "stand": ({"longest": 4}, {"longest": 1}),
+    "lookahead-trie": ({"branch_length": 16}, {"branch_length": 2}),
+    "lookahead": ({"ngram": 6, "guesses": 32, "from_text": True}, {"ngram": 2, "guesses": 1}),
+}
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["into-shorter", "into-longer"])
+@pytest.mark.parametrize("method", LENGTHS)
+def test_a_file_serves_a_run_that_looks_otherwise_far(models: Models, method: str, turned: bool) -> None:
+    """Lengths are parameters: a state that was saved with others drafts, and is saved again."""
+    its, mine = LENGTHS[method][::-1] if turned else LENGTHS[method]
+    first = ended(models, method, params=its)
+    assert first.left is not None
+    row = ended(models, method, memory=first.left.data, params=mine)
+    assert row.status == FINISHED
+    assert row.trace is not None
+    assert row.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, N)
+    assert row.left is not None
+    assert row.left.data is not None
+    assert ended(models, method, memory=row.left.data, params=its).status == FINISHED
 
 
 @pytest.mark.parametrize("method", KEPT)
@@ -218,6 +256,17 @@ def spoilt(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
         if array.dtype.kind == "f":
             found.append(rest | {name: np.full_like(array, np.nan)})
     return found
+
+
+def test_a_trie_of_one_endless_branch_is_refused(models: Models) -> None:
+    """Branches are walked by recursion, and where they are shared one such file would end the giving up of all."""
+    n, most = 2_000, 17  # a branch has 16 tokens behind its first one at most
+    chain = {"tokens": np.arange(n) % 7, "parents": np.arange(n) - 1, "counts": np.ones(n, np.float32)}
+    _, row = begun(models, "lookahead-trie", warm=True)
+    with pytest.raises(ModelError, match="longer than any"):
+        keeping.load(row, to_bytes("lookahead-trie", chain, models))
+    keeping.load(row, to_bytes("lookahead-trie", {name: array[:most] for name, array in chain.items()}, models))
+    row.state.trie.forget(row.state.request)
 
 
 @pytest.mark.parametrize("method", KEPT)

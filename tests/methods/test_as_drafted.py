@@ -157,3 +157,17 @@ def test_a_lexical_unit_goes_on_while_the_target_was_sure(models: Models) -> Non
                 seen.add(rule)
     assert len(seen) == 2
     assert registry.get("lexical-unit").params["sure"].default == 0.9
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_page_says_why_the_target_reads_on(name: str) -> None:
+    """Who tries the approximate decoder sees no speed of the paper's: the method's page tells before."""
+    said = [text for text in registry.get(name).differs if "reads every draft" in text]
+    assert len(said) == 1
+    assert "price" in said[0]
+
+
+def test_no_other_method_offers_it() -> None:
+    """A new one that does has to say it, too."""
+    offers = {m.name for m in worlds.text_methods() if any(isinstance(v, AsDrafted) for v in m.other_verifiers)}
+    assert offers == set(PARTS)

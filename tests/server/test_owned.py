@@ -93,6 +93,9 @@ def test_saved_over_http_and_loaded_into_the_next_run(users: tuple[Workbench, Wo
     assert again.memory()["entries"] > first.memory()["entries"]
     with pytest.raises(WorkbenchError, match="Load the file into the next run"):
         again.memory("load", file)
+    for broken in (b"", file[:-1]):
+        with pytest.raises(WorkbenchError, match="cut short"):
+            one.start("Once", "suffix", target="text-target", max_new_tokens=2, memory=broken).wait(60)
 
 
 def test_a_run_in_progress_is_emptied_and_filled(users: tuple[Workbench, Workbench]) -> None:

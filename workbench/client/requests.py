@@ -232,7 +232,8 @@ class Generation(Request):
 
     def understood(self, client: Client) -> dict[str, Any]:
         """Keywords of `Workbench.start`. Where no method is named, one that runs: see `workbench.methods.choice`."""
-        found = {name: value for name, value in self if value or name not in ("images", "pace", "memory", "keeps")}
+        spared = ("images", "pace", "memory", "keeps")  # where they ask for nothing; an empty file is a broken one
+        found = {name: value for name, value in self if value or value == b"" or name not in spared}
         if "method" not in self.model_fields_set:
             reasons = {method["name"]: method["reason"] for method in client.methods(self.target, self.drafter)}
             found["method"] = choose(lambda name: reasons.get(name, f"There is no {name}."))[0]

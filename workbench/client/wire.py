@@ -154,7 +154,7 @@ def packed(name: str, value: Any) -> bytes | None:
     Raises:
         ParameterError: something else, or too large.
     """
-    if value is None or value == "":
+    if value is None:
         return None
     if not isinstance(value, str) or len(value) > 4 * MOST_BYTES // 3 + 4:
         raise ParameterError(f"{name} is no file of a drafter's state.", f"Give one of at most {MOST_BYTES >> 20} MiB.")

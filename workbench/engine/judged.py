@@ -69,3 +69,8 @@ class Judged:
     def is_nan(self) -> bool:
         """Whether the target's probabilities were not numbers."""
         return any(value != value for value in self.entropy)
+
+    @property
+    def sources(self) -> list[str]:
+        """Of each node, who proposed it."""
+        return [self.source] * len(self.tokens) if isinstance(self.source, str) else list(self.source)

@@ -71,22 +71,25 @@ def look(row: Row, token_text: TokenText) -> dict[str, Any]:
             {"before": top.words or text(top.before), "after": text(top.after), "count": round(float(top.count), 3)}
             for top in seen.top
         ],
-        "made": None if trace is None else made(trace, text),
+        "made": None if trace is None else made(trace, text, found),
     }
 
 
-def made(trace: Trace, text: Callable[[Sequence[int]], str]) -> dict[str, Any] | None:
-    """By which tokens the entry was found that made the latest draft, and what was drafted first; None: by none."""
+def made(trace: Trace, text: Callable[[Sequence[int]], str], state: Owned) -> dict[str, Any] | None:
+    """By which tokens the entry was found that made the latest draft, and what of it came first; None: by none."""
     if not trace.rounds or not (n := int(trace.rounds[-1].signals.get(MATCHED, 0))):
         return None
     last = trace.rounds[-1]
     known = [*trace.header.prompt_tokens, *trace.token_ids]
     before = known[: len(known) - len(last.emitted)][-n:]
     path, below = list[int](), -1
-    for node, (token, parent) in enumerate(zip(last.nodes.tokens, last.nodes.parents, strict=True)):
-        if parent == below:
+    nodes = zip(last.nodes.tokens, last.nodes.parents, last.nodes.source, strict=True)
+    for node, (token, parent, source) in enumerate(nodes):
+        if parent == below and state.made(source):
             path.append(token)
             below = node
+    if not path:
+        return None
     return {"round": last.index, "before": text(before), "after": text(path)}
 
 

@@ -7,7 +7,7 @@ made of them again; `keeping.py` does that for a row, and `statefile.py` writes 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -76,6 +76,7 @@ class Owned(ABC):
         hits: those in which it had one.
         kept: tokens of its drafts that became text.
         shared: other requests draft from it, too, because they chose to.
+        sources: who proposed a node that came of it (`DraftTree.source`); none: it drafts alone.
     """
 
     title: ClassVar[str]
@@ -84,12 +85,22 @@ class Owned(ABC):
     hits: int = 0
     kept: int = 0
     shared: bool = False
+    sources: Collection[str] = ()
 
-    def count(self, drafted: int, kept: int) -> None:
-        """Take in a round that it was asked in: so many tokens were drafted from it, and so many of them kept."""
+    def count(self, source: Sequence[str], path: Sequence[int]) -> None:
+        """Take in a round that it was asked in.
+
+        Args:
+            source: who proposed each node of the draft.
+            path: the nodes that were kept.
+        """
         self.asked += 1
-        self.hits += drafted > 0
-        self.kept += kept
+        self.hits += any(map(self.made, source))
+        self.kept += sum(self.made(source[node]) for node in path)
+
+    def made(self, source: str) -> bool:
+        """Whether a node of this source came of it."""
+        return not self.sources or source in self.sources
 
     @abstractmethod
     def look(self, n: int) -> Look:

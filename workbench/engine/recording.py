@@ -105,7 +105,7 @@ def record_round(
         accept=accept,
         u=uniform,
         status=status,
-        source=[judged.source] * n if isinstance(judged.source, str) else list(judged.source),
+        source=judged.sources,
         rule=rule,
         inputs=inputs,
     )

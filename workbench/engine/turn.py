@@ -166,7 +166,7 @@ class Turn:
             self.taps, self.probed.get("drafter"), judged.top_probs,
         )  # fmt: skip
         if row.plan.depth > 0 and (own := owned_of(row.state)) is not None:
-            own.count(len(judged.tokens), len(judged.verdict.path))
+            own.count(judged.sources, judged.verdict.path)
         if not row.silenced:
             row.drafter.observe(row, outcome)
         tell(row, outcome)

@@ -11,7 +11,7 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
-from workbench.methods.verifiers.as_drafted import AsDrafted
+from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
@@ -37,7 +37,7 @@ METHOD = Method(
         "its weights were never meant to work alone.",
         "Of the routes two are there: all small, and with big=n the n layers big that would lose most. Trained "
         "routers, and the oracle that looks for the best route of each token, are not built.",
-        "As an approximate decoder (verifier=as-drafted) the target still reads every draft, to show what it costs.",
+        STILL_READ,
         "In int8, and with big > 0, drafts run on passes that are not compiled.",
     ),
     place=75,

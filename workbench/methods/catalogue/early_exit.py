@@ -11,7 +11,7 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
-from workbench.methods.verifiers.as_drafted import AsDrafted
+from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 UNTRAINED = (
@@ -45,6 +45,7 @@ METHOD = Method(
         "The bundled target was trained with an early-exit loss, on one of its early layers in turn, and without the "
         "paper's layer dropout and curriculum, which may make early layers better drafters. Another target drafts as "
         "it is.",
+        STILL_READ,
     ),
     place=70,
     drafter=EarlyExit(),

@@ -37,6 +37,8 @@ METHOD = Method(
         "what it says there is seldom right beyond the first place.",
         "The paper keeps what the target is sure of, unseen: that is verifier=as-drafted with β = 0.9, approximate. By "
         "default the next pass verifies it, and the text is the target's.",
+        "Either way the target reads every draft, as in the paper: the pass that reads a unit is the one that says the "
+        "next. What it says of the drafts themselves is read off, too, and shown as their price.",
         "Where the target samples, a draft is drawn from what was said at each place, and not the likeliest token.",
         "The paper's control of repetitions, of which its text tells little, is not built.",
     ),

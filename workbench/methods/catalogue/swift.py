@@ -11,7 +11,7 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
-from workbench.methods.verifiers.as_drafted import AsDrafted
+from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 SEARCHING = (
@@ -48,6 +48,7 @@ METHOD = Method(
         "A draft stops before the token of which it is unsure, where the paper still verifies it: the test then looks "
         "at no drawn token, and is exact when sampling too.",
         "Chains only: the comb of siblings beside the chain that the released code drafts is not built.",
+        STILL_READ,
     ),
     place=74,
     drafter=Swift(),

@@ -11,7 +11,7 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
-from workbench.methods.verifiers.as_drafted import AsDrafted
+from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
@@ -33,6 +33,7 @@ METHOD = Method(
     formula="layers that draft: round( i · (L − 1) / (k − 1) ), i = 0 … k − 1, with k = round( L / s )",
     differs=(
         "The paper emits what the thinned model says, an approximation; here it drafts, and the text is the target's.",
+        STILL_READ,
         "The paper trains on with random speed-ups, so that the model gets used to missing layers. The bundled target "
         "was trained to leave early instead, another target not at all: drafts are worse.",
     ),

@@ -34,7 +34,7 @@ class FusedState(GrowthState):
 
     def __init__(self, held: GrowthState, store: Datastore) -> None:
         super().__init__(held.slot)
-        self.store, self.owned = store, StoreInUse(store)
+        self.store, self.owned = store, StoreInUse(store, (STORE, BOTH))
 
 
 def prune(found: Retrieved, allowed: Sequence[int]) -> Retrieved:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -148,8 +148,8 @@ class StoreInUse(Owned):
     title = "Store of texts"
     unit = "tokens"
 
-    def __init__(self, store: Datastore) -> None:
-        self.store = store
+    def __init__(self, store: Datastore, sources: Collection[str] = ()) -> None:
+        self.store, self.sources = store, sources
 
     def look(self, n: int) -> Look:
         """Its largest texts."""

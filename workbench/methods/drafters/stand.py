@@ -97,7 +97,8 @@ class Table(Owned):
             raise ModelError("The file is broken: a law in it is none.", BROKEN)
         rows = zip(contexts.tolist(), tokens.tolist(), chances.tolist(), laws.tolist(), strict=True)
         loaded = {tuple(t for t in context if t >= 0): Entry(of, p, int(k)) for context, of, p, k in rows}
-        self._entries = loaded | self._entries
+        loaded = {context: entry for context, entry in loaded.items() if len(context) <= self.longest}
+        self._entries = loaded | self._entries  # longer ones, of a run that looked farther back, are never looked up
         self._keep_bound()
 
     def clear(self) -> None:

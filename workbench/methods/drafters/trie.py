@@ -26,6 +26,8 @@ MAX_NODES = 65_536
 """Nodes after which a trie is squeezed."""
 PROMPT_NODES = MAX_NODES // 2
 """Nodes that a prompt writes at most: of a longer one its newest tokens."""
+LONGEST = 16
+"""Tokens of a branch behind its first one, at most."""
 NODE_BYTES = 450
 """Of a node in memory: itself, its two dictionaries, its slot in another one."""
 
@@ -178,7 +180,11 @@ class TrieState(Owned):
         counts = numbers(arrays, "counts", (len(tokens),), 0, 1e9)
         if (parents >= np.arange(len(tokens))).any():
             raise ModelError("The file is broken: a node stands before its parent.", BROKEN)
-        nodes = list[TrieNode]()
+        levels, nodes = list[int](), list[TrieNode]()
+        for parent in map(int, parents):
+            levels.append(levels[parent] + 1 if parent >= 0 else 0)
+        if max(levels, default=0) > LONGEST:  # branches are walked by recursion
+            raise ModelError("The file is broken: a branch is longer than any that is kept.", BROKEN)
         rows: zip[tuple[int, int, float]] = zip(tokens.tolist(), parents.tolist(), counts.tolist(), strict=True)
         for token, parent, count in itertools.islice(rows, PROMPT_NODES):  # the first ones: no node without its parent
             node = self.trie.below(nodes[parent] if parent >= 0 else self.trie.root, token)
@@ -206,7 +212,7 @@ class LookaheadTrie(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     nodes: int = param(16, ge=1, le=96, doc="nodes drafted at most")
-    branch_length: int = param(8, ge=2, le=16, doc="tokens inserted after each token, and most levels drafted")
+    branch_length: int = param(8, ge=2, le=LONGEST, doc="tokens inserted after each token, and most levels drafted")
     query_length: int = param(2, ge=1, le=8, doc="longest suffix looked up, in tokens")
     output_weight: float = param(0.0001, ge=0.0, le=1.0, doc="weight of output counts against prompt counts")
     warm: bool = warmth("output branches")

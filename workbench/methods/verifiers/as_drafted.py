@@ -37,6 +37,13 @@ AS_DRAFTED = Rule(
     source="Liu et al. 2024, arXiv:2404.06954 (β = 0); Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208",
 )
 
+STILL_READ = (
+    "With verifier=as-drafted, an approximation, the target still reads every draft: it writes the token that ends the "
+    "round, the keys and values of the text are its own, and what it says of the drafts shows their price. A decoder "
+    "that leaves its pass out would be faster than what is measured here."
+)
+"""Of a method whose part of the target may decode alone: why the whole target reads on."""
+
 
 @dataclass(frozen=True)
 class AsDrafted(Verifier):

@@ -139,7 +139,7 @@ export function start(page, paused) {
 function begins(page) {
   const data = page.begins;
   page.begins = null;
-  return data ? { memory: data } : {};
+  return data === null ? {} : { memory: data }; // an empty file is refused like any broken one
 }
 
 /** Go on with a run that the backend knows: one that has not ended is followed and steered like one started here.

@@ -70,8 +70,7 @@ export function size(seen) {
 /** Which entry made the latest draft, in words. Pure. */
 export function made({ made: latest }) {
   if (!latest) return "No entry made the latest draft.";
-  const drafted = latest.after ? `drafted “${visible(latest.after)}”` : "drafted nothing";
-  return `Round ${latest.round + 1}: the entry behind “${visible(latest.before)}” ${drafted}.`;
+  return `Round ${latest.round + 1}: the entry behind “${visible(latest.before)}” drafted “${visible(latest.after)}”.`;
 }
 
 /** What of a run can be asked for: nothing of a recording, or before it has an id. Pure. */
