@@ -1374,7 +1374,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "eagle-3-learns-from-later-text",
-        "methods/drafters/eagle_3.py",
+        "methods/drafters/unrolled.py",
         "mask = own.new_ones(n, n).tril()",
         "mask = own.new_ones(n, n)",
         "tests/methods/test_eagle_3.py::test_training_unrolls_what_drafting_does_token_by_token",

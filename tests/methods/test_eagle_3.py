@@ -16,6 +16,7 @@ from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.eagle_3 import Eagle3Net, OwnHead, usual_taps
+from workbench.methods.drafters.unrolled import unroll
 from workbench.training.family.eagle_3 import taps_of
 from workbench.training.family.lesson import on, still
 
@@ -36,7 +37,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 def test_training_unrolls_what_drafting_does_token_by_token() -> None:
     """Every column of every step: the same state as after reading the true pairs and drafting behind them."""
     net, streams, embeds = net_of(), drawn(1, N, 2 * D), drawn(1, N + STEPS, D, seed=1)
-    unrolled = list(net.unroll(lambda step: embeds[:, step : step + N], streams, STEPS))
+    unrolled = list(unroll(net, lambda step: embeds[:, step : step + N], streams, STEPS))
     for column in range(N):
         entries = Entries(net.heads, net.head_size, 16, streams)
         pairs = net.pairs(embeds[:, : column + 1], net.taken(streams[:, : column + 1]))
@@ -49,7 +50,7 @@ def test_training_unrolls_what_drafting_does_token_by_token() -> None:
 
 def test_a_step_learns_through_the_steps_before_it_and_from_no_later_text() -> None:
     net, streams, embeds = net_of(), drawn(1, N, 2 * D).requires_grad_(), drawn(1, N + STEPS, D, seed=1)
-    last = list(net.unroll(lambda step: embeds[:, step : step + N], streams, STEPS))[-1]
+    last = list(unroll(net, lambda step: embeds[:, step : step + N], streams, STEPS))[-1]
     last[:, 1].sum().backward()
     assert streams.grad is not None
     reached = streams.grad.abs().sum(-1)[0] > 0
