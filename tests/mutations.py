@@ -1382,6 +1382,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="its losses fall to nothing in training, and in use it guesses badly",
     ),
     _m(
+        "mtp-reads-what-it-says",
+        "methods/drafters/mtp.py",
+        "guesses_features: ClassVar[bool] = False",
+        "guesses_features: ClassVar[bool] = True",
+        "tests/methods/test_mtp.py::test_it_is_the_released_module_applied_to_its_own_states",
+        "tests/methods/test_mtp.py::test_the_heads_norm_is_not_read_again",
+        why="the second token of a draft is guessed from a state that the module never met: τ falls, the text stays",
+    ),
+    _m(
         "eagle-grows-as-eagle-2-does",
         "methods/catalogue/eagle.py",
         "growers=offered(Template()),",
