@@ -1382,6 +1382,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="its losses fall to nothing in training, and in use it guesses badly",
     ),
     _m(
+        "any-head-has-a-command",
+        "engine/untrained.py",
+        " if target and kind in by_one_command() else",
+        " if target else",
+        "tests/service/test_untrained.py::test_what_trains_them_is_said_where_one_command_does",
+        why="who lacks heads is sent to a recipe that does not exist",
+    ),
+    _m(
         "mtp-reads-what-it-says",
         "methods/drafters/mtp.py",
         "guesses_features: ClassVar[bool] = False",

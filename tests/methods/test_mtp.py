@@ -42,8 +42,10 @@ class Released(torch.nn.Module):
         super().__init__()
         config = LlamaConfig(
             hidden_size=D, intermediate_size=FFN, num_attention_heads=HEADS, num_key_value_heads=HEADS,
-            head_dim=net.head_size, rms_norm_eps=net.eps, rope_theta=10_000.0, attn_implementation="eager",
+            head_dim=net.head_size, rms_norm_eps=net.eps,
+            rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         )  # fmt: skip
+        config._attn_implementation = "eager"
         self.enorm, self.hnorm, self.head_norm = (LlamaRMSNorm(D, net.eps) for _ in range(3))
         self.eh_proj = torch.nn.Linear(2 * D, D, bias=False)
         self.layer, self.rotary = LlamaDecoderLayer(config, 0), LlamaRotaryEmbedding(config)
@@ -101,21 +103,8 @@ def test_the_heads_norm_is_not_read_again(kind: type[FeatureNet], is_read_again:
 
 def test_embedding_and_output_head_are_the_targets() -> None:
     with_targets = dict(MTPNet(D, HEADS, FFN).named_parameters())
-    assert set(with_targets) == {
-        f"{part}.weight"
-        for part in (
-            "norm_embed",
-            "norm_feature",
-            "fuse",
-            "before",
-            "qkv",
-            "out",
-            "between",
-            "gate_up",
-            "down",
-            "after",
-        )
-    }
+    parts = ["norm_embed", "norm_feature", "fuse", "before", "qkv", "out", "between", "gate_up", "down", "after"]
+    assert set(with_targets) == {f"{part}.weight" for part in parts}
 
 
 def test_the_first_pair_has_its_token() -> None:

@@ -118,7 +118,7 @@ class FeatureNet(DecoderLayer):
     ahead: int = 1
     """Future features that one state answers with."""
     guesses_features: ClassVar[bool] = True
-    """Whether a state stands for a feature of the target, and so leaves through the last norm; else the LM head has it."""
+    """Whether a state is a guess at a feature and so leaves through the last norm; else that norm is the LM head's."""
     norm_embed: nn.Module
     norm_feature: nn.Module
 

@@ -1,4 +1,4 @@
-"""How the module of multi-token prediction learns: as in its paper from laws alone, and here in drafts of some steps."""
+"""How the module of multi-token prediction learns: from laws alone, as in its paper, and in drafts of some steps."""
 
 from __future__ import annotations
 
