@@ -46,6 +46,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "medusa-typical": {"nodes": 48},
     "eagle": {},
     "eagle-2": {},
+    "mtp": {},
     "kangaroo": {},
     "eagle-vlm": {},
     "msd": {},

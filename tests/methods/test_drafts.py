@@ -272,7 +272,7 @@ def test_hydras_heads_are_told_of_the_newest_token_and_of_the_path(name: str, mo
     assert levels == {0, 1, 2}
 
 
-@pytest.mark.parametrize("name", ["eagle", "eagle-3", "eagle-vlm", "flash"])
+@pytest.mark.parametrize("name", ["eagle", "eagle-3", "mtp", "eagle-vlm", "flash"])
 def test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path(name: str, models: Models) -> None:
     """True features of the text, the drafter's own guesses behind it, one causal pass of the layer over all of them."""
     found = drafts(models, name, SamplingParams(), depth=5, nodes=24)
@@ -314,7 +314,7 @@ def naive(models: Models, net: Any, committed: list[int], path: list[int]) -> Te
             pairs = net.pairs(embed(torch.tensor(tokens)), known)[None]
             state = net(pairs, torch.arange(len(tokens)))[0, -1]
             block = net.futures(state)  # [ahead, D]
-            laws = (net.logits if hasattr(net, "logits") else head)(block).softmax(-1)
+            laws = (net.logits(block) if hasattr(net, "logits") else head(net.said(block))).softmax(-1)
             done = len(tokens) - len(committed) + 1
             tokens += path[done : done + 1] if net.ahead == 1 else laws.argmax(1).tolist()
             known = torch.cat([known, block])

@@ -16,6 +16,8 @@ from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.eagle_3 import Eagle3Net, OwnHead, usual_taps
+from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.unrolled import unroll
 from workbench.training.family.eagle_3 import taps_of
 from workbench.training.family.lesson import on, still
 
@@ -29,14 +31,26 @@ def net_of(**more: Any) -> Eagle3Net:
         return Eagle3Net(D, 2, 12, (1, 2), 5, **more).double()
 
 
+def layer_of(kind: str) -> FeatureNet:
+    """A layer that may be unrolled, of the sizes that its kind takes."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        sizes = {"heads": 2, "ffn": 12, "taps": (1, 2), "draft_vocab_size": 5}
+        net = registry.heads()[kind].build(D, sizes).double()
+        for weight in net.parameters():
+            torch.nn.init.normal_(weight, std=0.4)
+    return net
+
+
 def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_training_unrolls_what_drafting_does_token_by_token() -> None:
+@pytest.mark.parametrize(("kind", "width"), [("eagle-3", 2 * D), ("mtp", D), ("eagle", D)])
+def test_training_unrolls_what_drafting_does_token_by_token(kind: str, width: int) -> None:
     """Every column of every step: the same state as after reading the true pairs and drafting behind them."""
-    net, streams, embeds = net_of(), drawn(1, N, 2 * D), drawn(1, N + STEPS, D, seed=1)
-    unrolled = list(net.unroll(lambda step: embeds[:, step : step + N], streams, STEPS))
+    net, streams, embeds = layer_of(kind), drawn(1, N, width), drawn(1, N + STEPS, D, seed=1)
+    unrolled = list(unroll(net, lambda step: embeds[:, step : step + N], streams, STEPS))
     for column in range(N):
         entries = Entries(net.heads, net.head_size, 16, streams)
         pairs = net.pairs(embeds[:, : column + 1], net.taken(streams[:, : column + 1]))
@@ -49,17 +63,18 @@ def test_training_unrolls_what_drafting_does_token_by_token() -> None:
 
 def test_a_step_learns_through_the_steps_before_it_and_from_no_later_text() -> None:
     net, streams, embeds = net_of(), drawn(1, N, 2 * D).requires_grad_(), drawn(1, N + STEPS, D, seed=1)
-    last = list(net.unroll(lambda step: embeds[:, step : step + N], streams, STEPS))[-1]
+    last = list(unroll(net, lambda step: embeds[:, step : step + N], streams, STEPS))[-1]
     last[:, 1].sum().backward()
     assert streams.grad is not None
     reached = streams.grad.abs().sum(-1)[0] > 0
     assert reached.tolist() == [True, True, False, False], "true pairs up to its own column"
 
 
-def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["eagle-3", "mtp"])
+def test_entries_are_those_of_a_fresh_reading_after_every_round(name: str, tmp_path: Path) -> None:
     models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
-    engine, method = Engine(models), registry.get("eagle-3").with_params(depth=3)
+    engine, method = Engine(models), registry.get(name).with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
     for committed in worlds.each_round(engine, row):

@@ -28,6 +28,7 @@ from workbench.engine.pretrained import (
 )
 from workbench.engine.runner import Runner
 from workbench.engine.trimmed import n_kept
+from workbench.engine.untrained import no_heads
 from workbench.engine.vision.layout import why_no_pictures
 
 
@@ -106,7 +107,7 @@ class Models:
             if (read := head.config.get("drafter", name)) != name:
                 return f"{head.name} reads the draft model {read}, not {name or 'none'}: choose that, or train another."
             return head.problem
-        return f"There are no {need} heads trained for {self.target_name or 'this target'}."
+        return no_heads(need, self.target_name)
 
     def why_not(self, needs: tuple[str, ...]) -> str:
         """Why a method with these needs cannot run; empty when it can."""

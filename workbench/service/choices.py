@@ -13,6 +13,7 @@ from workbench.engine.checkpoints.own import own_heads, problem
 from workbench.engine.names import folder_of, known_targets, own_drafter
 from workbench.engine.placed import path_of, trained_for
 from workbench.engine.published import PUBLISHED
+from workbench.engine.untrained import no_heads
 from workbench.methods.known import Known
 from workbench.service.inventory import TO_FETCH, state
 
@@ -104,7 +105,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
                 if name is not None and reads_pictures(name) is False:
                     return f"{name} reads text only."
             elif need != "trees" and need not in heads:  # only loading tells how a target takes trees
-                return unfit.get(need) or f"There are no {need} heads trained for {target}."
+                return unfit.get(need) or no_heads(need, target)
         return ""
 
     return reason

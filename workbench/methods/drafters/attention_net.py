@@ -75,9 +75,10 @@ class AttentionNet(TrainedNet):
         eps: of the norms.
         rope: positions, as transformers' `rope_parameters` say; none: plain ones of base 10,000.
         bias: whether queries, keys and values have one.
+        head_size: numbers of a head; 0: the heads share the width.
 
     Raises:
-        ValueError: the heads do not divide the width into heads of an even size.
+        ValueError: the heads do not divide the width into heads of an even size, or are given an odd one.
     """
 
     layers: ClassVar[tuple[str, ...]] = ("qkv", "out")
@@ -92,15 +93,19 @@ class AttentionNet(TrainedNet):
         eps: float = EPS,
         rope: Mapping[str, Any] | None = None,
         bias: bool = False,
+        head_size: int = 0,
     ) -> None:
         super().__init__()
-        if heads < 1 or width % (2 * heads):
+        if heads < 1 or (not head_size and width % (2 * heads)):
             raise ValueError(f"{heads} heads do not divide {width} numbers into heads of an even size")
-        self.width, self.heads, self.head_size = width, heads, width // heads
+        if head_size < 0 or head_size % 2:
+            raise ValueError(f"head_size={head_size} is no even number of 0 or more")
+        self.width, self.heads, self.head_size = width, heads, head_size or width // heads
+        inner = heads * self.head_size
         self.eps, self.rope = eps, dict(rope or {})
         self.before, self.after = Norm(width, eps=eps), Norm(width, eps=eps)
-        self.qkv = nn.Linear(width, 3 * width, bias=bias)
-        self.out = nn.Linear(width, width, bias=False)
+        self.qkv = nn.Linear(width, 3 * inner, bias=bias)
+        self.out = nn.Linear(inner, width, bias=False)
         self._matrices: dict[str, Matrix] = {}
         self.register_buffer("_rope", rope_table(context, self.head_size, self.rope), persistent=False)
 
@@ -130,7 +135,11 @@ class AttentionNet(TrainedNet):
         mixed = nn.functional.scaled_dot_product_attention(
             queries, keys, values, mask, is_causal=mask is None and n > 1
         )
-        return self._times("out", mixed.transpose(1, 2).reshape(x.shape), x)
+        return self.mixed(mixed, x)
+
+    def mixed(self, read: Float[Tensor, "B H n d"], x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
+        """The stream with what its heads have read."""
+        return self._times("out", read.transpose(1, 2).flatten(2), x)
 
     def turned(self, read: Float[Tensor, "B n R"], places: Int[Tensor, " n"]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys, turned by their places, and values: [B, H, n, d] each."""

@@ -10,13 +10,13 @@ three depths; behind a draft it is the layer's own last state, of which nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
@@ -53,6 +53,7 @@ class Eagle3Net(FeatureNet):
     """
 
     kind: ClassVar[str] = "eagle-3"
+    guesses_features: ClassVar[bool] = False
     d2t: Tensor
 
     def __init__(
@@ -83,51 +84,14 @@ class Eagle3Net(FeatureNet):
         """The token that follows, normed, and the state as it is: the stream goes on from that."""
         return torch.cat([self.norm_embed(following), features], -1)
 
-    def forward(
-        self,
-        x: Float[Tensor, "B n E"],
-        places: Int[Tensor, " n"],
-        mask: Bool[Tensor, "*b n used"] | None = None,
-        entries: Entries | None = None,
-    ) -> Float[Tensor, "B n D"]:
-        """The layer's last state, which the next step reads and, normed, its LM head. Arguments: see `FeatureNet`."""
+    def reads(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
+        """The stream goes on from the state; the embedding is read beside it, and no product fuses them."""
         embeds, state = x.chunk(2, -1)
-        read = torch.cat([embeds, self.before(state)], -1)
-        return self.fed(self.mix(state, places, mask, entries, read))
+        return state, torch.cat([embeds, self.before(state)], -1)
 
     def logits(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b W"]:
         """What a state says of the next token, over its own tokens."""
-        return self.lm_head(self.after(state))
-
-    def unroll(
-        self, following: Callable[[int], Float[Tensor, "B n D"]], features: Float[Tensor, "B n TD"], steps: int
-    ) -> Iterator[Float[Tensor, "B n D"]]:
-        """The training-time test: the states of each step of a draft behind every pair of a text, all at once.
-
-        In step i column s stands at place s + i. It sees what a draft there would: the true pairs up to s, and of each
-        later step the one entry of its own column.
-
-        Args:
-            following: i → embeddings of the tokens i + 1 places on.
-            features: the target's streams.
-            steps: of the draft.
-
-        Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2.
-        """
-        n, state = features.shape[1], self.taken(features)
-        places = torch.arange(n, device=features.device)
-        own = torch.eye(n, dtype=torch.bool, device=features.device)
-        mask = own.new_ones(n, n).tril()
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
-        for step in range(steps):
-            read = torch.cat([self.norm_embed(following(step)), self.before(state)], -1)
-            queries, key, value = self.turned(read, places + step)
-            keys, values = [*keys, key], [*values, value]
-            mask = torch.cat([mask, own], 1) if step else mask
-            mixed = nn.functional.scaled_dot_product_attention(queries, torch.cat(keys, 2), torch.cat(values, 2), mask)
-            state = self.fed(self._times("out", mixed.transpose(1, 2).reshape(state.shape), state))
-            yield state
+        return self.lm_head(self.said(state))
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -171,14 +135,10 @@ class OwnHead(SharedHead):
                 f"`d2t` of these EAGLE-3 weights does not map {len(kept)} tokens to as many of the target's {size:,}.",
                 "Train them again for this target, or fetch them again.",
             )
-        self.kept, self._size, self._after = kept, size, net.after
+        self.kept, self._size = kept, size
         self.vocabulary: frozenset[int] = frozenset(listed(kept))
         weight = net.lm_head.get_parameter("weight").detach()
         self._product = Matrix(weight) if is_small_on_cpu(net) else partial(nn.functional.linear, weight=weight)
-
-    def __call__(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b W"]:
-        """Logits behind states, one for each of its tokens."""
-        return super().__call__(self._after(x))
 
 
 @dataclass(frozen=True)

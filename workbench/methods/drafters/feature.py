@@ -108,7 +108,7 @@ class FeatureState:
         """Log-probabilities and ids of the k likeliest tokens behind each feature, by the target's own LM head."""
         clock = self.models.target.clock
         start = clock.mark()
-        logits = self.head(features).float()
+        logits = self.head(self.net.said(features)).float()
         self.models.meter.add(start, clock.mark())
         return self.head.ranked(logits, k)
 
@@ -123,7 +123,7 @@ class FeatureLaws(Laws):
 
     def whole(self) -> Float[Tensor, "w V"]:
         """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
-        return WholeLaws.of(self.state.head.whole(self.features), self.sampling).p
+        return WholeLaws.of(self.state.head.whole(self.state.net.said(self.features)), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Of the tokens that the drafter keeps, plain: without temperature."""

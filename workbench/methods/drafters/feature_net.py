@@ -106,6 +106,7 @@ class FeatureNet(DecoderLayer):
         context: longest sequence, in positions.
         norms: which of `NORMS` there are; EAGLE's own layer has none of them.
         fuse_bias: whether the fusion has a bias.
+        head_size: of `AttentionNet`.
         options: of `AttentionNet`.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1. The norms on what enters are those of EagleVLM (Huang et al.
@@ -116,6 +117,8 @@ class FeatureNet(DecoderLayer):
     layers: ClassVar[tuple[str, ...]] = ("fuse", *DecoderLayer.layers)
     ahead: int = 1
     """Future features that one state answers with."""
+    guesses_features: ClassVar[bool] = True
+    """Whether a state is a guess at a feature and so leaves through the last norm; else that norm is the LM head's."""
     norm_embed: nn.Module
     norm_feature: nn.Module
 
@@ -127,9 +130,10 @@ class FeatureNet(DecoderLayer):
         context: int = 1024,
         norms: Sequence[str] = NORMS,
         fuse_bias: bool = False,
+        head_size: int = 0,
         **options: Any,
     ) -> None:
-        super().__init__(width, heads, context, **options)
+        super().__init__(width, heads, context, head_size=head_size, **options)
         self.norms = tuple(name for name in NORMS if name in norms)
         for name in NORMS:
             setattr(self, name, Norm(width, eps=self.eps) if name in norms else nn.Identity())
@@ -197,9 +201,13 @@ class FeatureNet(DecoderLayer):
 
     # -- the layer ------------------------------------------------------------------------------------------------
 
+    def reads(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
+        """The stream, and what queries, keys and values are made of."""
+        return x, self.before(x)
+
     def forward(
         self,
-        x: Float[Tensor, "B n D"],
+        x: Float[Tensor, "B n E"],
         places: Int[Tensor, " n"],
         mask: Bool[Tensor, "*b n used"] | None = None,
         entries: Entries | None = None,
@@ -212,11 +220,21 @@ class FeatureNet(DecoderLayer):
             mask: which entries each input sees; None: all entries before it, and itself.
             entries: keys and values of what came before; the new ones are appended.
         """
-        return self.after(self.fed(self.mix(x, places, mask, entries)))
+        stream, read = self.reads(x)
+        return self.left(self.mix(stream, places, mask, entries, read))
+
+    def left(self, mixed: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
+        """The state that leaves, given the stream behind the attention."""
+        state = self.fed(mixed)
+        return self.after(state) if self.guesses_features else state
+
+    def said(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+        """What an LM head reads of a state."""
+        return state if self.guesses_features else self.after(state)
 
     def attention(self, x: Float[Tensor, "B n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
         """What each input gives to those up to it, the mean over heads."""
-        queries, keys, _ = self.turned(self.before(x), places)
+        queries, keys, _ = self.turned(self.reads(x)[1], places)
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(later, -torch.inf).softmax(-1).mean(1)
@@ -235,6 +253,7 @@ class FeatureNet(DecoderLayer):
             "eps": (self.eps, EPS),
             "rope": (self.rope, {}),
             "bias": ("qkv.bias" in names, False),
+            "head_size": (self.head_size, self.width // self.heads),
         }
         other = {name: value for name, (value, usual) in mine.items() if value != usual}
         return {"width": self.width, "heads": self.heads, "ffn": self.down.in_features} | other

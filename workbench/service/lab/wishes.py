@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import UnknownNameError
 from workbench.core.params import param, params_of
+from workbench.engine.untrained import by_one_command
 from workbench.methods import known
 
-RECIPES = Path(__file__).resolve().parents[2] / "training" / "recipes.json"
-"""The list of recipes, which `workbench docs` writes."""
 OWN = "the head's own"
 LOSSES = (OWN, "ce_soft:1", "ce_hard:1", "reverse_kl:1", "total_variation:1", "smooth_l1:1+ce_soft:0.1")
 FIRST = "eagle-3"
@@ -92,9 +89,7 @@ class Wish:
 @cache
 def heads() -> dict[str, str]:
     """Heads that can be trained by one command and watched: kind → what is said of it."""
-    recipes = json.loads(RECIPES.read_text(encoding="utf-8"))
-    found = [recipe["name"] for recipe in recipes if "run" in recipe["options"]]
-    titles = {name: next((m.title for m in known.methods() if name in m.needs), name) for name in found}
+    titles = {name: next((m.title for m in known.methods() if name in m.needs), name) for name in by_one_command()}
     return dict(sorted(titles.items(), key=lambda item: (item[0] != FIRST, item[0])))
 
 

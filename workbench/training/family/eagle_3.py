@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.errors import ParameterError
 from workbench.methods.drafters.eagle_3 import Eagle3Net, usual_taps
-from workbench.training.family.drafter import Curve, Teacher, beside, together
-from workbench.training.family.lesson import HELD_ROWS, Course, begun, on, some_of, still
-from workbench.training.heads.losses import Places, Weighted
+from workbench.training.family.drafter import Curve, Teacher, beside
+from workbench.training.family.lesson import Course, begun
+from workbench.training.family.unrolled import train_unrolled
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult
-from workbench.training.models import half_precision
 
 SHARE = 4
 """Of so many of the target's tokens it proposes one, unless it is told otherwise: as released, 32,000 of 128,256."""
@@ -44,9 +42,6 @@ def taps_of(options: Any, layers: int) -> tuple[int, ...]:
 def train(course: Course) -> tuple[RunResult, Curve]:
     """Train the layer, its fusion and its LM head: `ttt` steps of a draft, the i-th weighing 0.8ⁱ.
 
-    A place counts where the target's likeliest token is in the draft vocabulary; the mean is over those that count, so
-    that how many they are does not change how fast it learns.
-
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2; the weights 0.8ⁱ are those of the released code.
 
     Raises:
@@ -59,42 +54,11 @@ def train(course: Course) -> tuple[RunResult, Curve]:
             f"{options.readings} holds nothing of layer {missing[0]}.",
             f"Make readings with taps={','.join(map(str, taps))} in another folder.",
         )
-    loss = Weighted.parse(options.loss)
     net = begun(options.seed, lambda: fresh(options, course, taps))
-
-    def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
-        ids, features, _, answer = together(readings, rows)
-        named, total = dict[str, Tensor](), torch.zeros(())
-        with half_precision(options.half):
-            streams = tapped(course, rows, taps)
-            for step, (state, use) in enumerate(steps(net, course, ids, streams, answer, options.ttt)):
-                some = some_of(int(use.sum()), options.places, generator)
-                truth, guess = on(features, step + 1)[:, :-1][use][some].float(), state[use][some]
-                said = teacher.logits(truth)
-                counts = torch.isin(said.argmax(-1), course.kept)
-                if counts.any():
-                    logits, wanted = net.logits(guess[counts]).float(), said[counts][:, course.kept]
-                    found, _ = loss(Places(guess[counts].float(), truth[counts], logits, wanted))
-                    named[f"step {step + 1}"] = found
-                    total = total + LATER**step * found
-        return int(answer.sum()), named, total
-
-    @torch.inference_mode()
-    def measure() -> dict[str, float]:
-        right, count = torch.zeros(options.ttt), torch.zeros(options.ttt)
-        for start in range(0, len(course.held), HELD_ROWS):
-            rows = course.held[start : start + HELD_ROWS]
-            ids, features, _, answer = together(readings, rows)
-            with half_precision(options.half):
-                streams = tapped(course, rows, taps)
-                for step, (state, use) in enumerate(steps(net, course, ids, streams, answer, options.ttt)):
-                    truth = on(features, step + 1)[:, :-1][use]
-                    theirs = torch.cat([teacher.logits(part).argmax(-1) for part in truth.split(512)])
-                    right[step] += (course.kept[net.logits(state[use]).argmax(-1)] == theirs).sum()
-                    count[step] += len(theirs)
-        return {f"agreement {i + 1}": share for i, share in enumerate((right / count.clamp_min(1)).tolist())}
-
-    return course.run(net, step_losses, measure, vocab_size=len(teacher.head))
+    shares = [LATER**step for step in range(options.ttt)]
+    return train_unrolled(
+        course, net, lambda rows, _: tapped(course, rows, taps), net.logits, shares, vocab_size=len(teacher.head)
+    )
 
 
 def fresh(options: Any, course: Course, taps: tuple[int, ...]) -> Eagle3Net:
@@ -112,16 +76,3 @@ def tapped(course: Course, rows: list[int], taps: tuple[int, ...]) -> Float[Tens
     """The target's streams that are fused, dialogues side by side."""
     streams = [beside([course.readings.stream(f"tap-{tap}", row) for row in rows]) for tap in taps]
     return torch.cat(streams, -1).float()
-
-
-def steps(
-    net: Eagle3Net, course: Course, ids: Tensor, streams: Float[Tensor, "B n TD"], answer: Bool[Tensor, "B n"], n: int
-) -> Iterator[tuple[Float[Tensor, "B m D"], Bool[Tensor, "B m"]]]:
-    """Of each step of a draft the states behind all pairs, m = n − 1, and where a token of an answer follows.
-
-    The state of step i behind the pair at s guesses the token at s + 2 + i, which the feature at s + 1 + i decides.
-    """
-    embeds = course.teacher.embedding[ids]
-    unrolled = net.unroll(lambda step: on(embeds, step + 1)[:, :-1], streams[:, :-1], n)
-    for step, state in enumerate(unrolled):
-        yield state, still(on(answer, 1), step)[:, :-1]

@@ -52,7 +52,8 @@ class ChatHeadOptions(HeadOptions):
         cond: Numbers that Hydra's heads are told of a token; the width inside Hydra++'s.
         draft_vocab_size: Tokens that EAGLE-3 can propose; 0: a quarter of the target's.
         taps: Layers that EAGLE-3 fuses, counted from 1; none: low, middle and high, as released.
-        ttt: Steps of a draft in EAGLE-3's training-time test.
+        ttt: Steps of a draft in EAGLE-3's training-time test, and in MTP's.
+        head_size: Numbers of an attention head of EAGLE's or MTP's layer; 0: the heads share the target's width.
         exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps.
         held: Dialogues kept out of training for measuring.
         answers: Folder of the answers that were read. With it and `curves`, the heads as they are at each checkpoint
@@ -78,6 +79,7 @@ class ChatHeadOptions(HeadOptions):
     draft_vocab_size: int = 0
     taps: tuple[int, ...] = ()
     ttt: int = 3
+    head_size: int = 0
     exit_layer: int = 8
     held: int = 96
     threads: int = 2

@@ -1,0 +1,131 @@
+"""Multi-token prediction: DeepSeek-V3's module as somebody else builds it, and what engines get wrong about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+
+from workbench.engine import Engine, Request
+from workbench.methods import registry
+from workbench.methods.drafters.feature_net import FeatureNet, Seen
+from workbench.methods.drafters.mtp import MTPNet
+from workbench.methods.drafters.unrolled import unroll
+
+D, HEADS, FFN, N, V = 12, 2, 20, 5, 9
+
+
+def net_of(kind: type[FeatureNet] = MTPNet, **more: Any) -> FeatureNet:
+    """A net none of whose norms is the identity."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = kind(D, HEADS, FFN, **more).double()
+        for weight in net.parameters():
+            torch.nn.init.normal_(weight, mean=float(weight.dim() == 1), std=0.3)
+    return net
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+class Released(torch.nn.Module):
+    """The module as released weights name its parts, around transformers' own decoder layer."""
+
+    def __init__(self, net: FeatureNet) -> None:
+        super().__init__()
+        config = LlamaConfig(
+            hidden_size=D, intermediate_size=FFN, num_attention_heads=HEADS, num_key_value_heads=HEADS,
+            head_dim=net.head_size, rms_norm_eps=net.eps,
+            rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        )  # fmt: skip
+        config._attn_implementation = "eager"
+        self.enorm, self.hnorm, self.head_norm = (LlamaRMSNorm(D, net.eps) for _ in range(3))
+        self.eh_proj = torch.nn.Linear(2 * D, D, bias=False)
+        self.layer, self.rotary = LlamaDecoderLayer(config, 0), LlamaRotaryEmbedding(config)
+        mine = net.state_dict()
+        attention = zip("qkv", mine["qkv.weight"].chunk(3), strict=True)
+        gate, up = mine["gate_up.weight"].chunk(2)
+        theirs = {f"layer.self_attn.{name}_proj.weight": weight for name, weight in attention} | {
+            "enorm.weight": mine["norm_embed.weight"], "hnorm.weight": mine["norm_feature.weight"],
+            "eh_proj.weight": mine["fuse.weight"], "head_norm.weight": mine["after.weight"],
+            "layer.input_layernorm.weight": mine["before.weight"], "layer.self_attn.o_proj.weight": mine["out.weight"],
+            "layer.post_attention_layernorm.weight": mine["between.weight"], "layer.mlp.gate_proj.weight": gate,
+            "layer.mlp.up_proj.weight": up, "layer.mlp.down_proj.weight": mine["down.weight"],
+        }  # fmt: skip
+        self.double().load_state_dict(theirs)
+
+    def forward(self, hidden: Tensor, embeds: Tensor) -> Tensor:
+        """The states behind a whole text, given those before it and the embeddings of the tokens that follow."""
+        x = self.eh_proj(torch.cat([self.enorm(embeds), self.hnorm(hidden)], -1))
+        places, n = torch.arange(x.shape[1])[None], x.shape[1]
+        later = torch.full((n, n), -torch.inf, dtype=x.dtype).triu(1)[None, None]
+        found = self.layer(x, attention_mask=later, position_ids=places, position_embeddings=self.rotary(x, places))
+        return found[0] if isinstance(found, tuple) else found
+
+
+@pytest.mark.parametrize("head_size", [0, 4])
+def test_it_is_the_released_module_applied_to_its_own_states(head_size: int) -> None:
+    """Two steps behind a text: the second reads the first one's state as the layer left it, not normed for the head."""
+    net, features, embeds, head = net_of(head_size=head_size), drawn(1, N, D), drawn(1, N + 1, D, seed=1), drawn(V, D)
+    theirs = Released(net)
+    with torch.inference_mode():
+        states = list(unroll(net, lambda step: embeds[:, step : step + N], features, 2))
+        first = theirs(features, embeds[:, :N])
+        second = theirs(torch.cat([features, first[:, -1:]], 1), embeds)
+        for mine, wanted in ((states[0], first), (states[1][:, -1:], second[:, -1:])):
+            torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-6)  # the tables of rotary positions are float32
+            torch.testing.assert_close(net.said(mine) @ head.T, theirs.head_norm(wanted) @ head.T, rtol=0, atol=1e-5)
+    assert net.state_dict()["qkv.weight"].shape == (3 * HEADS * (head_size or D // HEADS), D)
+
+
+@pytest.mark.parametrize(("kind", "is_read_again"), [(MTPNet, False), (FeatureNet, True)])
+def test_the_heads_norm_is_not_read_again(kind: type[FeatureNet], is_read_again: bool) -> None:
+    """That is all that EAGLE's layer has otherwise: its state is a feature, which left the target through that norm."""
+    net, features, embeds = net_of(kind), drawn(1, N, D), drawn(1, N + 1, D, seed=1)
+
+    def states() -> list[Tensor]:
+        with torch.inference_mode():
+            return list(unroll(net, lambda step: embeds[:, step : step + N], features, 2))
+
+    before = states()
+    said = net.said(before[1])
+    net.after.weight.data.mul_(torch.linspace(0.5, 2, D, dtype=torch.float64))
+    assert all(torch.equal(*pair) != is_read_again for pair in zip(before, states(), strict=True))
+    assert torch.equal(net.said(before[1]), said) == is_read_again
+
+
+def test_embedding_and_output_head_are_the_targets() -> None:
+    with_targets = dict(MTPNet(D, HEADS, FFN).named_parameters())
+    parts = ["norm_embed", "norm_feature", "fuse", "before", "qkv", "out", "between", "gate_up", "down", "after"]
+    assert set(with_targets) == {f"{part}.weight" for part in parts}
+
+
+def test_the_first_pair_has_its_token() -> None:
+    """Engines blank the embedding at position 0 before they join it; there the token behind the first state stands."""
+    net, embeds, features = net_of(), drawn(1, N, D, seed=1).requires_grad_(), drawn(1, N - 1, D)
+    entered = net.enter(Seen(embeds, features))
+    net(entered.inputs, entered.places)[0, 1].sum().backward()
+    assert embeds.grad is not None
+    assert (embeds.grad[0].abs().sum(-1) > 0).tolist() == [False, True, True, False, False], "of tokens 1 and 2"
+
+
+def test_heads_of_an_odd_size_are_refused() -> None:
+    for wrong in (3, -2):
+        with pytest.raises(ValueError, match="no even number"):
+            MTPNet(D, HEADS, FFN, head_size=wrong)
+    assert MTPNet.of(MTPNet(D, 3, FFN, head_size=2).config()).head_size == 2
+    assert "head_size" not in MTPNet(D, HEADS, FFN).sizes
+
+
+@pytest.mark.parametrize("prompt", [[3], [3, 1]])
+def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
+    models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
+    request = Request(prompt, registry.get("mtp"), max_new_tokens=6, stop_at_eos=False)
+    assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)

@@ -1,0 +1,35 @@
+"""Heads that nobody trained: app and engine say the same of them, and the command that they name exists."""
+
+from __future__ import annotations
+
+import pytest
+import worlds
+
+from workbench.engine.untrained import by_one_command, no_heads
+from workbench.methods import known, registry
+from workbench.service.choices import static_reasons
+
+
+@pytest.mark.parametrize(
+    ("name", "train"),
+    [
+        ("mtp", " Train some: workbench train mtp --target text-target."),
+        ("flash", ""),  # its heads are for targets that read pictures, and take more than one command
+    ],
+)
+def test_what_trains_them_is_said_where_one_command_does(name: str, train: str) -> None:
+    said = f"There are no {name} heads trained for text-target.{train}"
+    needs = next(method.needs for method in known.methods() if method.name == name)
+    assert static_reasons("text-target", None)(needs) == said
+    models = worlds.small_world(6)
+    models.target_name = "text-target"
+    assert models.why_not(registry.get(name).needs) == said
+
+
+def test_a_target_without_a_name_gets_no_command() -> None:
+    assert no_heads("mtp", "") == "There are no mtp heads trained for this target."
+
+
+def test_each_command_is_a_recipe_for_a_head() -> None:
+    assert set(by_one_command()) <= set(registry.heads())
+    assert {"mtp", "eagle-3", "kangaroo"} <= set(by_one_command())

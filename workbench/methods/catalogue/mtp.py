@@ -1,0 +1,81 @@
+"""The module that says one token more than the target, applied to its own states."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.catalogue.eagle_2 import TRIMMED
+from workbench.methods.drafters.mtp import MTP, MTPNet
+from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.growers.offered import offered
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "mtp",
+    title="Multi-token prediction",
+    promise=Promise.EXACT,
+    source=Source(
+        "DeepSeek-V3 technical report",
+        "DeepSeek-AI",
+        2024,
+        "https://arxiv.org/abs/2412.19437",
+        "§2.2",
+    ),
+    teaches="A model that learns to say two tokens has a drafter built in: EAGLE's layer, with no feature to imitate.",
+    idea=(
+        "The target's last hidden state and the embedding of the token that follows, each normed, are joined by one "
+        "projection and go through one transformer layer, behind which the target's own output head says one token "
+        "more. For the tokens after that, the module reads its own state with the token that it drafted."
+    ),
+    formula=(
+        "h'(t+1) = layer( M [ norm e(x(t+1)) ; norm h(t) ], … ),  q = softmax( LM head norm h'(t+1) ),  "
+        "then h(t+1) = h'(t+1)"
+    ),
+    differs=(
+        "The paper trains its module together with the target, in pretraining on 14.8 trillion tokens, and by the "
+        "text; here the target is there before, and the module learns in minutes, from the target's laws on its own "
+        "answers: τ is lower.",
+        "One module serves all depths, as engines apply the one that was released, where the paper's formula has one "
+        "of each depth; so it learns on drafts of three tokens, unrolled over its own states (ttt=1 in training is "
+        "the released one's way).",
+        "A dense layer of the target's attention in place of a mixture of experts and latent attention: there is no "
+        "such target here.",
+        "By default a tree of 12 nodes, 3 children and 5 levels, EAGLE-2's, where the paper drafts one token "
+        "(grower=chain, depth=1); τ is higher, and so is the cost of a draft.",
+        TRIMMED,
+    ),
+    place=107,
+    drafter=MTP(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    growers=offered(BestFirst()),
+    claims=(
+        Claim(
+            "tokens per second / those of plain decoding, one token drafted", "DeepSeek-V3, one module, one token", 1.8,
+            1.8, "DeepSeek-AI 2024, arXiv:2412.19437, §5.4.3 (recalled)",
+            lambda lab: lab.speed(grower="chain", depth=1), timed=True,
+        ),
+        Claim(
+            "τ with one token drafted", "DeepSeek-V3: second tokens are accepted at 85 to 90 %, over many topics", 1.85,
+            1.9, "DeepSeek-AI 2024, arXiv:2412.19437, §5.4.3 (recalled)",
+            lambda lab: lab.tau(grower="chain", depth=1), key="second-token",
+        ),
+    ),
+    head=Head(
+        MTPNet,
+        "The module of multi-token prediction (DeepSeek-AI 2024, DeepSeek-V3, arXiv 2412.19437): norms of hidden state "
+        "and embedding, one projection, one layer; embedding and output head are the target's.",
+        settings={"loss": "ce_soft:1"},
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 5, "width": 1, "nodes": 5}),
+            Setting("tree", {"depth": 5, "width": 3, "nodes": 16}),
+        )
+    },
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,0 +1,46 @@
+"""Drafts behind every place of a text at once, as drafting would make them one by one: what drafters learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from workbench.methods.drafters.feature_net import FeatureNet
+
+
+def unroll(
+    net: FeatureNet,
+    following: Callable[[int], Float[Tensor, "B n D"]],
+    features: Float[Tensor, "B n F"],
+    steps: int,
+) -> Iterator[Float[Tensor, "B n D"]]:
+    """The training-time test: the states of each step of a draft behind every pair of a text, all at once.
+
+    In step i column s stands at place s + i. It sees what a draft there would: the true pairs up to s, and of each
+    later step the one entry of its own column.
+
+    Args:
+        net: whose states they are.
+        following: i → embeddings of the tokens i + 1 places on.
+        features: of the target, as `FeatureNet.taken` has them.
+        steps: of the draft.
+
+    Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2.
+    """
+    n, state = features.shape[1], net.taken(features)
+    places = torch.arange(n, device=features.device)
+    own = torch.eye(n, dtype=torch.bool, device=features.device)
+    mask = own.new_ones(n, n).tril()
+    keys: list[Tensor] = []
+    values: list[Tensor] = []
+    for step in range(steps):
+        stream, read = net.reads(net.pairs(following(step), state))
+        queries, key, value = net.turned(read, places + step)
+        keys, values = [*keys, key], [*values, value]
+        mask = torch.cat([mask, own], 1) if step else mask
+        seen = nn.functional.scaled_dot_product_attention(queries, torch.cat(keys, 2), torch.cat(values, 2), mask)
+        state = net.left(net.mixed(seen, stream))
+        yield state

@@ -1,0 +1,38 @@
+"""How the module of multi-token prediction learns: from laws alone, as in its paper, and in drafts of some steps."""
+
+from __future__ import annotations
+
+from torch.nn import functional as F
+
+from workbench.methods import registry
+from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.training.family.drafter import Curve
+from workbench.training.family.lesson import Course, begun, keeping
+from workbench.training.family.unrolled import train_unrolled
+from workbench.training.heads.trainer import begin_at
+from workbench.training.loop import RunResult
+
+
+def train(course: Course) -> tuple[RunResult, Curve]:
+    """Train the module; with `ttt` = 1 as DeepSeek-V3's, which learnt one depth. The loss is the mean over depths.
+
+    Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2, equations 24 and 25.
+    """
+    options, teacher = course.options, course.teacher
+    table = teacher.head[course.kept]
+
+    def fresh() -> FeatureNet:
+        net = registry.heads()[options.method].build(table.shape[1], vars(options))
+        begin_at(net, teacher.last_norm)
+        return net
+
+    net = begun(options.seed, fresh)
+    return train_unrolled(
+        course,
+        net,
+        lambda rows, features: features.float(),
+        lambda state: F.linear(net.said(state), table),
+        [1 / options.ttt] * options.ttt,
+        vocab_size=len(teacher.head),
+        **keeping(course.kept, teacher),
+    )

@@ -1,0 +1,93 @@
+"""How a layer that reads its own states learns: from the target's laws, in drafts as it will meet them.
+
+Behind every place of an answer a draft of some steps is unrolled, with the true tokens in it; the law of each step is
+held against the target's at the place that it speaks of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.unrolled import unroll
+from workbench.training.family.drafter import Curve, together
+from workbench.training.family.lesson import HELD_ROWS, Course, on, some_of, still
+from workbench.training.heads.losses import Places, Weighted
+from workbench.training.loop import RunResult
+from workbench.training.models import half_precision
+
+Entering = Callable[[list[int], Tensor], Tensor]
+"""(rows, features [B, n, D]) → what the target gives the layer at each place, float32 [B, n, F]."""
+
+
+def train_unrolled(
+    course: Course,
+    net: FeatureNet,
+    entering: Entering,
+    logits: Callable[[Tensor], Tensor],
+    shares: list[float],
+    **facts: object,
+) -> tuple[RunResult, Curve]:
+    """Train a layer by as many steps of a draft as there are shares.
+
+    A place counts where the target's likeliest token is one that can be drafted; the mean is over those that count, so
+    that how many they are does not change how fast it learns.
+
+    Args:
+        course: who is taught by whom, and on what.
+        net: the layer.
+        entering: what the target gives it.
+        logits: of the tokens that it can draft, behind its states.
+        shares: weight of each step's loss.
+        facts: more for the configuration.
+    """
+    options, teacher, loss = course.options, course.teacher, Weighted.parse(course.options.loss)
+
+    def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
+        ids, features, _, answer = together(course.readings, rows)
+        named, total = dict[str, Tensor](), torch.zeros(())
+        with half_precision(options.half):
+            drafts = steps(net, teacher.embedding[ids], entering(rows, features), answer, len(shares))
+            for step, (state, use) in enumerate(drafts):
+                some = some_of(int(use.sum()), options.places, generator)
+                truth, guess = on(features, step + 1)[:, :-1][use][some].float(), state[use][some]
+                said = teacher.logits(truth)
+                counts = torch.isin(said.argmax(-1), course.kept)
+                if counts.any():
+                    mine, wanted = logits(guess[counts]).float(), said[counts][:, course.kept]
+                    found, _ = loss(Places(guess[counts].float(), truth[counts], mine, wanted))
+                    named[f"step {step + 1}"] = found
+                    total = total + shares[step] * found
+        return int(answer.sum()), named, total
+
+    @torch.inference_mode()
+    def measure() -> dict[str, float]:
+        right, count = torch.zeros(2, len(shares))
+        for start in range(0, len(course.held), HELD_ROWS):
+            rows = course.held[start : start + HELD_ROWS]
+            ids, features, _, answer = together(course.readings, rows)
+            with half_precision(options.half):
+                drafts = steps(net, teacher.embedding[ids], entering(rows, features), answer, len(shares))
+                for step, (state, use) in enumerate(drafts):
+                    truth = on(features, step + 1)[:, :-1][use]
+                    theirs = torch.cat([teacher.logits(part).argmax(-1) for part in truth.split(512)])
+                    right[step] += (course.kept[logits(state[use]).argmax(-1)] == theirs).sum()
+                    count[step] += len(theirs)
+        return {f"agreement {i + 1}": share for i, share in enumerate((right / count.clamp_min(1)).tolist())}
+
+    return course.run(net, step_losses, measure, **facts)
+
+
+def steps(
+    net: FeatureNet, embeds: Float[Tensor, "B n D"], given: Float[Tensor, "B n F"], answer: Bool[Tensor, "B n"], n: int
+) -> Iterator[tuple[Float[Tensor, "B m D"], Bool[Tensor, "B m"]]]:
+    """Of each step of a draft the states behind all pairs, m = n − 1, and where a token of an answer follows.
+
+    The state of step i behind the pair at s guesses the token at s + 2 + i, which the feature at s + 1 + i decides.
+    """
+    for step, state in enumerate(unroll(net, lambda step: on(embeds, step + 1)[:, :-1], given[:, :-1], n)):
+        yield state, still(on(answer, 1), step)[:, :-1]
