@@ -53,6 +53,7 @@ import json
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import plotly.graph_objects as go
 import torch
 from torch.nn import functional as F
@@ -68,15 +69,14 @@ from workbench.engine.fingerprint import WEIGHTS, fingerprint
 from workbench.engine.models import HeadInfo
 from workbench.engine.names import locate
 from workbench.methods import registry
-from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.trace.metrics import acceptance_by_depth, emitted, tau
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue, batch_of
-from workbench.training.heads.trainer import answered, begin_at, with_own_guesses
+from workbench.training.heads.trainer import HeadOptions, answered, build_net, with_own_guesses
 
 disable_progress_bar()
-torch.manual_seed(0)
+chance = np.random.default_rng(0)
 wb = Workbench(SERVER) if SERVER else Workbench(target="text-target", drafter=None, device=DEVICE, dtype="float32")
 models = load_models(
     "text-target", None, DEVICE, "float32"
@@ -154,7 +154,7 @@ def places(net, some, own=0.0):
     batch = batch_of(some, embed)
     features = batch.seen.features
     if own:
-        where = torch.rand(features.shape[:2]) < own
+        where = torch.from_numpy(chance.random(tuple(features.shape[:2])) < own)
         features = with_own_guesses(net, batch, features, where)
     at = answered(net, batch, features=features)
     return at.guess, at.truth
@@ -176,7 +176,7 @@ def agreement(net, own=0.0):
 
 
 def train(net, steps, own=0.0, rate=3e-3):
-    """Steps of AdamW with a falling rate; the curve of (step, cross-entropy, agreement with true, with own features)."""
+    """Steps of AdamW with a falling rate; a curve of (step, cross-entropy, agreement with true, with own features)."""
     optimizer, curve = torch.optim.AdamW(net.parameters(), rate, weight_decay=0.0), []
     fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     order = torch.Generator().manual_seed(0)
@@ -193,8 +193,7 @@ def train(net, steps, own=0.0, rate=3e-3):
     return curve
 
 
-net = FeatureNet(D, heads=4, ffn=128)
-begin_at(net, target.model.norm)  # its last norm begins as the target's
+net = build_net(HeadOptions(method="eagle", heads=4, ffn=128), target)  # its last norm begins as the target's
 steps = 50 if FAST else 600
 before = agreement(net)
 curve = train(net, steps)
@@ -334,8 +333,7 @@ def my_rejected(p, q):
 @w.check
 def rejected(loss):
     """Total variation: 0 for equal laws, 1 for laws without a common token."""
-    generator = torch.Generator().manual_seed(1)
-    p, q = torch.rand(2, 5, 7, generator=generator).softmax(-1)
+    p, q = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(7), (2, 5)))
     assert abs(float(loss(p, p))) < 1e-6, "equal laws reject nothing"
     apart = torch.eye(2)[[0]], torch.eye(2)[[1]]
     assert abs(float(loss(*apart)) - 1) < 1e-6, "nothing in common: all is rejected"

@@ -138,8 +138,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "typical-pays-for-the-draft-alone",
         "core/relaxed.py",
-        "kept.sum(1, keepdim=True) * p[:-1]",
-        "p[:-1]",
+        "kept.sum(1, keepdim=True) * p)",
+        "p)",
         REJECTION + "test_typical_acceptance_pays_the_total_variation_of_what_comes_out",
         why="an approximate rule is shown with another price than it costs",
     ),

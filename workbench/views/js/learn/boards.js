@@ -5,7 +5,6 @@ import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as combinations from "./combinations.js";
 import * as find from "./find.js";
-import * as pagehead from "../shared/pagehead.js";
 
 const SIGNS = {
   shown: "✓",

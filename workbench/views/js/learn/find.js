@@ -23,8 +23,8 @@ export function field(body) {
   const opened = /** @type {Set<any>} */ (new Set());
   const look = kit.paced(() => {
     const query = input.value.trim(), show = (el) => !(el.hidden = !hit(el.textContent, query));
-    const cards = [...body.querySelectorAll(".wb-method")];
-    const boards = body.querySelectorAll(".wb-foldable:not(.wb-method)");
+    const cards = /** @type {any[]} */ ([...body.querySelectorAll(".wb-method")]);
+    const boards = /** @type {any[]} */ ([...body.querySelectorAll(".wb-foldable:not(.wb-method)")]);
     const methods = cards.filter(show).length;
     let rows = 0;
     for (const board of boards) {
@@ -53,7 +53,8 @@ export function fold(properties, head, content, draw = () => {}) {
 
 /** Open the place that the address names, and bring it into sight. @param {HTMLElement} body */
 export function reveal(body) {
-  const at = location.hash && body.querySelector(`[id="${CSS.escape(location.hash.slice(1))}"]`);
+  const named = location.hash && `[id="${CSS.escape(location.hash.slice(1))}"]`;
+  const at = /** @type {any} */ (named && body.querySelector(named));
   if (!at) return;
   if (at.matches(".wb-foldable")) at.firstChild.open = true;
   at.hidden = at.id === "which" ? at.hidden : false;

@@ -69,7 +69,7 @@ export async function mount(el, { host }) {
   const found = await pagehead.ask(main, { host }, "methods");
   wait.remove();
   if (found) {
-    const places = [["runs", "What runs on what"], ...methodcardsboards.PLACES, ["figures", "Figures"]];
+    const places = /** @type {[string, string][]} */ ([["runs", "What runs on what"], ...methodcardsboards.PLACES, ["figures", "Figures"]]);
     const link = ([id, words]) => h("a", { href: pagehead.place(id) }, words);
     const methods = found.methods.map((x) => link([x.name, x.title]));
     const list = h("nav", { className: "wb-contents" }, ...places.map(link), h("div", {}, ...methods));

@@ -166,7 +166,8 @@ export function lenient(p, q, lenience, k = 1) {
 }
 
 /** k independent drafts under typical acceptance: one is kept if p gives it more than θ = min(ε, δ·exp(−H)), of several
- *  the likeliest; if none is, the token comes from p itself. Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. */
+ *  the likeliest; if none is, the token comes from p itself.
+ *  Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. */
 export function typical(p, q, { epsilon, delta }, k) {
   const entropy = -sum(p.map((x) => (x > 0 ? x * Math.log(x) : 0)));
   const least = Math.min(epsilon, delta * Math.exp(-entropy)), law = p.map(() => 0);

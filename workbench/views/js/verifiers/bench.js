@@ -216,7 +216,8 @@ function extras({ parts, state, chains, lenient }) {
 function report(page) {
   const { state, laws: { p, q }, curves: found, priced, chains } = computed(page), tally = counted(page);
   return states.report(state, {
-    acceptance: found, approximate: priced, chains, overlap: overlap(p, q), bound: acceptance.transport(p, q, state.k, state.way),
+    acceptance: found, approximate: priced, chains, overlap: overlap(p, q),
+    bound: acceptance.transport(p, q, state.k, state.way),
     drawn: { rounds: state.rounds, counts: tally.counts, accepted: tally.accepted },
   });
 }
