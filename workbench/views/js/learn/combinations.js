@@ -46,7 +46,8 @@ export function missing(reason) {
 
 /** Offers that can be had with what is wanted. Pure. @param {Offer[]} offers  @param {Wanted} wanted */
 export function having(offers, wanted) {
-  const has = (/** @type {Offer} */ { ways, only }, name) => !wanted[name] || (ways[name] ?? [only?.[name]]).includes(wanted[name]);
+  const has = (/** @type {Offer} */ { ways, only }, name) =>
+    !wanted[name] || (ways[name] ?? [only?.[name]]).includes(wanted[name]);
   return offers.filter((offer) => HOW.every((name) => has(offer, name)));
 }
 
