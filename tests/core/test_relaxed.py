@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from workbench.core.rejection import Ruling, recursive_rejection
+from workbench.core.relaxed import price_of_keeping
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.parts import Verifier
@@ -199,3 +200,13 @@ def test_a_greedy_round_is_the_targets() -> None:
         ruling = verifier.rule(Verification(tree, p.log(), p, SamplingParams(), None))
         assert ruling.stop.tolist() == p.argmax(1).tolist()
         assert ruling.paid is None
+
+
+def test_a_chosen_draft_of_a_chain_pays_what_it_is_not_though_others_were_drawn() -> None:
+    """Its place has no row of laws; the last row of all is not its own."""
+    tree = replace(
+        DraftTree.chain([0, 1]), q=torch.tensor([[0.9, 0.1]]), q_of=torch.tensor([0, -1, -1]), sampling=Sampling.MIXED
+    )
+    found = price_of_keeping(tree, torch.tensor([[0.5, 0.5], [0.75, 0.25], [0.5, 0.5]]), torch.ones(3, 2).bool())
+    assert found is not None
+    assert found.tolist() == pytest.approx([0.4, 0.75])

@@ -242,8 +242,10 @@ def price_of_keeping(
         return None
     at = torch.arange(len(tree), device=p.device) if node is None else node  # of a chain, node i hangs on place i
     p, keeps = p[at], keeps[at]
+    own = tree.tokens[at].unsqueeze(1)
+    chosen = (keeps.gather(1, own) * (1 - p.gather(1, own))).squeeze(1)
     if tree.q is None:
-        own = tree.tokens[at].unsqueeze(1)
-        return (keeps.gather(1, own) * (1 - p.gather(1, own))).squeeze(1)
-    kept = tree.q[at if tree.q_of is None else tree.q_of[at]].to(p.dtype) * keeps
-    return (kept - kept.sum(1, keepdim=True) * p).abs().sum(1) / 2
+        return chosen
+    row = at if tree.q_of is None else tree.q_of[at]
+    kept = tree.q[row.clamp_min(0)].to(p.dtype) * keeps
+    return torch.where(row < 0, chosen, (kept - kept.sum(1, keepdim=True) * p).abs().sum(1) / 2)
