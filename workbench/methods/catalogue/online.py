@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Recording
+from workbench.engine.declared import Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.online import Online
 from workbench.methods.policies.bandit import Bandit
@@ -43,5 +43,24 @@ METHOD = Method(
     drafter=Online(),
     verifier=Lossless(),
     policies=(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), OptimalOracle()),
+    claims=(
+        Claim(
+            "speed-up over the same draft model that does not learn",
+            "Vicuna-7B and Flan-T5, streams of requests of one kind", 1.22, 3.06,
+            "Liu et al. 2024, arXiv:2310.07177, abstract",
+            lambda lab: lab.speed_over(
+                {"policy": "fixed", "warm": True}, [{"policy": "fixed", "rate": 0.0, "warm": False}]
+            ),
+            timed=True,
+        ),
+        Claim(
+            "τ with lessons that go on from prompt to prompt / without", "acceptance rises by 0.1 to 0.65", None, None,
+            "Liu et al. 2024, arXiv:2310.07177, abstract (direction)",
+            lambda lab: lab.tau_over(
+                "online", {"policy": "fixed", "warm": True}, {"policy": "fixed", "rate": 0.0}, 0.0
+            ),
+            key="learns",
+        ),
+    ),
     recording=Recording(),
-)
+)  # fmt: skip
