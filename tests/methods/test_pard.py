@@ -143,3 +143,12 @@ def test_the_lab_counts_the_tokens_of_a_pass() -> None:
     own, theirs = (TextLab(name, Scale(tokens=16)).on("maths") for name in ("pard", "mtp"))
     assert 4 < own.drafted_a_pass(depth=6).value <= 6, "fewer near the end of a text"
     assert theirs.drafted_a_pass(depth=6, grower="chain").value <= 1
+
+
+def test_it_has_the_sizes_that_training_asks_for() -> None:
+    """`Head.build` gives a constructor what its signature names, and no more."""
+    net = registry.heads()["pard"].build(D, {"heads": 3, "ffn": 8, "head_size": 2, "rows": 32})
+    assert (net.heads, net.head_size, net.qkv.out_features) == (3, 2, 18)
+    assert {k: v.shape for k, v in PARDNet.of(net.config()).state_dict().items()} == {
+        k: v.shape for k, v in net.state_dict().items()
+    }

@@ -42,8 +42,10 @@ class PARDNet(FeatureNet):
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
     """How often each rank of each place is right was not measured."""
 
-    def __init__(self, width: int, heads: int, ffn: int, context: int = 1024, **options: Any) -> None:
-        super().__init__(width, heads, ffn, context, **options)
+    def __init__(
+        self, width: int, heads: int, ffn: int, context: int = 1024, head_size: int = 0, **options: Any
+    ) -> None:
+        super().__init__(width, heads, ffn, context, head_size=head_size, **options)
         self.mask = nn.Parameter(torch.randn(width) * width**-0.5)
 
     def masks(self, known: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
