@@ -76,9 +76,9 @@ def test_nothing_is_asked_for_behind_the_texts_end(tmp_path: Path) -> None:
     models = world(tmp_path)
     for n in (1, 2, 3, 9):
         trace = Engine(models).generate(Request(PROMPT, registry.get("ppd"), max_new_tokens=n, stop_at_eos=False))
-        last = len(PROMPT) + n - 1
         for r in trace.rounds:
-            assert all(probe.position + 1 <= last for probe in r.probes), "what it guesses is in the text"
+            left = len(PROMPT) + n - r.emitted[0].position
+            assert left > 2 or not r.probes
         assert any(r.probes for r in trace.rounds) == (n > 2)
 
 

@@ -65,7 +65,8 @@ class PromptTokens(TrainedNet):
 
     def said(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
         """Logits of prompt tokens, of what the target said at each of their embeddings, in `laid_out`'s order."""
-        return logits.unflatten(-2, (-1, self.ensemble)).mean(-2)
+        *batch, _, vocabulary = logits.shape
+        return logits.reshape(*batch, -1, self.ensemble, vocabulary).mean(-2)
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -138,8 +139,8 @@ class PPD(LawDrafter):
             return PromptState(net, alike.argmax(-1))
 
     def reach(self, row: Row) -> int:
-        """One level a prompt token."""
-        return row.state.net.prompts
+        """One level a prompt token; without any the one of a draft that is always empty."""
+        return max(1, row.state.net.prompts)
 
     def begin(self, row: Row) -> HeadsGrowth | None:
         """The tree over the guesses; None where there are none."""

@@ -126,7 +126,8 @@ def guesses(
         model.model(ids, past_key_values=cache, use_cache=True)
     at = cuts.at[:, layout.place]  # [B, P]
     sees = torch.cat([torch.arange(n) <= at[..., None], layout.sees.expand(rows, -1, -1)], -1)
-    mask = torch.zeros(sees.shape).masked_fill(~sees, torch.finfo(torch.float32).min)[:, None]
+    unseen = torch.finfo(model.dtype).min  # a mask of another type than the model's is misread without a word
+    mask = torch.zeros(sees.shape, dtype=model.dtype).masked_fill(~sees, unseen)[:, None]
     states = model.model(
         inputs_embeds=net.embeds.flatten(0, 1)[layout.own].expand(rows, -1, -1), past_key_values=cache,
         attention_mask=mask, position_ids=at + layout.step + 1, use_cache=True,
