@@ -57,6 +57,7 @@ def _m(name: str, file: str, old: str, new: str, *tests: str, why: str) -> Mutat
 
 ADOPTED = "tests/methods/test_adopted.py::"
 DRAFTS = "tests/methods/test_drafts.py::"
+ONLINE = "tests/methods/test_online.py::"
 BY_ITS_LAW = DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path"
 PLAIN_PASS = DRAFTS + "test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path"
 DRAFTERS = "tests/methods/test_drafters.py::"
@@ -1735,5 +1736,29 @@ MUTATIONS: tuple[Mutation, ...] = (
         "return RULES[rule].exact.includes(way) || k === 1;",
         JS + "verifiers/rules.test.js",
         why="one fixed draft under p / q is shown as exact",
+    ),
+    _m(
+        "lessons-one-place-late",
+        "methods/drafters/online.py",
+        "[i - 1 - begin for i, _ in about]",
+        "[min(i - begin, len(row.committed) - begin - 2) for i, _ in about]",
+        ONLINE + "test_a_lesson_is_about_the_right_places_and_the_targets_law_there",
+        why="a draft model is taught what comes one token later, and its drafts get worse with every lesson",
+    ),
+    _m(
+        "lessons-in-everybodys-layers",
+        "engine/pupil.py",
+        "_plain(copy.deepcopy(layer))",
+        "_plain(layer)",
+        ONLINE + "test_lessons_are_a_rows_own_unless_it_shares_them",
+        why="one user's text teaches the draft model of all",
+    ),
+    _m(
+        "lessons-that-nobody-drafts-with",
+        "engine/pupil.py",
+        "        self.loss = loss.item()\n        self.twin = self._as_it_is()",
+        "        self.loss = loss.item()",
+        ONLINE + "test_what_drafts_is_the_layers_as_they_are_after_a_lesson",
+        why="losses fall, and drafts come from the layers as they were",
     ),
 )

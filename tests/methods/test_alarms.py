@@ -29,6 +29,7 @@ PEAKED = 40.0
 PROMPT = worlds.random_prompt(9)
 COPIES: dict[str, dict[str, Any]] = {
     "draft-model": {},
+    "online": {},
     "draft-tree": {"nodes": 24},
     "draft-tree-sampled": {},
     "rasd": {"nodes": 24},
