@@ -142,7 +142,7 @@ def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_pat
 def test_the_lab_counts_the_tokens_of_a_pass() -> None:
     own, theirs = (TextLab(name, Scale(tokens=16)).on("maths") for name in ("pard", "mtp"))
     assert 4 < own.drafted_a_pass(depth=6).value <= 6, "fewer near the end of a text"
-    assert theirs.drafted_a_pass(depth=6, grower="chain").value <= 1
+    assert 1 <= theirs.drafted_a_pass(depth=6, grower="chain").value < 1.3, "the first is read with the prompt"
 
 
 def test_it_has_the_sizes_that_training_asks_for() -> None:
