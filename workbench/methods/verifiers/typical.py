@@ -14,14 +14,16 @@ from torch import Tensor
 from workbench.core.params import param
 from workbench.core.places import drawn, later
 from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
-from workbench.core.relaxed import price_of_keeping
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, likeliest
 from workbench.core.tree import children_of
 from workbench.engine.declared import Claim
+from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
+from workbench.engine.request import Row
 from workbench.engine.told import Verification
 from workbench.methods.verifiers.answers import FEW_RIGHT, right_answers
+from workbench.methods.verifiers.sums import make_ready, price_of_keeping
 
 TYPICAL = Rule(
     "typical",
@@ -60,6 +62,10 @@ class TypicalAcceptance(Verifier):
         0.3, ge=0.0, le=1.0, doc="δ, share of exp(−entropy) that is asked for where the target hesitates"
     )
 
+    def prime(self, row: Row, models: Models) -> None:
+        """No state; but what adds up wide laws is compiled here, and not in a round."""
+        make_ready(models.target.device)
+
     def rule(self, v: Verification) -> Ruling:
         """0 or 1 for each node; its probability is the score by which `walk` chooses among paths."""
         if v.u_stop is None:
@@ -74,7 +80,7 @@ class TypicalAcceptance(Verifier):
         accept = (p_x > needed).to(p.dtype)
 
         def price(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-            found = price_of_keeping(tree, p, p > threshold.unsqueeze(1), node)
+            found = price_of_keeping(tree, p, threshold, node)
             assert found is not None
             return found
 
