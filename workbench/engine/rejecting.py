@@ -7,7 +7,7 @@ that stand there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core import rejection, relaxed
-from workbench.core.places import Fans, fans_of
+from workbench.core.places import Fans, RowsOf
 from workbench.core.rejection import Ruling, greedy_match
 from workbench.core.relaxed import Lift, Relaxed
 from workbench.core.sampling import WIDE, likeliest
@@ -108,10 +108,14 @@ def make_ready(vocabulary: int) -> None:
     """Have it compiled, which takes seconds once: no round shall stand still for it."""
     law = torch.full((1, vocabulary), 1 / vocabulary)
     if passes(law, law):
-        tree = DraftTree.chain([0])
-        at = torch.zeros(1, dtype=torch.long)
-        (fans,) = fans_of(replace(tree, q=law, q_of=at), law, place=at)
+        fans = one_place(law)
         tried(fans, fans.there, without=False)
+
+
+def one_place(law: Float[Tensor, "1 V"]) -> Fans:
+    """A place with one child, to have something compiled with."""
+    rows = RowsOf(law, torch.zeros(1, dtype=torch.long))
+    return Fans(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows)
 
 
 def _is_for(tree: DraftTree, p: Tensor) -> bool:

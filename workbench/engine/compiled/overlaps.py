@@ -71,13 +71,15 @@ def add_up(p, q, by, out, taken):
     wait(taken, n)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"nnan", "nsz"})
+@njit(nogil=True, cache=True)
 @no_type_check
-def _smallest(p):
-    found = p[0]
-    for i in range(p.shape[0]):
-        found = min(found, p[i])
-    return found
+def _all_there(p):
+    """Whether none of a law's numbers is 0: of what is not negative the bits are in the order of the numbers."""
+    bits = p.view(np.int32)
+    least = bits[0]
+    for i in range(bits.shape[0]):
+        least = bits[i] if bits[i] < least else least
+    return least > 0
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
@@ -119,7 +121,7 @@ def unseen(p, q, x, sure, out, taken):
         total = 0.0
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
-            if _smallest(p[row, lo:hi]) > 0:
+            if _all_there(p[row, lo:hi]):
                 total += _unseen(p[row, lo:hi], q[row, lo:hi], sure)
             else:
                 total += _allowed(p[row, lo:hi], q[row, lo:hi], x[row, lo:hi], sure)

@@ -106,9 +106,9 @@ def others(q, special):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _apart(p, q, special, by, weight, n, space):
+def _apart(p, q, special, by, weight, n):
     """Σ |Σᵢ weightᵢ · (p − byᵢ · q)₊ − p| over the tokens that are not `special`, of the first n of both; by₀ is 0."""
-    total, lo, own = 0.0, 0, np.float32(weight[0] - 1)
+    total, lo, own, space = 0.0, 0, np.float32(weight[0] - 1), np.empty(BLOCK, np.float32)
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else p.shape[0]
         while lo < end:
@@ -153,6 +153,93 @@ def place_of(special, token):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
+def test(law, total, ahead, token, there, tested, near, mass, share, without, figures, ends, left, priced):
+    """The siblings of one place, as `judge` says; what they have beside their tokens in the end, and `apart`.
+
+    `law` may be any weights, which are `total` together.
+    """
+    f, k = near.shape
+    to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0
+    space = np.empty(f * (k + 1), np.int64)
+    m, last = 0, -1
+    for i in range(f):
+        figures[i, :] = _NONE
+        if there[i]:
+            m = put(space, m, token[i])
+            if tested[i]:
+                last = i
+                for j in range(k):
+                    m = put(space, m, near[i, j])
+    special = space[:m]
+    value, asked, out, chance, gone = np.empty(m), np.empty(m), np.empty(m), np.empty(m), np.zeros(m, np.bool_)
+    for s in range(m):
+        value[s], chance[s] = law[special[s]], ahead[special[s]]
+        out[s] = -value[s]
+    by, weight = np.zeros(f + 2), np.zeros(f + 2)
+    off, of_q, reach, terms = 0.0, 1.0, 1.0, 1
+    rest_q = -1.0  # what q gives to all others, once somebody asks
+    for i in range(last + 1):
+        if not there[i]:
+            continue
+        at = place_of(special, token[i])
+        if tested[i]:
+            q_x = 0.0 if gone[at] or of_q <= 0 else chance[at] / of_q
+            asked[:] = value
+            lent = 0.0
+            for j in range(k):
+                other = place_of(special, near[i, j])
+                if np.float32((lent + value[other]) / total) > mass:
+                    break
+                lent += value[other]
+                asked[other] = 0.0
+            asked[at] = value[at] + lent
+            lifted = asked[at] / (total * share)
+            figures[i, 0], figures[i, 1] = min(1.0, lifted / max(q_x, _TINY)), value[at] / total
+            figures[i, 2], figures[i, 3] = q_x, lifted
+            if i == last and not to_end:
+                break
+            step = share * total / of_q if of_q > 0 else 0.0
+            over = left_over(law, ahead, np.float32(off + step), special)
+            scale = reach / (total * share)
+            for s in range(m):
+                rest = max(0.0, asked[s] - (0.0 if gone[s] else step * chance[s]))
+                out[s] += scale * (asked[s] - rest)  # what was kept is min(q, what it was tested with), a difference
+                asked[s] = rest
+                over += rest
+            weight[terms - 1] += scale
+            reach *= min(1.0, max(0.0, 1 - (total - over) / (total * share)))
+            if over > 0:
+                off, total = off + step, over
+                by[terms], weight[terms] = off, -scale
+                terms += 1
+                value[:] = asked
+        if without and i < last:
+            if rest_q < 0:
+                rest_q = others(ahead, special)
+            among = rest_q
+            for s in range(m):
+                among += 0.0 if s == at or gone[s] else chance[s]
+            if among > 0 or not tested[i]:
+                gone[at], of_q = True, among
+    beside, apart = 0.0, 0.0
+    if ends.shape[0] > 0:
+        for i in range(f):
+            ends[i] = value[place_of(special, token[i])] / total if there[i] else 0.0
+        beside = left_over(law, ahead, np.float32(off), special) / total
+    if left.shape[0] > 0:
+        _leave(law, ahead, np.float32(off), np.float32(1 / total), left)
+        for s in range(m):
+            left[special[s]] = value[s] / total
+    if priced:
+        weight[terms - 1] += reach / total
+        apart = _apart(law, ahead, special, by, weight, terms)
+        for s in range(m):
+            apart += abs(out[s] + reach * value[s] / total)
+    return beside, apart / 2
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
 def judge(
     p, p_at, q, q_at, token, there, tested, near, mass, share, without, figures, ends, beside, left, apart, taken
 ):
@@ -170,7 +257,7 @@ def judge(
         tested: bool [R, F], whether it is tested. What is not, and comes before all that is, is passed over; of q it is
             taken out with the others.
         near: int64 [R, F, K], tokens that lend what they have to it, nearest first.
-        mass: most that they lend.
+        mass: float32, most that they lend.
         share: by which q counts.
         without: whether children were drawn without their elders.
         figures: float32 [R, F, 4], written for tested children, 0 of others: the chance of being kept; what elders
@@ -181,96 +268,18 @@ def judge(
         apart: float32 [R], written: see `workbench.core.relaxed.Relaxed.apart`; or [0].
         taken: int64 [2], zeros: places that were taken, places that are done.
     """
-    n, f = token.shape
-    k = near.shape[2]
-    to_end, priced = ends.shape[0] > 0 or left.shape[0] > 0 or apart.shape[0] > 0, apart.shape[0] > 0
-    space = np.empty(f * (k + 1), np.int64)
-    value, asked, out = np.empty(f * (k + 1)), np.empty(f * (k + 1)), np.empty(f * (k + 1))
-    chance, gone = np.empty(f * (k + 1)), np.empty(f * (k + 1), np.bool_)
-    by, weight, block = np.empty(f + 2), np.empty(f + 2), np.empty(BLOCK, np.float32)
+    n, nothing = token.shape[0], np.empty(0, np.float32)
     row = take(taken, n)
     while row >= 0:
-        law, ahead = p[p_at[row]], q[q_at[row]]
-        m, last = 0, -1
-        for i in range(f):
-            if there[row, i]:
-                m = put(space, m, token[row, i])
-                if tested[row, i]:
-                    last = i
-                    for j in range(k):
-                        m = put(space, m, near[row, i, j])
-        special = space[:m]
-        for s in range(m):
-            value[s], chance[s] = law[special[s]], ahead[special[s]]
-            gone[s], out[s] = False, -value[s]
-        total, off, of_q, reach, terms = 1.0, 0.0, 1.0, 1.0, 1
-        by[0] = weight[0] = 0.0
-        rest_q = -1.0  # what q gives to all others, once somebody asks
-        for i in range(f):
-            figures[row, i, :] = _NONE
-            if not there[row, i] or i > last:
-                continue
-            at = place_of(special, token[row, i])
-            if tested[row, i]:
-                ahead_x = 0.0 if gone[at] or of_q <= 0 else chance[at] / of_q
-                asked[:m] = value[:m]
-                lent = 0.0
-                for j in range(k):
-                    other = place_of(special, near[row, i, j])
-                    if np.float32((lent + value[other]) / total) > mass:
-                        break
-                    lent += value[other]
-                    asked[other] = 0.0
-                asked[at] = value[at] + lent
-                with_ = asked[at] / (total * share)
-                figures[row, i, 0] = min(1.0, with_ / max(ahead_x, _TINY))
-                figures[row, i, 1] = value[at] / total
-                figures[row, i, 2] = ahead_x
-                figures[row, i, 3] = with_
-                if i == last and not to_end:
-                    continue
-                step = share * total / of_q if of_q > 0 else 0.0
-                over = left_over(law, ahead, np.float32(off + step), special)
-                for s in range(m):
-                    rest = asked[s] - (0.0 if gone[s] else step * chance[s])
-                    rest = rest if rest > 0 else 0.0
-                    if priced:
-                        out[s] += reach * (asked[s] - rest) / (total * share)
-                    asked[s] = rest
-                    over += rest
-                if priced:
-                    scale = reach / (total * share)  # what was kept is min(q, what it was tested with), a difference
-                    weight[terms - 1] += scale
-                    if over > 0:
-                        by[terms], weight[terms] = off + step, -scale
-                        terms += 1
-                    reach *= min(1.0, max(0.0, 1 - (total - over) / (total * share)))
-                if over > 0:
-                    off, total = off + step, over
-                    value[:m] = asked[:m]
-            if without and i < last:
-                if rest_q < 0:
-                    rest_q = others(ahead, special)
-                among = rest_q
-                for s in range(m):
-                    if s != at and not gone[s]:
-                        among += chance[s]
-                if among > 0 or not tested[row, i]:
-                    gone[at], of_q = True, among
-        if ends.shape[0] > 0:
-            for i in range(f):
-                ends[row, i] = value[place_of(special, token[row, i])] / total if there[row, i] else 0.0
-            beside[row] = left_over(law, ahead, np.float32(off), special) / total
-        if left.shape[0] > 0:
-            _leave(law, ahead, np.float32(off), np.float32(1 / total), left[row])
-            for s in range(m):
-                left[row, special[s]] = value[s] / total
-        if priced:
-            weight[terms - 1] += reach / total
-            found = _apart(law, ahead, special, by, weight, terms, block)
-            for s in range(m):
-                found += abs(out[s] + reach * value[s] / total)
-            apart[row] = found / 2
+        found = test(
+            p[p_at[row]], 1.0, q[q_at[row]], token[row], there[row], tested[row], near[row], mass, share, without,
+            figures[row], ends[row] if ends.shape[0] > 0 else nothing, left[row] if left.shape[0] > 0 else nothing,
+            apart.shape[0] > 0,
+        )  # fmt: skip
+        if beside.shape[0] > 0:
+            beside[row] = found[0]
+        if apart.shape[0] > 0:
+            apart[row] = found[1]
         done(taken)
         row = take(taken, n)
     wait(taken, n)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.places import Fans, RowsOf
+from workbench.core.places import Fans
 from workbench.core.rules import Rule
 from workbench.core.sampling import WIDE
 from workbench.core.transfer import on_host
@@ -18,7 +18,7 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import Claim
 from workbench.engine.fused import compiled, together
 from workbench.engine.models import Models
-from workbench.engine.rejecting import passes
+from workbench.engine.rejecting import one_place, passes
 from workbench.engine.request import Row
 from workbench.methods.verifiers.exact import ByEmission, rule_of
 from workbench.methods.verifiers.independent import Independent
@@ -61,8 +61,7 @@ class KSeq(ByEmission):
         """No state; but what looks for ρ is compiled here, which takes seconds once, and not in a round."""
         law = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
         if passes(law, law):
-            rows = RowsOf(law, torch.zeros(1, dtype=torch.long))
-            _found(Fans(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows))
+            _found(one_place(law))
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """One test after the other, all places at once."""
