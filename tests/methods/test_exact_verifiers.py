@@ -412,10 +412,10 @@ def test_what_is_offered_follows_from_the_declarations() -> None:
     assert not offered(Sampling.DETERMINISTIC)
     assert all(v.made_for <= v.exact_for for v in EXACT)
 
-    reasons = refused("RSD", FIXED)
+    reasons = refused("rsd", FIXED)
     assert set(reasons) == {"independent", "k-seq"}
-    assert reasons["k-seq"].startswith("KSeq is not exact for RSD: its siblings may be drawn without replacement")
-    assert refused("DraftModel", Sampling.CHAIN) == {}
+    assert reasons["k-seq"].startswith("k-seq is not exact for rsd: its siblings may be drawn without replacement")
+    assert refused("draft-model", Sampling.CHAIN) == {}
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])

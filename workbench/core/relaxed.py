@@ -119,7 +119,7 @@ def relaxed_rejection(
 
     judge, whole = tests or partial(_tested, tree, lift), tests is not None
 
-    def at(fans: Fans, ends: bool) -> tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+    def at(fans: Fans, ends: bool) -> tuple[Sequence[Tensor], Tensor]:
         return judge(fans, ends, priced and ends)
 
     def prices(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:

@@ -44,7 +44,7 @@ def recursive_rejection(
 ) -> Ruling:
     """See `workbench.core.rejection.recursive_rejection`."""
 
-    def tests(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+    def tests(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
         found = tried(fans, fans.there, without=tree.sampling in rejection.WITHOUT, ends=ends)
         found.residual[:, 0] = found.q_left[:, 0] = 0.0
         return [found.accept, found.residual, found.q_left], found.left
@@ -62,7 +62,7 @@ def relaxed_rejection(
 ) -> Relaxed:
     """See `workbench.core.relaxed.relaxed_rejection`."""
 
-    def tests(fans: Fans, ends: bool, priced: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+    def tests(fans: Fans, ends: bool, priced: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
         found = tried(fans, fans.there, tree.sampling in rejection.WITHOUT, lift, ends, priced)
         figures = [found.accept, found.residual, fans.drafter.of(fans.token), found.q_left, found.lifted]
         if found.apart is not None:

@@ -79,7 +79,7 @@ class ByEmission(Exact):
         assert tree.q is not None
         brief = passes(p, tree.q)
 
-        def at(fans: Fans, ends: bool) -> tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+        def at(fans: Fans, ends: bool) -> tuple[Sequence[Float[Tensor, "R F"]], Tensor]:
             if brief and not ends and (outline := self.outline(tree, fans)) is not None:
                 kept, left_x, others = outline
                 missed = (1 - kept.sum(1, keepdim=True)).clamp_min_(0)

@@ -2,6 +2,7 @@
 
 import * as branch from "./branch.js";
 import * as choices from "./choice.js";
+import * as controls from "../shared/controls.js";
 import * as summaries from "../shared/figures.js";
 import * as form from "../shared/form.js";
 import * as pace from "./pace.js";
@@ -48,7 +49,7 @@ export function of(page, now) {
     definitions: catalogue?.definitions ?? page.definitions ?? {},
     badge: lost ? "RECONNECTING" : words.badge(run, on(catalogue, run)),
     state: lost ? "lost" : measuring ? "measuring" : !run ? "idle" : run.from === "live" ? seen.state : run.from,
-    simulation: Boolean(run?.header?.simulation || promised?.simulation),
+    mark: markOf(page, rounds, promised),
     alerts: [...words.alerts(page.errors, run, rounds), ...page.notices],
     ghosts: page.ghosts,
     threshold: page.threshold,
@@ -182,4 +183,14 @@ export function panel(page, view) {
       },
     },
   };
+}
+
+/** What the head warns of: text that no real drafter made, or that the target alone might not write. By what is shown,
+ *  and by what is chosen where that is not another's recording: it holds from the next round or the next run on. */
+function markOf({ run, catalogue, choice }, rounds, shown) {
+  const method = choice && catalogue?.methods.find((x) => x.name === choice.method);
+  const chosen = run && run.from !== "live" ? "" : controls.promised(method || undefined, choice?.params);
+  const told = [run?.header?.promise, chosen];
+  if (run?.header?.simulation || shown?.simulation || told.includes("simulation")) return "simulation";
+  return told.includes("approximate") || rounds.some(summaries.isApproximate) ? "approximate" : "";
 }

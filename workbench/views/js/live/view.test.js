@@ -90,6 +90,26 @@ test("the badge of a live run tells the device of its own target, not that of on
   assert.match(told({ target: "another" }).badge, /^LIVE · .*float/);
 });
 
+test("the head warns of what is approximate as soon as it is chosen, and of a simulation", () => {
+  const name = "chain", method = { name, promise: "exact", promises: { typical: "approximate" } };
+  const told = (more, params = {}) => {
+    const catalogue = { ...page().catalogue, methods: [{ ...method, simulating: ["optimal-oracle"] }] };
+    return of(page({ catalogue, choice: { method: name, params }, ...more }), 0).mark;
+  };
+  const typical = { verifier: "typical" };
+  assert.deepEqual([told({}), told({}, typical)], ["", "approximate"]);
+  assert.equal(told({ run: live("chain") }), "");
+  assert.equal(told({ run: live("chain") }, typical), "approximate", "it is in force from the next round on");
+  assert.equal(told({}, { policy: "optimal-oracle" }), "simulation");
+  const recorded = store.fromTrace("c", read("chain"), "recorded");
+  assert.equal(told({ run: recorded }, typical), "", "what is chosen is not what was recorded");
+  const run = { ...recorded, header: { ...recorded.header, promise: "approximate" } };
+  assert.equal(told({ run }), "approximate");
+  const changed = live("chain"), signals = { "acceptance bought (ΔA)": 0.1 };
+  changed.rounds = changed.rounds.map((r, i) => (i === 4 ? { ...r, signals } : r));
+  assert.equal(told({ run: changed }), "approximate", "one round was, though the rule was taken back");
+});
+
 test("a brush narrows what the histograms count", () => {
   const shown = of(page({ run: live("chain"), brush: [2, 5] }), 0);
   assert.deepEqual(shown.counted.map((r) => r.index), [2, 3, 4, 5]);

@@ -99,6 +99,13 @@ export function badge(el, promise) {
   el.dataset.promise = promise;
 }
 
+/** The sign in a page's head of what is not the target's own text made by a real drafter; nothing of anything else.
+ *  @param {HTMLElement} el  @param {string} promise  "approximate", "simulation" or "" */
+export function mark(el, promise) {
+  write(el, promise.toUpperCase());
+  Object.assign(el, { hidden: !promise, title: PROMISES[promise] ?? "", className: `wb-badge is-${promise || "exact"}` });
+}
+
 /** Draw into `el`.
  *  @param {{catalogue: object, choice: object, form?: {value: object}, run: object, note: string, pace: number, paces:
  *    object[], theme?: string, roles?: object, inForce?: object, branch?: string, estimate?: string,
