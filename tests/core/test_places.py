@@ -152,7 +152,7 @@ def test_compiled_passes_give_the_numbers_of_the_forms_they_stand_for(
             for module in (optimal_two, exact):
                 patch.setattr(module, "passes", lambda p, q: False)
             wanted = judged(case, tree, logits)
-    torch.testing.assert_close(found.accept.double(), wanted.accept, **near)
+    torch.testing.assert_close(found.accept.double(), wanted.accept.double(), **near)
     assert found.reason is not None
     assert wanted.reason is not None
     for name, values in wanted.reason.inputs.items():
