@@ -1650,8 +1650,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "the-head-is-silent-about-what-is-chosen",
         "views/js/live/view.js",
-        "const told = [run?.header?.promise, chosen];",
-        "const told = [run?.header?.promise];",
+        '?? (kinds.includes(chosen) ? chosen : "");',
+        '?? "";',
         JS + "live/view.test.js",
         why="whoever chooses an approximate rule is told so when its text is there",
     ),

@@ -186,11 +186,14 @@ export function panel(page, view) {
 }
 
 /** What the head warns of: text that no real drafter made, or that the target alone might not write. By what is shown,
- *  and by what is chosen where that is not another's recording: it holds from the next round or the next run on. */
+ *  and by what is chosen: that holds from the next round on, or, where what is shown is over, for the `next` run. */
 function markOf({ run, catalogue, choice }, rounds, shown) {
   const method = choice && catalogue?.methods.find((x) => x.name === choice.method);
-  const chosen = run && run.from !== "live" ? "" : controls.promised(method || undefined, choice?.params);
-  const told = [run?.header?.promise, chosen];
-  if (run?.header?.simulation || shown?.simulation || told.includes("simulation")) return "simulation";
-  return told.includes("approximate") || rounds.some(summaries.isApproximate) ? "approximate" : "";
+  const chosen = controls.promised(method || undefined, choice?.params), kinds = ["simulation", "approximate"];
+  const is = {
+    simulation: run?.header?.simulation || shown?.simulation || run?.header?.promise === "simulation",
+    approximate: run?.header?.promise === "approximate" || rounds.some(summaries.isApproximate),
+  };
+  const promise = kinds.find((kind) => run && is[kind]) ?? (kinds.includes(chosen) ? chosen : "");
+  return { promise, next: Boolean(promise && run && !is[promise] && (run.from !== "live" || store.isOver(run))) };
 }

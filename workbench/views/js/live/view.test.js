@@ -94,15 +94,16 @@ test("the head warns of what is approximate as soon as it is chosen, and of a si
   const name = "chain", method = { name, promise: "exact", promises: { typical: "approximate" } };
   const told = (more, params = {}) => {
     const catalogue = { ...page().catalogue, methods: [{ ...method, simulating: ["optimal-oracle"] }] };
-    return of(page({ catalogue, choice: { method: name, params }, ...more }), 0).mark;
+    const { promise, next } = of(page({ catalogue, choice: { method: name, params }, ...more }), 0).mark;
+    return `${next ? "next: " : ""}${promise}`;
   };
-  const typical = { verifier: "typical" };
+  const typical = { verifier: "typical" }, running = { ...live("chain"), state: "running" };
   assert.deepEqual([told({}), told({}, typical)], ["", "approximate"]);
-  assert.equal(told({ run: live("chain") }), "");
-  assert.equal(told({ run: live("chain") }, typical), "approximate", "it is in force from the next round on");
+  assert.deepEqual([told({ run: running }), told({ run: running }, typical)], ["", "approximate"], "the next round is");
   assert.equal(told({}, { policy: "optimal-oracle" }), "simulation");
   const recorded = store.fromTrace("c", read("chain"), "recorded");
-  assert.equal(told({ run: recorded }, typical), "", "what is chosen is not what was recorded");
+  for (const run of [recorded, live("chain")])
+    assert.deepEqual([told({ run }), told({ run }, typical)], ["", "next: approximate"], "what is shown is exact");
   const run = { ...recorded, header: { ...recorded.header, promise: "approximate" } };
   assert.equal(told({ run }), "approximate");
   const changed = live("chain"), signals = { "acceptance bought (ΔA)": 0.1 };
