@@ -244,22 +244,9 @@ def judge(
 ):
     """What `OptimalTwo.tests` says of places, and of the law that it leaves what it has at the children's tokens.
 
-    Any number of threads run it on the same arrays, as in `forward`: each takes the next place that nobody has.
-
-    What it takes:
-        p: float32 [m, V], laws of the target.
-        p_at: int64 [R], row of p of each place.
-        q: float32 [M, V], laws of the drafter.
-        q_at: int64 [R], row of q of each place.
-        p_bits: int32 [m, V], the bits of p.
-        q_bits: int32 [M, V], the bits of q.
-        token: int64 [R, F], drafted for each place, in the order of testing.
-        there: bool [R, F], whether there is such a child.
+    What it takes, beside what `siblings.judge` takes and `improve`:
         free: tokens with weights of their own.
         groups: of all others.
-        without: whether drafts differ.
-        steps: improvements.
-        most: largest weight, float32; the least is its inverse.
         kept: float32 [R, F], written: the chance that the tests end with each child.
         ends: float32 [R, F], written: the law at the children's tokens if none was kept.
         beside: float32 [R], written: what that law has beside them.
