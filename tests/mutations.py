@@ -57,6 +57,7 @@ def _m(name: str, file: str, old: str, new: str, *tests: str, why: str) -> Mutat
 
 ADOPTED = "tests/methods/test_adopted.py::"
 DRAFTS = "tests/methods/test_drafts.py::"
+ONLINE = "tests/methods/test_online.py::"
 BY_ITS_LAW = DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path"
 PLAIN_PASS = DRAFTS + "test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path"
 DRAFTERS = "tests/methods/test_drafters.py::"
@@ -1415,6 +1416,31 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="the second token of a draft is guessed from a state that the module never met: τ falls, the text stays",
     ),
     _m(
+        "pard-learns-from-masks-of-other-drafts",
+        "methods/drafters/pard.py",
+        "own = (column == column[:, None]) & (step <= step[:, None])",
+        "own = (column <= column[:, None]) & (step <= step[:, None])",
+        "tests/methods/test_pard.py::test_training_makes_the_drafts_that_drafting_makes",
+        "tests/methods/test_pard.py::test_a_draft_is_one_pass_of_a_plain_decoder_over_text_and_masks",
+        why="in training a mask reads masks that are not there in use: what it says in use it has never learnt",
+    ),
+    _m(
+        "pard-keeps-its-masks",
+        "methods/drafters/pard.py",
+        "self.entries.keep(self.entries.stable + read)",
+        "self.entries.keep(self.entries.used)",
+        "tests/methods/test_eagle_3.py::test_entries_are_those_of_a_fresh_reading_after_every_round",
+        why="the next draft reads last round's masks as if they were text: τ falls, the text stays",
+    ),
+    _m(
+        "pard-drops-what-later-masks-see",
+        "training/family/pard.py",
+        "there = columns[-1][follow[columns[-1]]]",
+        "there = columns[0][follow]",
+        "tests/methods/test_pard.py::test_what_stays_of_a_step_stayed_of_the_one_before_and_has_a_token_to_guess",
+        why="masks learn without those before them, which they read in use",
+    ),
+    _m(
         "eagle-grows-as-eagle-2-does",
         "methods/catalogue/eagle.py",
         "growers=offered(Template()),",
@@ -1429,6 +1455,31 @@ MUTATIONS: tuple[Mutation, ...] = (
         "row.state.features.append(outcome.hidden[: len(rows)])",
         "tests/methods/test_hydra_plus_plus.py::test_entries_are_those_of_a_fresh_reading_after_every_round",
         why="the prefix layer goes on from states of tokens that are not in the text, and heads guess worse",
+    ),
+    _m(
+        "clover-lets-in-the-token-that-was-read",
+        "methods/drafters/clover.py",
+        "row.committed[begin + 1 : begin + 1 + features.shape[1]]",
+        "row.committed[begin : begin + features.shape[1]]",
+        "tests/methods/test_clover.py::test_nodes_are_the_steps_along_their_paths",
+        why="the augmenting block never hears of the newest token: drafts are little better than Medusa's",
+    ),
+    _m(
+        "prompt-tokens-read-each-others",
+        "methods/drafters/ppd.py",
+        "same = (place[:, None] == place) & (part[:, None] == part)",
+        "same = place[:, None] == place",
+        "tests/methods/test_ppd.py::test_prompt_tokens_read_their_own_place_and_part_alone",
+        "tests/methods/test_ppd.py::test_guesses_are_what_the_target_says_at_prompt_tokens_behind_the_text",
+        why="an ensemble of prompt tokens guesses what it was not trained to, and nobody sees it",
+    ),
+    _m(
+        "rows-beside-embeddings-read-nothing",
+        "engine/segment.py",
+        "embed(segment.tokens) if segment.states is None else segment.states",
+        "like[:1] if segment.states is None else segment.states",
+        "tests/methods/test_ppd.py::test_rows_beside_it_read_their_own_tokens",
+        why="whoever shares a pass with prompt tokens is answered as if another text stood there",
     ),
     _m(
         "kangaroo-keeps-a-rejected-entry",
@@ -1774,5 +1825,29 @@ MUTATIONS: tuple[Mutation, ...] = (
         "return RULES[rule].exact.includes(way) || k === 1;",
         JS + "verifiers/rules.test.js",
         why="one fixed draft under p / q is shown as exact",
+    ),
+    _m(
+        "lessons-one-place-late",
+        "methods/drafters/online.py",
+        "[i - 1 - begin for i, _ in about]",
+        "[min(i - begin, len(row.committed) - begin - 2) for i, _ in about]",
+        ONLINE + "test_a_lesson_is_about_the_right_places_and_the_targets_law_there",
+        why="a draft model is taught what comes one token later, and its drafts get worse with every lesson",
+    ),
+    _m(
+        "lessons-in-everybodys-layers",
+        "engine/pupil.py",
+        "_plain(copy.deepcopy(layer))",
+        "_plain(layer)",
+        ONLINE + "test_lessons_are_a_rows_own_unless_it_shares_them",
+        why="one user's text teaches the draft model of all",
+    ),
+    _m(
+        "lessons-that-nobody-drafts-with",
+        "engine/pupil.py",
+        "        self.loss = loss.item()\n        self.twin = self._as_it_is()",
+        "        self.loss = loss.item()",
+        ONLINE + "test_what_drafts_is_the_layers_as_they_are_after_a_lesson",
+        why="losses fall, and drafts come from the layers as they were",
     ),
 )

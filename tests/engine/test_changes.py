@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -433,3 +433,20 @@ def test_a_silent_row_leaves_its_batch_mates_drafting(text: Models) -> None:
         assert row.trace.token_ids == worlds.hf_greedy(text.target.model, PROMPT[:n], 19)
     assert any("positions" in w for w in long.trace.footer.warnings)  # type: ignore[union-attr]
     assert brief.trace.footer.warnings == []  # type: ignore[union-attr]
+
+
+def test_a_change_of_method_keeps_the_parameters_that_mean_the_same_and_no_others_of_their_name(text: Models) -> None:
+    def switched(before: Any, to: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        row = Engine(text, record=False).submit(asked(before, text, 4))
+        row.change(method=registry.get(to))
+        return row.asked().configured.values, registry.get(to).with_params().values
+
+    chosen = registry.get("lookahead").with_params(window=9, ngram=4, depth=3)
+    now, usual = switched(chosen, "swift")
+    assert now["depth"] == 3, "the draft length is one thing to all"
+    assert now["window"] == usual["window"], "columns there, tokens here"
+    now, usual = switched(registry.get("rest").with_params(nodes=40, longest=7), "suffix")
+    assert now["nodes"] == 40, "the size of a tree is one thing to all"
+    assert now["longest"] == usual["longest"], "one looks up in a store, the other in the text"
+    now, _ = switched(registry.get("suffix").with_params(nodes=80), "rest")
+    assert now["nodes"] == 16, "out of its range: its own"

@@ -22,7 +22,7 @@ N, ROWS, PROMPTS, OFTEN = 20, 50, 10, 0.5
 """Tokens of a text, rows at once, prompts, and how likely a row is to switch before a round."""
 NAMES = (
     "prompt-lookup", "suffix", "aggressive", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "rest",
-    "rasd", "jacobi", "lookahead", "early-exit", "swift", "del", "unified-skip", "autoregressive",
+    "rasd", "jacobi", "lookahead", "early-exit", "swift", "del", "unified-skip", "online", "autoregressive",
 )  # fmt: skip
 """The drafters of issue 18 that need no training; plain decoding among them."""
 

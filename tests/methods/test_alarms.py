@@ -29,6 +29,7 @@ PEAKED = 40.0
 PROMPT = worlds.random_prompt(9)
 COPIES: dict[str, dict[str, Any]] = {
     "draft-model": {},
+    "online": {},
     "draft-tree": {"nodes": 24},
     "draft-tree-sampled": {},
     "rasd": {"nodes": 24},
@@ -47,6 +48,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "eagle": {},
     "eagle-2": {},
     "mtp": {},
+    "pard": {},
     "kangaroo": {},
     "eagle-vlm": {},
     "msd": {},
@@ -65,8 +67,9 @@ SHALLOW = {"del", "lexical-unit"}
 """They know less than the target: `del` leaves before the last layer (what it counts is in test_dynamic_exit.py, how
 its drafts are read in test_early_exit.py), and placeholders are no words (what they read is in test_lexical_unit.py).
 """
-TOLD = {"hydra", "hydra-plus-plus", "eagle-3"}
-"""They read tokens of the path or have an LM head of their own; nodes as plain passes over their paths: test_drafts.py.
+TOLD = {"hydra", "hydra-plus-plus", "clover", "ppd", "eagle-3"}
+"""They read tokens of the path or embeddings of no token, or have an LM head of their own; nodes as plain passes over
+their paths: test_drafts.py, test_clover.py, test_ppd.py.
 """
 
 

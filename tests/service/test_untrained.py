@@ -13,7 +13,7 @@ from workbench.service.choices import static_reasons
 @pytest.mark.parametrize(
     ("name", "train"),
     [
-        ("mtp", " Train some: workbench train mtp --target text-target."),
+        ("kangaroo", " Train some: workbench train kangaroo --target text-target."),
         ("flash", ""),  # its heads are for targets that read pictures, and take more than one command
     ],
 )

@@ -21,6 +21,7 @@ from workbench.engine.models import HeadInfo, load_models
 from workbench.engine.trimmed import n_kept
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.training import recipes
 from workbench.training.answers import AnswersOptions, rate_of, read, write_answers
@@ -31,6 +32,7 @@ from workbench.training.family.drafter import ChatDrafterOptions, load_teacher
 from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
 from workbench.training.family.heads import ahead
 from workbench.training.family.readings import Readings, ReadOptions, batches, make_readings
+from workbench.training.heads.artefact import load_saved
 from workbench.training.heads.features import Dialogue, batch_of
 from workbench.training.heads.trainer import agreement
 
@@ -162,7 +164,7 @@ def test_a_draft_model_is_trained_and_drafts(options: ReadOptions, tmp_path: Pat
 
 def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> Trace:
     """A run with what was measured as a chain."""
-    models = one_branch(models) if chain["method"] in ("medusa", "hydra", "hydra-plus-plus") else models
+    models = one_branch(models) if chain["method"] in ("medusa", "hydra", "hydra-plus-plus", "clover") else models
     method = registry.get(chain["method"]).with_params(**chain["params"])
     return Engine(models).generate(Request(prompt, method, max_new_tokens=24))
 
@@ -171,7 +173,7 @@ def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> T
     ("method", "name"),
     [
         *(("eagle", "eagle-2"), ("kangaroo", "kangaroo"), ("medusa", "medusa"), ("hydra", "hydra")),
-        *(("hydra-plus-plus", "hydra-plus-plus"), ("mtp", "mtp")),
+        *(("hydra-plus-plus", "hydra-plus-plus"), ("clover", "clover"), ("mtp", "mtp"), ("pard", "pard")),
     ],
 )
 def test_heads_are_trained_and_draft_from_what_they_keep(
@@ -227,6 +229,27 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
     assert f"τ = {chain['tau']:.2f}" in text
 
 
+def test_prompt_tokens_learn_through_the_frozen_target(options: ReadOptions, tmp_path: Path) -> None:
+    """They say what it says itself more often than at first, and nothing else has changed."""
+    chosen = {"method": "ppd", "target": "text-target", "readings": options.out, "out": tmp_path, "rows": 4,
+              "checkpoint": tmp_path / "run.pt", "threads": 1, "held": 4, "half": False, "resume": False}  # fmt: skip
+    begun = recipes.run("chat-heads", chosen | {"steps": 1}, quiet)
+    figures = recipes.run("chat-heads", chosen | {"steps": 24}, quiet)
+    assert figures["losses"]["token 1"] < 0.9 * begun["losses"]["token 1"]
+    net, config = load_saved(tmp_path / "text-target-ppd")
+    assert {name: tuple(weight.shape) for name, weight in net.named_parameters()} == {"embeds": (3, 1, 288)}
+    assert "draft_vocabulary" not in config, "the target guesses, and keeps all of its tokens"
+    models = load_models("text-target", None, "cpu", "float64")
+    models.heads["ppd"] = HeadInfo("tokens", tmp_path / "text-target-ppd", config)
+    prompt = models.tokenizer("Once upon a time")["input_ids"]
+    plain, drafted = (
+        Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
+        for name in ("autoregressive", "ppd")
+    )
+    assert drafted.token_ids == plain.token_ids
+    assert metrics.drafted(drafted.rounds) > 0
+
+
 def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadOptions, tmp_path: Path) -> None:
     chosen = {"target": "text-target", "readings": options.out, "ffn": 32, "heads": 4, "rows": 8, "places": 256,
               "threads": 1, "held": 4, "half": False, "checkpoint": tmp_path / "run.pt", "resume": False}  # fmt: skip
@@ -250,7 +273,10 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
 
 
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
-    kinds = ("drafter", "medusa", "hydra", "hydra-plus-plus", "eagle", "eagle-3", "mtp", "kangaroo")
+    kinds = (
+        *("drafter", "medusa", "hydra", "hydra-plus-plus", "clover", "ppd", "eagle", "eagle-3", "mtp", "pard"),
+        "kangaroo",
+    )
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
     forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
     assert forms == {
@@ -258,9 +284,12 @@ def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
         "medusa": [("medusa", "chain"), ("medusa", "tree")],
         "hydra": [("hydra", "chain"), ("hydra", "tree")],
         "hydra-plus-plus": [("hydra-plus-plus", "chain"), ("hydra-plus-plus", "tree")],
+        "clover": [("clover", "chain"), ("clover", "tree")],
+        "ppd": [("ppd", "chain"), ("ppd", "tree")],
         "eagle": [("eagle-2", "chain"), ("eagle-2", "tree")],
         "eagle-3": [("eagle-3", "chain"), ("eagle-3", "tree")],
         "mtp": [("mtp", "chain"), ("mtp", "tree")],
+        "pard": [("pard", "chain"), ("pard", "tree")],
         "kangaroo": [("kangaroo", "chain")],
     }
     for method in registry.methods():

@@ -26,6 +26,8 @@ class Probes:
         sees: bool [P, N + P], the nodes and probes that each of them reads, itself among them, no later probe.
         farthest: the largest of `places` (an upper bound, known without asking the device).
         source: who asked for them, for display.
+        states: [P, D], input embeddings that are read in the tokens' place, which then are for display alone; None:
+            the tokens are read.
     """
 
     tokens: Int[Tensor, " P"]
@@ -34,6 +36,7 @@ class Probes:
     sees: Bool[Tensor, "P N_plus_P"]
     farthest: int
     source: str = ""
+    states: Float[Tensor, "P D"] | None = None
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -71,14 +74,14 @@ class Probed:
 
 
 def joined(tree: DraftTree, several: list[Probes]) -> Probes:
-    """Probes of several askers in one block, none of which sees another's.
+    """Probes of several askers in one block, none of which sees another's; as tokens, without given embeddings.
 
     Args:
         tree: the draft, of N nodes.
         several: at least one.
     """
     if len(several) == 1:
-        return several[0]
+        return several[0]  # its embeddings among them
     n, total = len(tree), sum(map(len, several))
     sees = several[0].sees.new_zeros(total, n + total)
     parents, at = list[Tensor](), 0

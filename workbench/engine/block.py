@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.errors import CapacityError, WorkbenchError
@@ -75,7 +75,15 @@ class Block:
         whole[: 1 + n, : 1 + n] = sees
         whole[1 + n :, 0] = True
         whole[1 + n :, 1:] = probes.sees
-        return Segment(row.place, torch.cat([tokens, probes.tokens]), whole, torch.cat([places, probes.places]))
+        places, given = torch.cat([places, probes.places]), self._given(tokens, models)
+        return Segment(row.place, torch.cat([tokens, probes.tokens]), whole, places, given)
+
+    def _given(self, drafted: Int[Tensor, " n"], models: Models) -> Float[Tensor, "n_plus_P D"] | None:
+        """Input embeddings of root, draft and probes where some probe is none of a token; None: all are tokens."""
+        asked, embed = self.asked.values(), models.target.embed
+        if all(probes.states is None for probes in asked):
+            return None
+        return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in asked)])
 
     def probed(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, Probed]:
         """What came back for the probes, by the part that asked. Arguments: of the whole block, root first."""

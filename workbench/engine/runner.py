@@ -272,7 +272,7 @@ class Runner:
             for segment in batch:
                 rows[segment.slot.index - lo] = segment
                 ids[segment.slot.index - lo, : len(segment.tokens)] = segment.tokens
-        states = states_of(rows, n)
+        states = states_of(rows, n, self.embed)
         mask, positions = self.geometry.of(rows, self.slots, lo, self.cache, n)
         self._taps, self._asked = {}, taps
         start = self.clock.mark()

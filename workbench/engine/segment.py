@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -97,8 +97,8 @@ class Segment:
             last of them and sees them all.
         depth: int64 [n], distance behind the committed part, 0 for its first successor; None for a chain.
         states: [n, D], what is read in place of the tokens: their residual stream before the first layer that is run,
-            or, where that is the model's first, input embeddings. None: the tokens themselves. Either all segments of a
-            forward have them, or none.
+            or, where that is the model's first, input embeddings. None: the tokens themselves. Behind the first layer
+            either all segments of a forward have them, or none.
     """
 
     slot: Slot
@@ -123,8 +123,16 @@ class Output:
     taps: dict[int, Tensor] = field(default_factory=dict)
 
 
-def states_of(rows: Sequence[Segment | None], n: int) -> Float[Tensor, "B n D"] | None:
-    """What a forward begins from, padded to its longest segment; None: from embeddings."""
+def states_of(
+    rows: Sequence[Segment | None], n: int, embed: Callable[[Tensor], Tensor]
+) -> Float[Tensor, "B n D"] | None:
+    """What a forward begins from, padded to its longest segment; None: from embeddings.
+
+    Args:
+        rows: segments, or padding.
+        n: tokens of the longest.
+        embed: of tokens, for segments without states beside some that have them.
+    """
     given = [None if segment is None else segment.states for segment in rows]
     like = next((states for states in given if states is not None), None)
     if like is None:
@@ -132,7 +140,8 @@ def states_of(rows: Sequence[Segment | None], n: int) -> Float[Tensor, "B n D"] 
     if len(rows) == 1:
         return like.unsqueeze(0)
     made = like.new_zeros(len(rows), n, like.shape[1])
-    for b, states in enumerate(given):
-        if states is not None:
+    for b, segment in enumerate(rows):
+        if segment is not None:
+            states = embed(segment.tokens) if segment.states is None else segment.states
             made[b, : states.shape[0]] = states
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +81,7 @@ class Settings:
         models: Models | None,
         swap: Swap | None,
     ) -> None:
-        """Parameters of the same name survive a change of method where they fit."""
+        """A change of method keeps the parameters that mean the same and fit."""
         if swap is not None:
             change = Change("pictures", "as they were", f"changed for {_FOR[swap.sees]}")
             if change not in self.changes:  # several strokes before one round are one change
@@ -94,7 +94,7 @@ class Settings:
             self.models = models
         if method is not None and method.name != self.configured.name:
             self.changes.append(Change("method", self.configured.name, method.name))
-            self.configured = method.with_params(**_valid(method, self.configured.values))
+            self.configured = method.with_params(**_kept(method, self.configured))
         if params:
             before = self.configured.values
             self.configured = self.configured.changed(**params)
@@ -117,14 +117,17 @@ def other_heads(before: Models, after: Models, chosen: Choice | None) -> Iterato
             yield None if old is None else old.name, new.name
 
 
-def _valid(method: Choice, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that the method allows; a parameter of one name may have another range elsewhere.
+def _kept(method: Choice, before: Chosen) -> dict[str, Any]:
+    """The values that the method takes over: of parameters that mean the same to both, where it allows them.
 
-    Which policy, grower and verifier decide is the new method's to say: its promise is not weakened unasked.
+    A name alone is not enough: Lookahead's window counts columns, SWIFT's counts tokens. What a parameter means is what
+    its description says. Which policy, grower and verifier decide is the new method's to say: its promise is not
+    weakened unasked.
     """
-    kept = {}
+    kept, known = {}, before.method.params
     for name, spec in method.params.items():
-        if name in values and name not in ("policy", "grower", "verifier"):
+        alike = name in known and known[name].doc == spec.doc
+        if alike and name not in ("policy", "grower", "verifier"):
             with contextlib.suppress(ParameterError):
-                kept[name] = spec.parse(values[name])
+                kept[name] = spec.parse(before.values[name])
     return kept

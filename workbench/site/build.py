@@ -97,7 +97,7 @@ def _write_sources(lessons: dict[str, Page], work: Path) -> None:
     (work / "lessons" / "index.md").write_text(_contents(lessons), encoding="utf-8")
     for name in ("index.md", "site.css"):
         shutil.copy(SOURCES / name, work)
-    shutil.copy(pairs.ROOT / "assets" / "screenshot-live.png", work)
+    shutil.copy(pairs.ROOT / "assets" / "screenshot-live.webp", work)
 
 
 def _contents(lessons: dict[str, Page]) -> str:

@@ -195,7 +195,7 @@ class Hydra(LawDrafter):
         """One level a head."""
         return row.state.net.blocks
 
-    def begin(self, row: Row) -> HydraGrowth | None:
+    def begin(self, row: Row) -> Growth | None:
         """A prompt of one token has nothing to go on from: the target has read nothing yet."""
         hidden = row.place.last_hidden
         return None if hidden is None else HydraGrowth(row, hidden)

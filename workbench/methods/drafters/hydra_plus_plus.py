@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from workbench.engine.growing import Growth
 from workbench.engine.models import Models
 from workbench.engine.request import Row
 from workbench.engine.runner import SCRATCH
@@ -116,25 +117,30 @@ class PrefixState(HydraState):
     """What drafting needs of the heads and of one text.
 
     Attributes:
-        entries: the prefix layer's keys and values; all of them are true.
-        newest: what the heads read behind the newest feature, [D + C]; None before the first.
-        features: true features, [m, D] each, that the prefix layer has not read yet.
+        entries: keys and values of each layer that reads the text; all of them are true.
+        newest: what the heads read behind the newest feature, [R]; None before the first.
+        features: true features, [m, D] each, that those layers have not read yet.
     """
 
-    entries: Entries
+    entries: list[Entries]
     newest: Tensor | None = None
     features: list[Tensor] = field(default_factory=list[Tensor])
 
-    def read(self) -> Tensor | None:
-        """What the heads read now, once the prefix layer has read all that was accepted, in one call."""
+    def read(self, row: Row) -> Tensor | None:
+        """What the heads read now, once the text's layers have read all that was accepted, in one call."""
         found, self.features = self.features, []
         if any(map(len, found)):
-            features = torch.cat(found)
-            places = torch.arange(self.entries.used, self.entries.used + len(features), device=features.device)
-            assert isinstance(self.net, HydraPlusPlusHeads)
-            self.newest = self.net.over(features.unsqueeze(0), places, self.entries)[0, -1]
-            self.entries.settle()
+            features, begin = torch.cat(found), self.entries[0].used
+            places = torch.arange(begin, begin + len(features), device=features.device)
+            self.newest = self.over(row, features.unsqueeze(0), places)[0, -1]
+            for entries in self.entries:
+                entries.settle()
         return self.newest
+
+    def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n R"]:
+        """What the net makes of features at consecutive places behind those that it has read."""
+        assert isinstance(self.net, HydraPlusPlusHeads)
+        return self.net.over(features, places, self.entries[0])
 
 
 @dataclass(frozen=True)
@@ -156,18 +162,22 @@ class HydraPlusPlus(Hydra):
         net = load_fitting(HydraPlusPlusHeads, models, "Hydra++ heads", again)
         features, prefix = read_features(row, models), net.prefix
         entries = Entries(prefix.heads, prefix.head_size, len(row.committed) + row.remaining + SCRATCH, features)
-        state = PrefixState(net, head_of(HydraPlusPlusHeads, models), entries, features=[features])
+        state = PrefixState(net, head_of(HydraPlusPlusHeads, models), [entries], features=[features])
         with torch.inference_mode():
-            state.read()
+            state.read(row)
         return state
 
-    def begin(self, row: Row) -> HydraGrowth | None:
+    def begin(self, row: Row) -> Growth | None:
         """Read what was accepted; a prompt of one token has nothing to go on from."""
         clock = row.models.target.clock
         start = clock.mark()
-        hidden = row.state.read()
+        hidden = row.state.read(row)
         row.models.meter.add(start, clock.mark())
-        return None if hidden is None else HydraGrowth(row, hidden)
+        return None if hidden is None else self.growth(row, hidden)
+
+    def growth(self, row: Row, hidden: Float[Tensor, " R"]) -> Growth:
+        """A tree without nodes. `hidden`: what the net made of the text."""
+        return HydraGrowth(row, hidden)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Take the true features of the root and of the accepted nodes."""

@@ -20,6 +20,7 @@ from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.storing import store_of
+from workbench.methods.growers.shapes import NODES
 
 READ = 512
 """Occurrences read at most, spread evenly over all; the released code reads 5,000."""
@@ -176,7 +177,7 @@ class Rest(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     store: str = stored()
-    nodes: int = param(16, ge=1, le=64, doc="nodes drafted at most")
+    nodes: int = param(16, **(NODES | {"le": 64}))
     longest: int = longest()
     shortest: int = shortest()
 

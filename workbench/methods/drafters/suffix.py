@@ -19,6 +19,7 @@ from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
 from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.methods.growers.shapes import NODES
 
 END = -1
 """Stands behind each text of a store: nothing goes on over it."""
@@ -186,7 +187,7 @@ class Suffix(Drafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
-    nodes: int = param(16, ge=1, le=96, doc="nodes drafted at most, however long the match")
+    nodes: int = param(16, **NODES)
     longest: int = param(64, ge=1, le=64, doc="longest suffix matched, in tokens")
     factor: float = param(1.0, ge=0.1, le=8.0, doc="nodes drafted for each matched token")
     offset: float = param(0.0, ge=0.0, le=16.0, doc="nodes drafted besides")

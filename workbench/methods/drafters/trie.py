@@ -21,6 +21,7 @@ from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
 from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.methods.growers.shapes import NODES
 
 MAX_NODES = 65_536
 """Nodes after which a trie is squeezed."""
@@ -211,7 +212,7 @@ class LookaheadTrie(Drafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
-    nodes: int = param(16, ge=1, le=96, doc="nodes drafted at most")
+    nodes: int = param(16, **NODES)
     branch_length: int = param(8, ge=2, le=LONGEST, doc="tokens inserted after each token, and most levels drafted")
     query_length: int = param(2, ge=1, le=8, doc="longest suffix looked up, in tokens")
     output_weight: float = param(0.0001, ge=0.0, le=1.0, doc="weight of output counts against prompt counts")

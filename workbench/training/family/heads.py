@@ -48,10 +48,14 @@ class ChatHeadOptions(HeadOptions):
         readings: Folder written by the `readings` recipe.
         out: Folder above that of the finished heads, which is named after target and method.
         vocabulary: Tokens that they can propose.
-        blocks: Medusa's or Hydra's heads.
-        cond: Numbers that Hydra's heads are told of a token; the width inside Hydra++'s.
+        blocks: Medusa's or Hydra's heads; Clover's levels.
+        cond: Numbers that Hydra's heads are told of a token; the width inside Hydra++'s and Clover's.
         draft_vocab_size: Tokens that EAGLE-3 can propose; 0: a quarter of the target's.
         taps: Layers that EAGLE-3 fuses, counted from 1; none: low, middle and high, as released.
+        augmenting: Layers of Clover's augmenting block: 1 is Clover's, 2 Clover-2's.
+        mixes: Let the newest token into that block, as Clover-2 does.
+        prompts: Prompt tokens of PPD.
+        ensemble: Embeddings of each of them.
         ttt: Steps of a draft in EAGLE-3's training-time test, and in MTP's.
         head_size: Numbers of an attention head of EAGLE's or MTP's layer; 0: the heads share the target's width.
         exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps.
@@ -78,6 +82,10 @@ class ChatHeadOptions(HeadOptions):
     cond: int = 64
     draft_vocab_size: int = 0
     taps: tuple[int, ...] = ()
+    augmenting: int = 1
+    mixes: bool = True
+    prompts: int = 3
+    ensemble: int = 1
     ttt: int = 3
     head_size: int = 0
     exit_layer: int = 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -17,11 +17,25 @@ from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
+Guesses = Callable[..., Iterator[tuple[Tensor, Tensor]]]
+"""Of told heads, see `guesses`."""
+
 
 def train(course: Course) -> tuple[RunResult, Curve]:
     """Train the heads; their losses are summed without weights, as the paper's are.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3 and §4 (distillation from the target's law).
+    """
+    return train_told(course, guesses)
+
+
+def train_told(course: Course, guesses: Guesses, later: float = 1.0) -> tuple[RunResult, Curve]:
+    """Train heads that are told of tokens.
+
+    Args:
+        course: theirs.
+        guesses: of each level, and the true ones.
+        later: weight of a level's loss over that of the level before.
     """
     options, teacher = course.options, course.teacher
     table, loss = teacher.head[course.kept], Weighted.parse(options.loss)
@@ -38,10 +52,11 @@ def train(course: Course) -> tuple[RunResult, Curve]:
                 logits = F.linear(guess, table)
                 total, _ = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
                 named[f"head {block + 1}"] = total
-        return int(answer.sum()), named, torch.stack(list(named.values())).sum()
+        weighed = [later**block * total for block, total in enumerate(named.values())]
+        return int(answer.sum()), named, torch.stack(weighed).sum()
 
     def measure() -> dict[str, float]:
-        net.accuracy = tuple(map(tuple, hit_rates(net, course, table)))
+        net.accuracy = tuple(map(tuple, hit_rates(net, course, table, guesses)))
         return {f"agreement {block + 1}": row[0] for block, row in enumerate(net.accuracy)}
 
     of = {"vocab_size": len(teacher.head), **keeping(course.kept, teacher)}
@@ -74,7 +89,7 @@ def guesses(
 
 
 @torch.inference_mode()
-def hit_rates(net: ToldHeads, course: Course, table: Tensor) -> list[list[float]]:
+def hit_rates(net: ToldHeads, course: Course, table: Tensor, guesses: Guesses) -> list[list[float]]:
     """How often the r-th best token of each block is what the target finds likeliest, r = 1 … 10: [K, 10]."""
     hits, total = torch.zeros(net.blocks, RANKS), torch.zeros(net.blocks)
     for start in range(0, len(course.held), HELD_ROWS):

@@ -7,7 +7,7 @@ import { h } from "../shared/kit.js";
 
 const TELL_MS = 120;
 
-/** The values to hold once another method is chosen: those of the same name are kept. Pure.
+/** The values to hold once another method is chosen: its usual ones; how tokens are drawn stays. Pure.
  *  @param {object[]} methods  @param {object[]} sampling  descriptions from the registry */
 export function switched(methods, sampling, name, held) {
   const own = methods.find((x) => x.name === name)?.params ?? [];

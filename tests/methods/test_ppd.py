@@ -1,0 +1,192 @@
+"""Parallel prompt decoding: what prompt tokens guess, where they stand, and the trees planned with them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import worlds
+from methods.test_drafts import drafts
+from torch import Tensor
+
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request
+from workbench.engine.models import HeadInfo
+from workbench.methods import registry
+from workbench.methods.drafters.ppd import PromptTokens, laid_out
+from workbench.methods.growers.dynamic_sparse import Machine, machine_of
+from workbench.training.family.ppd import Cuts, guesses
+from workbench.training.heads.artefact import save_net
+
+PROMPT = [3, 1, 4, 1, 5]
+CHANCES = ((0.5, 0.2, 0.1), (0.4, 0.1, 0.1), (0.3, 0.1, 0.05))
+
+
+def world(folder: Path, prompts: int = 3, ensemble: int = 1) -> Models:
+    """Six tokens, and untrained prompt tokens; float64."""
+    models = worlds.small_world(6, noise=None)
+    net = PromptTokens(models.target.hidden_size, prompts, ensemble)
+    torch.nn.init.normal_(net.embeds, generator=torch.Generator().manual_seed(0))
+    models.heads["ppd"] = HeadInfo("tiny", folder, save_net(net, folder, models.target_name, torch.float32))
+    return models
+
+
+def said_at(models: Models, text: list[int], prompts: Tensor) -> Tensor:
+    """The target's logits at the last of some prompt tokens [j, D] behind a text, by a plain pass; [V]."""
+    model: Any = models.target.model
+    with torch.inference_mode():
+        read = torch.cat([models.target.embed(torch.tensor(text)), prompts])[None]
+        return model(inputs_embeds=read, use_cache=False).logits[0, -1]
+
+
+@pytest.mark.parametrize("ensemble", [1, 2])
+@pytest.mark.parametrize("grower", ["template", "dynamic-sparse"])
+def test_guesses_are_what_the_target_says_at_prompt_tokens_behind_the_text(
+    grower: str, ensemble: int, tmp_path: Path
+) -> None:
+    """They stood behind a node of a tree, among others; the newest token was not there yet."""
+    models, levels = world(tmp_path, ensemble=ensemble), set[int]()
+    more = {"nodes": 12} if grower == "template" else {"places": 30, "counts_time": False}
+    for draft in drafts(models, "ppd", SamplingParams(), depth=3, grower=grower, **more):
+        embeds = draft.state.net.embeds
+        for node, token, path in draft.nodes():
+            level = len(path)
+            parts = [said_at(models, draft.committed[:-1], embeds[: level + 1, i]) for i in range(ensemble)]
+            wanted = torch.stack(parts).mean(0).softmax(0)[token]
+            assert draft.tree.score is not None
+            assert float(draft.tree.score[node]) == pytest.approx(float(wanted), rel=1e-5), (node, path)
+            levels.add(level)
+    assert levels >= {0, 1}
+    assert levels == {0, 1, 2} or grower != "template"
+
+
+def test_without_prompt_tokens_it_is_plain_decoding(tmp_path: Path) -> None:
+    models = world(tmp_path, prompts=0)
+    trace = Engine(models).generate(Request(PROMPT, registry.get("ppd"), max_new_tokens=12, stop_at_eos=False))
+    assert trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 12)
+    assert [(len(r.nodes), len(r.probes)) for r in trace.rounds] == [(0, 0)] * 12
+
+
+def test_nothing_is_asked_for_behind_the_texts_end(tmp_path: Path) -> None:
+    """A guess is at a token that the round behind this one could draft: of the last two rounds none can."""
+    models = world(tmp_path)
+    for n in (1, 2, 3, 9):
+        trace = Engine(models).generate(Request(PROMPT, registry.get("ppd"), max_new_tokens=n, stop_at_eos=False))
+        for r in trace.rounds:
+            left = len(PROMPT) + n - r.emitted[0].position
+            assert left > 2 or not r.probes
+        assert any(r.probes for r in trace.rounds) == (n > 2)
+
+
+def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
+    """In one pass some rows are given embeddings, and the others are not."""
+    models = worlds.small_world(6, heads=tmp_path / "heads")
+    names = ("ppd", "autoregressive", "lookahead", "draft-model", "ppd")
+    requests = [
+        Request(PROMPT[: 5 - i], registry.get(name), SamplingParams(1.0), 16, seed=i, stop_at_eos=False)
+        for i, name in enumerate(names)
+    ]
+    alone = [Engine(models).generate(request).token_ids for request in requests]
+    engine = Engine(models)
+    rows = [engine.submit(request) for request in requests]
+    while not engine.idle:
+        engine.step()
+    assert [row.trace.token_ids for row in rows if row.trace is not None] == alone
+
+
+def test_prompt_tokens_read_their_own_place_and_part_alone() -> None:
+    at = laid_out((2, 0, 1), 2, torch.device("cpu"))
+    assert list(zip(at.place.tolist(), at.step.tolist(), at.own.tolist(), strict=True)) == [
+        (0, 0, 0), (0, 0, 1), (0, 1, 2), (0, 1, 3), (2, 0, 0), (2, 0, 1),
+    ]  # fmt: skip
+    assert at.before.tolist() == [-1, -1, 0, 1, -1, -1]
+    assert [row.nonzero().flatten().tolist() for row in at.sees] == [[0], [1], [0, 2], [1, 3], [4], [5]]
+
+
+def test_each_prompt_token_is_taught_by_the_feature_that_decides_its_token() -> None:
+    """Of tokens 0 … 9 an answer is 4 … 8; behind place 3 the first prompt token stands at 4."""
+    models = worlds.small_world(10, noise=None)
+    net = PromptTokens(models.target.hidden_size, 3, 2).double()
+    torch.nn.init.normal_(net.embeds)
+    ids, features = torch.arange(10)[None], torch.arange(10.0)[None, :, None].expand(1, 10, 4)
+    answer = torch.zeros(1, 10, dtype=torch.bool)
+    answer[0, 3:8] = True
+    at = torch.tensor([[3, 5, 6]])
+    for step, (states, truth) in enumerate(guesses(net, models.target.model, ids, features, Cuts(at, answer))):
+        places = [place for place in at[0].tolist() if place + step + 1 <= 7]
+        assert truth[:, 0].tolist() == [place + step + 1 for place in places]
+        for place, state in zip(places, states, strict=True):
+            for i in range(2):
+                wanted = said_at(models, list(range(place + 1)), net.embeds[: step + 1, i])
+                torch.testing.assert_close(models.target.lm_head(state[i]), wanted, atol=1e-6, rtol=1e-6)
+
+
+# -- the trees --------------------------------------------------------------------------------------------------------
+
+
+def walked(machine: Machine, rounds: int, seed: int = 0) -> tuple[list[float], float]:
+    """Share of rounds in each state, and tokens of a round, by walking: at each level at most one draft is right."""
+    rng, state, seen, tokens = np.random.default_rng(seed), 0, [0] * len(machine.states), 0
+    for _ in range(rounds):
+        tree, place, path = machine.states[state], 0, ()
+        seen[state] += 1
+        while True:
+            level = CHANCES[len(path)] if len(path) < len(CHANCES) else CHANCES[-1]
+            rank = int(np.searchsorted(np.cumsum(level), rng.random()))
+            tokens += 1
+            if (*path, rank) not in tree.paths:
+                break
+            path = (*path, rank)
+            place = tree.paths.index(path) + 1
+        state = tree.behind[place]
+    return [n / rounds for n in seen], tokens / rounds
+
+
+@pytest.mark.parametrize("costs", [None, tuple(1 + 0.08 * n for n in range(17))], ids=["alike", "rising"])
+def test_shares_and_tokens_are_what_comes_of_the_trees(costs: tuple[float, ...] | None) -> None:
+    machine = machine_of(CHANCES, 3, 16, costs)
+    share, tokens = walked(machine, 20_000)
+    assert sum(machine.share) == pytest.approx(1)
+    assert share == pytest.approx(list(machine.share), abs=0.015)
+    assert tokens == pytest.approx(machine.tokens, abs=0.03)
+    for tree in machine.states:
+        assert sum(tree.next) == pytest.approx(1)
+        assert tree.size <= 17
+
+
+def test_no_other_trees_of_the_same_nodes_write_more() -> None:
+    """Against all ways of putting up to two prompt tokens behind places of trees of up to three nodes in all."""
+    costs, chances = (1.0, 1.1, 1.25, 1.6), CHANCES[:2]
+    orders = [[()], [(0,), (1,), (2,)], [(0,), (0, 0), (1,)]]
+    best = 0.0
+    ways: list[list[tuple[float, float, list[float]]]] = []
+    for state, order in enumerate(orders):
+        found = list[tuple[float, float, list[float]]]()
+        for n in range(1, 4) if state else [0]:
+            paths = [path for path in order[:n] if path]
+            reach = {(): 1.0} | {p: float(np.prod([chances[i][r] for i, r in enumerate(p)])) for p in paths}
+            ends = [reach[p] - sum(reach[c] for c in paths if c[:-1] == p) for p in reach]
+            for behind in itertools.product(range(3), repeat=n + 1):
+                if n + sum(behind) <= 3 and (n or sum(behind)):
+                    after = [sum(e for e, k in zip(ends, behind, strict=True) if k == s) for s in range(3)]
+                    found.append((sum(reach.values()), costs[n + sum(behind)], after))
+        ways.append(found)
+    for chosen in itertools.product(*ways):
+        after = np.array([way[2] for way in chosen])
+        share = np.linalg.matrix_power((after + np.eye(3)) / 2, 256)[0]
+        best = max(best, share @ [way[0] for way in chosen] / (share @ [way[1] for way in chosen]))
+    machine = machine_of(chances, 2, 3, costs)
+    assert machine.tokens / machine.seconds == pytest.approx(best, rel=1e-6)
+
+
+def test_passes_are_as_large_as_costs_nothing() -> None:
+    """Up to nine tokens a pass costs the same, each further one a fifth more: nine are the most."""
+    costs = tuple(1 + 0.2 * max(0, n - 8) for n in range(25))
+    machine = machine_of(CHANCES, 3, 24, costs)
+    used = [tree.size for tree, share in zip(machine.states, machine.share, strict=True) if share > 0.01]
+    assert max(used) == 9
+    assert max(tree.size for tree in machine_of(CHANCES, 3, 24).states) == 25

@@ -1,0 +1,160 @@
+"""A draft model's layers that go on learning, apart from those that others draft with.
+
+A pupil is a twin of a loaded model: it has layers of its own and shares all else, the embedding, the LM head and the
+cache in which its rows lie. So it costs what its layers weigh, and nothing that it learns reaches another run unless
+that run drafts with the same pupil.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from workbench.core.transfer import to_device
+from workbench.engine.layers import decoder_layers, with_layers
+from workbench.engine.lean import LeanDecoder, LeanLayer
+from workbench.engine.packed import PackedLinear, unpacked
+from workbench.engine.runner import Runner
+from workbench.engine.trimmed import TrimmedLinear
+from workbench.engine.twin import Twin
+
+CLIP = 1.0
+"""Largest norm of a step's gradient: the first lesson of a new kind of text would throw it off otherwise."""
+
+
+class Pupil:
+    """Own layers for a model, an optimiser, and what they came from.
+
+    Args:
+        runner: the model, which is not changed.
+
+    Attributes:
+        twin: what runs in the model's place; another one after each lesson.
+        lessons: so many steps were taken.
+        loss: of the last one, in nats a place; NaN before the first.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner, self.lessons = runner, 0
+        self.loss = float("nan")
+        with torch.inference_mode(False), torch.no_grad():
+            layers = [_plain(copy.deepcopy(layer)) for layer in runner.layers]
+            for layer in layers:
+                layer.requires_grad_(True)
+            self._layers = nn.ModuleList(layers)
+            self._model = with_layers(runner.model, layers)
+        self._steps = self._beginning()
+        self.twin = self._as_it_is()
+
+    def learn(
+        self,
+        tokens: Sequence[int],
+        start: int,
+        at: Sequence[int],
+        laws: Float[Tensor, "n V"],
+        rate: float,
+    ) -> float:
+        """One step towards the target's laws at some places of a text: D(p ‖ q), the mean of the places, in nats.
+
+        Args:
+            tokens: of the text, read as it stands.
+            start: position of the first of them.
+            at: places in `tokens` behind which a law is known.
+            laws: the target's there, plain. Of what the model cannot say nothing is asked.
+            rate: AdamW's learning rate.
+        """
+        with torch.inference_mode(False), torch.enable_grad():
+            q = self.log_laws(tokens, start).index_select(0, to_device(list(at), self.runner.device, torch.long))
+            p = laws.clone().to(q.dtype)[:, : q.shape[1]]
+            p = p.masked_fill(q == -torch.inf, 0.0)
+            p = p / p.sum(1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
+            loss = (torch.special.xlogy(p, p) - p * q.masked_fill(q == -torch.inf, 0.0)).sum(1).mean()
+            self._steps.param_groups[0]["lr"] = rate
+            loss.backward()
+            nn.utils.clip_grad_norm_(self._layers.parameters(), CLIP)
+            self._steps.step()
+            self._steps.zero_grad()
+        self.lessons += 1
+        self.loss = loss.item()
+        self.twin = self._as_it_is()
+        return self.loss
+
+    def log_laws(self, tokens: Sequence[int], start: int = 0) -> Float[Tensor, "n V"]:
+        """The log of q behind each token of a text, read without a cache; −∞ for tokens that the model cannot say."""
+        ids = to_device(list(tokens), self.runner.device, torch.long).unsqueeze(0)
+        places = torch.arange(start, start + len(tokens), device=ids.device).unsqueeze(0)
+        head = self.runner.lm_head
+        if not isinstance(head, TrimmedLinear):
+            with unpacked(self._model):
+                out = self._model(input_ids=ids, position_ids=places, use_cache=False)
+            return out.logits[0].float().log_softmax(1)
+        trunk = self._model.get_decoder()
+        assert isinstance(trunk, nn.Module)
+        hidden = trunk(input_ids=ids, position_ids=places, use_cache=False).last_hidden_state[0]
+        said = F.linear(hidden, head.weight[head.kept]).float().log_softmax(1)
+        return said.new_full((len(said), head.out_features), -torch.inf).index_copy(1, head.kept, said)
+
+    def forget(self) -> None:
+        """Be again what the model was trained to be."""
+        with torch.inference_mode(False), torch.no_grad():
+            for mine, origin in zip(self._layers.parameters(), self._origins(), strict=True):
+                mine.copy_(origin)
+        self._steps = self._beginning()
+        self.lessons, self.loss, self.twin = 0, float("nan"), self._as_it_is()
+
+    def moved(self) -> dict[str, float]:
+        """By weight: how far it is from where it began, as a share of its length there."""
+        named = zip(self._layers.named_parameters(), self._origins(), strict=True)
+        with torch.inference_mode(False), torch.no_grad():
+            return {
+                name: float((mine - origin).norm() / origin.norm().clamp_min(1e-12)) for (name, mine), origin in named
+            }
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the own layers, their gradients' two moments, and the copies that a lean decoder keeps."""
+        own = sum(p.numel() * p.element_size() for p in self._layers.parameters())
+        return own * (3 if self.twin.lean is None else 4)
+
+    def differences(self) -> dict[str, np.ndarray]:
+        """What was learnt, as float32 arrays by the name of the weight."""
+        named = zip(self._layers.named_parameters(), self._origins(), strict=True)
+        with torch.inference_mode(False), torch.no_grad():
+            return {name: (mine - origin).float().cpu().numpy() for (name, mine), origin in named}
+
+    def add(self, moves: Mapping[str, np.ndarray], lessons: int) -> None:
+        """Take in what `differences` gave, with names and shapes of these layers, and how many lessons made it."""
+        with torch.inference_mode(False), torch.no_grad():
+            for name, weight in self._layers.named_parameters():
+                weight.add_(torch.from_numpy(moves[name]).to(weight))
+        self.lessons += lessons
+        self.twin = self._as_it_is()
+
+    def _beginning(self) -> torch.optim.AdamW:
+        return torch.optim.AdamW(self._layers.parameters(), weight_decay=0.0, betas=(0.9, 0.99), fused=True)
+
+    def _origins(self) -> list[Tensor]:
+        return [p for layer in self.runner.layers for p in layer.parameters()]
+
+    def _as_it_is(self) -> Twin:
+        """What drafts from now on: a lean decoder of the layers as they are, where the model has one."""
+        whole = self.runner.lean
+        if whole is None:
+            return Twin(self._model)
+        lean: LeanDecoder = copy.copy(whole)
+        lean.layers, lean.fused = [LeanLayer(layer) for layer in decoder_layers(self._model)[1]], None
+        return Twin(self._model, lean)
+
+
+def _plain(layer: nn.Module) -> nn.Module:
+    """The layer with ordinary products: gradients do not pass through packed ones."""
+    for module in layer.modules():
+        if type(module) is PackedLinear:
+            module.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]
+    return layer

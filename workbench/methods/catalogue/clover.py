@@ -1,0 +1,79 @@
+"""One recurrent step on a state that an attention over the text made, a token let in at a time."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.clover import Clover, CloverHeads
+from workbench.methods.growers.offered import offered
+from workbench.methods.growers.template import Template
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.typical import TypicalAcceptance
+
+METHOD = Method(
+    "clover",
+    title="Clover",
+    promise=Promise.EXACT,
+    source=Source(
+        "Clover: regressive lightweight speculative decoding with sequential knowledge",
+        "Xiao et al.",
+        2024,
+        "https://arxiv.org/abs/2405.00263",
+        "§3; Clover-2: arXiv 2408.00264",
+    ),
+    teaches="One step for all levels, done again and again, knows the path and costs the same at any depth.",
+    idea=(
+        "A decoder layer over the target's last hidden states, the augmenting block, makes a state to speculate from. "
+        "Then one step is done again and again: a gate lets the token drafted last into the state, as much of it as "
+        "fits, and the target's LM head reads the next law from both."
+    ),
+    formula=(
+        "u(s) = A₁(h(s), e(x(s+1))),  s₀ = norm block( u(≤ t) ),  s ← A₂(s, e(x̂)),  q = softmax( LM head g(s, e(x̂)) ), "
+        " A(s, e) = s + cos( Q norm s, K e ) · V e"
+    ),
+    differs=(
+        "Every product goes through 64 numbers: at the paper's width the step and its block would be a third of the "
+        "bundled target. Level by level it may be less accurate.",
+        "One layer in the augmenting block, as in Clover, where Clover-2 has two (augmenting=2 in training); the "
+        "newest token enters before the block, as in Clover-2 (mixes=false is Clover's order).",
+        "The block reads the target's states behind its last norm instead of before it, as all heads here do; their "
+        "size is lost to it.",
+        "By default 12 nodes in 4 levels instead of 25 in 5, because a small target pays more for each node; τ may be "
+        "lower.",
+    ),
+    place=89,
+    drafter=Clover(),
+    verifier=Lossless(),
+    other_verifiers=(TypicalAcceptance(),),
+    policies=(Fixed(), Planned(), Entropy(), Bandit()),
+    growers=offered(Template()),
+    claims=(
+        Claim(
+            "tokens per second / those of plain decoding", "Baichuan-Small and -Large: up to 91 and 146 % more", 1.91,
+            2.46, "Xiao et al. 2024, arXiv:2405.00263, abstract",
+            lambda lab: lab.speed(), timed=True,
+        ),
+        Claim(
+            "τ / τ of Medusa with a tree of the same size", "Baichuan-Small and -Large: 50 to 76 % more tokens behind "
+            "the first than Medusa", None, None, "Xiao et al. 2024, arXiv:2405.00263, §4 (direction)",
+            lambda lab: lab.tau_over("medusa", {}, {}, 0.0), key="medusa",
+        ),
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"nodes": 4, "depth": 4}),
+            Setting("tree", {"nodes": 16, "depth": 4}),
+        )
+    },
+    head=Head(
+        CloverHeads,
+        "Clover's step for {blocks} levels (Xiao et al. 2024, arXiv 2405.00263 and 2408.00264), {cond} numbers wide, "
+        "on an augmenting block of {augmenting} layer over the target's last hidden states.",
+        settings={"loss": "smooth_l1:10+ce_soft:1", "blocks": 5},
+    ),
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,0 +1,72 @@
+"""Prompt tokens that make the target guess ahead in the pass that verifies."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.ppd import PPD, PromptTokens
+from workbench.methods.growers.dynamic_sparse import DynamicSparse
+from workbench.methods.growers.offered import offered
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "ppd",
+    title="Parallel prompt decoding",
+    promise=Promise.EXACT,
+    source=Source(
+        "Hardware-aware parallel prompt decoding for memory-efficient acceleration of LLM inference",
+        "Chen et al.",
+        2024,
+        "https://arxiv.org/abs/2405.18628",
+        "§3 and §4",
+    ),
+    teaches="A model can be asked what comes later by a word that is none: a drafter of three vectors and no pass.",
+    idea=(
+        "Behind nodes of the draft stand trained prompt tokens, embeddings of no word, and what the target says at the "
+        "j-th of them is a guess at the token j + 1 places on: the pass that verifies one draft makes the next one's "
+        "guesses. They cost places in that pass, so trees and prompt tokens are planned together, by what passes cost "
+        "on this machine."
+    ),
+    formula="guess at x(t + 1 + j): softmax( target( x(≤ t), s(1), …, s(j) ) ),  s(1) … s(m) trained, nothing else",
+    differs=(
+        "Each number of levels that can be drafted has a pass of the size that pays, and sizes are found together by "
+        "improving a plan; the paper gives all the same size, and sweeps it. No slower by what was measured.",
+        "The embeddings learn behind many places of each text at once, where the paper's learn at one place of each: "
+        "the same loss, from fewer texts.",
+    ),
+    place=88,
+    drafter=PPD(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=3), Planned(depth=3)),
+    growers=offered(DynamicSparse()),
+    claims=(
+        Claim(
+            "tokens per second / those of plain decoding", "MobileLLaMA to Vicuna-13B, MT-Bench, greedy: up to 2.49",
+            None, 2.49, "Chen et al. 2024, arXiv:2405.18628, abstract",
+            lambda lab: lab.speed(), timed=True,
+        ),
+        Claim(
+            "τ / τ of Medusa with a tree of as many nodes (12)", "Vicuna 7B, MT-Bench: long-range guesses up to 28 % "
+            "better", None, None, "Chen et al. 2024, arXiv:2405.18628, §5 (direction)",
+            lambda lab: lab.tau_over(
+                "medusa", {"grower": "template", "nodes": 12, "depth": 3}, {"nodes": 12, "depth": 3}, 0.0
+            ),
+            key="medusa",
+        ),
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"grower": "template", "nodes": 3, "depth": 3}),
+            Setting("tree", {"grower": "template", "nodes": 16, "depth": 3}),
+        )
+    },
+    head=Head(
+        PromptTokens,
+        "{prompts} prompt tokens (Chen et al. 2024, arXiv 2405.18628) of {ensemble} embedding each: behind a text the "
+        "target guesses at them what comes later.",
+        settings={"loss": "ce_soft:1", "other_rate": 0.01},
+    ),
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,0 +1,259 @@
+"""Clover: one small recurrent step guesses token after token, from a state that knows the text and the path so far.
+
+The target's last hidden state f(s) says the next token; it was not made to say the ones behind that. An augmenting
+block, a decoder layer over the whole text, makes of it a state to speculate from. Then each drafted token is let into
+the state by a gate, and the same step is done again:
+
+    text        u(s) = A₁(f(s), e(s + 1))  for s ≤ t;   s₀ = norm( block(u(≤ t)) )
+    level 1     s₀                            →  law of x(t + 2)
+    level k     A₂(s, e(t + k)), e(t + k)     →  law of x(t + 1 + k)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from workbench.core.transfer import to_device
+from workbench.engine.growing import Growth
+from workbench.engine.models import Models
+from workbench.engine.request import Row
+from workbench.engine.runner import SCRATCH
+from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
+from workbench.methods.drafters.feature import read_features
+from workbench.methods.drafters.hydra import HydraLaws, ToldHeads
+from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixState
+from workbench.methods.drafters.trained import head_of, load_fitting
+
+
+class AttentionDecoder(nn.Module):
+    """A(s, e) = s + cos( q(norm s), k(e) ) · v(e), a cosine for each head: how much of a token enters a state.
+
+    It attends to that token alone, so it is a gate.
+
+    Args:
+        width: of states, D.
+        cond: of what is told of a token, C.
+        heads: H.
+
+    Source: Xiao et al. 2024, Clover-2, arXiv:2408.00264, §3 (the formula: the released code).
+    """
+
+    def __init__(self, width: int, cond: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = Norm(width, eps=1e-6)
+        self.query, self.key, self.value = nn.Linear(width, cond), nn.Linear(cond, cond), nn.Linear(cond, width)
+
+    def forward(self, states: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]) -> Float[Tensor, "*b D"]:
+        """The states with what of the tokens is let in."""
+        asked, offered, brought = (
+            x.unflatten(-1, (self.heads, -1)) for x in (self.query(self.norm(states)), self.key(told), self.value(told))
+        )
+        likeness = nn.functional.cosine_similarity(asked, offered, dim=-1)
+        return states + (likeness.unsqueeze(-1) * brought).flatten(-2)
+
+
+class AugmentingBlock(nn.Module):
+    """Decoder layers over states that were brought to C numbers; what they make is added to the state.
+
+    Args:
+        width: of states, D.
+        cond: C.
+        heads: attention heads.
+        ffn: width of the feed-forwards.
+        layers: how many.
+        context: longest sequence, in positions.
+    """
+
+    def __init__(self, width: int, cond: int, heads: int, ffn: int, layers: int, context: int) -> None:
+        super().__init__()
+        self.enter = nn.Sequential(Norm(width, eps=1e-6), nn.Linear(width, cond, bias=False))
+        self.layers = nn.ModuleList(DecoderLayer(cond, heads, context) for _ in range(layers))
+        for layer in self.decoders:
+            layer.feeds(ffn)
+        self.leave = nn.Linear(cond, width, bias=False)
+
+    @property
+    def decoders(self) -> list[DecoderLayer]:
+        """The layers, by their type."""
+        return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
+
+    def forward(
+        self, states: Float[Tensor, "B n D"], places: Int[Tensor, " n"], entries: list[Entries] | None = None
+    ) -> Float[Tensor, "B n D"]:
+        """What they make of states at consecutive places.
+
+        Args:
+            states: of a text, behind what `entries` hold.
+            places: positions.
+            entries: keys and values of each layer; None: there are none before.
+        """
+        x = self.enter(states)
+        for i, layer in enumerate(self.decoders):
+            x = layer.fed(layer.mix(x, places, None, None if entries is None else entries[i]))
+        return states + self.leave(x)
+
+
+class CloverHeads(ToldHeads):
+    """The augmenting block, the gates, and one step for all levels; the LM head is the target's.
+
+    What a level says is W norm(r + O P r), r the state; from the second level on O' (P' s + E e) with the token e that
+    was let in last. Every product goes through C numbers.
+
+    Args:
+        width: the target's hidden size D.
+        blocks: K, levels that it learns to draft; it has as many parameters whatever K is.
+        cond: C.
+        prefix_heads: heads of the gates and of the augmenting block.
+        ffn: width of the block's feed-forwards.
+        augmenting: layers of the block: 1 is Clover's, 2 Clover-2's.
+        mixes: whether the newest token enters before the block and level 1 is said without a gate, as Clover-2 has it;
+            else it enters behind the block, as all later ones do.
+        context: longest sequence, in positions.
+
+    Source: Xiao et al. 2024, Clover, arXiv:2405.00263; Clover-2, arXiv:2408.00264.
+    """
+
+    kind: ClassVar[str] = "clover"
+
+    def __init__(
+        self, width: int, blocks: int = 5, cond: int = 64, prefix_heads: int = 4, ffn: int = 192, augmenting: int = 1,
+        mixes: bool = True, context: int = 1024,
+    ) -> None:  # fmt: skip
+        super().__init__(width, blocks, cond)
+        self.ffn, self.mixes = ffn, mixes
+        self.first_gate = AttentionDecoder(width, cond, prefix_heads) if mixes else None
+        self.gate = AttentionDecoder(width, cond, prefix_heads)
+        self.block = AugmentingBlock(width, cond, prefix_heads, ffn, augmenting, context)
+        self.begun, self.after = Norm(width, eps=1e-6), Norm(width, eps=1e-6)
+        self.first = nn.Linear(width, cond, bias=False) if mixes else None
+        self.first_out = nn.Linear(cond, width, bias=False) if mixes else None
+        self.later, self.later_told = nn.Linear(width, cond, bias=False), nn.Linear(cond, cond, bias=False)
+        self.later_out = nn.Linear(cond, width, bias=False)
+        for layer in (self.block.leave, self.first_out, self.later_out):
+            if layer is not None:
+                nn.init.zeros_(layer.weight)
+
+    def over(
+        self, features: Float[Tensor, "B n D"], told: Float[Tensor, "B n C"] | None = None,
+        places: Int[Tensor, " n"] | None = None, entries: list[Entries] | None = None,
+    ) -> Float[Tensor, "B n D"]:  # fmt: skip
+        """States to speculate from, behind each place of texts.
+
+        Args:
+            features: the target's.
+            told: of the token behind each place, where it `mixes`.
+            places: positions; by default from 0.
+            entries: keys and values of what came before, of each of the block's layers.
+        """
+        if places is None:
+            places = torch.arange(features.shape[1], device=features.device)
+        if self.first_gate is not None:
+            assert told is not None
+            features = self.first_gate(features, told)
+        return self.begun(self.block(features, places, entries))
+
+    def begin(
+        self, state: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]
+    ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
+        """State and guess of level 1. Arguments: what `over` gave, and what is told of the newest token."""
+        if self.first is None or self.first_out is None:
+            return self.step(state, told)
+        return state, self.after(state + self.first_out(self.first(state)))
+
+    def step(
+        self, state: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]
+    ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
+        """State and guess of the level behind a token: what its LM head reads. Arguments: of the level before."""
+        state = self.gate(state, told)
+        return state, self.after(state + self.later_out(self.later(state) + self.later_told(told)))
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the constructor needs to build it again."""
+        block = {"prefix_heads": self.gate.heads, "ffn": self.ffn, "augmenting": len(self.block.layers)}
+        return super().sizes | block | {"mixes": self.mixes}
+
+    def settle(self) -> CloverHeads:
+        """For drafting; the block's layers are laid out for it."""
+        super().settle()
+        for layer in self.block.decoders:
+            layer.settle()
+        return self
+
+
+@dataclass(slots=True)
+class CloverState(PrefixState):
+    """Hydra++'s, of an augmenting block that is also told of the token behind each place."""
+
+    def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n D"]:
+        assert isinstance(self.net, CloverHeads)
+        begin = self.entries[0].used
+        ids = to_device(row.committed[begin + 1 : begin + 1 + features.shape[1]], features.device)
+        return self.net.over(features, self.net.told(row.models.target.embed(ids)).unsqueeze(0), places, self.entries)
+
+
+class CloverGrowth(Growth):
+    """A tree of which each node has a state: its parent's, its token let in.
+
+    Args:
+        row: whose text it is.
+        state: what `CloverHeads.over` made of the text.
+    """
+
+    def __init__(self, row: Row, state: Float[Tensor, " D"]) -> None:
+        self.state: CloverState = row.state
+        assert isinstance(self.state.net, CloverHeads)
+        self.net = self.state.net
+        super().__init__(row, self.net.kind, state.device)
+        self.chances = self.net.accuracy
+        newest = to_device(row.committed[-1:], state.device)
+        self.root = self._laws(*self.net.begin(state.unsqueeze(0), self._told(newest)))
+
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraLaws:
+        clock = self.row.models.target.clock
+        start = clock.mark()
+        above = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
+        found = self._laws(*self.net.step(above, self._told(tokens)))
+        self.row.models.meter.add(start, clock.mark())
+        return found
+
+    def _told(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
+        return self.net.told(self.row.models.target.embed(tokens))
+
+    def _laws(self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"]) -> HydraLaws:
+        self._states = states  # of the nodes expanded last
+        return HydraLaws(self.state, guesses, self.row.sampling)
+
+
+@dataclass(frozen=True)
+class Clover(HydraPlusPlus):
+    """A state made of the whole text, and one recurrent step a level.
+
+    Source: Xiao et al. 2024, Clover, arXiv:2405.00263, §3; Clover-2, arXiv:2408.00264, §3.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (CloverHeads.kind, "trees")
+
+    def prime(self, row: Row, models: Models) -> CloverState:
+        """Read the features of everything committed but the last token.
+
+        Raises:
+            ModelError: the heads cannot be read, or are none for this target.
+        """
+        again = "Train heads for this target: workbench train clover --target …"
+        net = load_fitting(CloverHeads, models, "Clover heads", again)
+        features, room = read_features(row, models), len(row.committed) + row.remaining + SCRATCH
+        entries = [Entries(layer.heads, layer.head_size, room, features) for layer in net.block.decoders]
+        state = CloverState(net, head_of(CloverHeads, models), entries, features=[features])
+        with torch.inference_mode():
+            state.read(row)
+        return state
+
+    def growth(self, row: Row, hidden: Float[Tensor, " D"]) -> CloverGrowth:
+        return CloverGrowth(row, hidden)

@@ -1,0 +1,204 @@
+"""OSD: a draft model that goes on learning while it drafts, from the places where the target proved it wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.errors import ModelError
+from workbench.core.params import param
+from workbench.core.tree import DraftTree
+from workbench.engine.fingerprint import differ, fingerprint
+from workbench.engine.models import Models
+from workbench.engine.owned import Arrays, Look, Owned, Top, numbers
+from workbench.engine.parts import Drafter
+from workbench.engine.pupil import Pupil
+from workbench.engine.request import Row
+from workbench.engine.segment import Output, Segment, Slot
+from workbench.engine.told import Outcome
+from workbench.methods.drafters.catching_up import keep_chain, reach_of, read_committed, unread
+from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.methods.growers.chain import draft_chain
+
+REJECTED, ALL = "rejected", "all"
+MOST_PLACES = 64
+"""That a lesson is about: the newest of those that wait for it."""
+MOST_LESSONS = 100_000
+"""A pupil learns no more after so many."""
+FURTHEST = 8.0
+"""No weight moves further: what a file says beyond is no lesson."""
+WHOSE, LESSONS = "draft model", "lessons"
+"""Names in a file, beside those of the weights: the draft model's fingerprint by its digits, and the count."""
+ANOTHER = "Take the draft model that it was saved with, or begin without the file."
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """A pupil, asked as if it were a model. See `draft_chain`."""
+
+    pupil: Pupil
+
+    @property
+    def device(self) -> torch.device:
+        """The draft model's."""
+        return self.pupil.runner.device
+
+    @property
+    def vocab_size(self) -> int:
+        """The draft model's."""
+        return self.pupil.runner.vocab_size
+
+    def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
+        """Over the draft model's own cache."""
+        return self.pupil.runner.forward(batch, layers=layers, twin=self.pupil.twin)
+
+
+class Lessons(Owned):
+    """What a row has of a pupil: its place in the cache, and the places that wait for a lesson.
+
+    Attributes:
+        pupil: of this row alone, or of all that chose to share it.
+        slot: the row in the draft model's cache.
+        wrong: (index of a committed token, what the target's LM head read before it), oldest first.
+        rounds: with such a place, since the last lesson.
+    """
+
+    title = "What the draft model learnt"
+    unit = "lessons"
+
+    def __init__(self, pupil: Pupil, slot: Slot, shared: bool) -> None:
+        self.pupil, self.slot, self.shared = pupil, slot, shared
+        self.wrong: list[tuple[int, Float[Tensor, " D"]]] = []
+        self.rounds = 0
+
+    def look(self, n: int) -> Look:
+        """The weights that moved furthest."""
+        moved = sorted(self.pupil.moved().items(), key=lambda item: -item[1])[:n]
+        size = self.pupil.n_bytes
+        top = [Top((), (), 100 * share, name) for name, share in moved if share]
+        return Look(self.pupil.lessons, MOST_LESSONS, size, size, "moved, in percent of its length", top)
+
+    def pack(self) -> Arrays:
+        """How far each weight moved, in how many lessons, and whose weights they are."""
+        whose = [int(digit, 16) for digit in fingerprint(self.pupil.runner.model)]
+        return self.pupil.differences() | {WHOSE: np.array(whose), LESSONS: np.array([self.pupil.lessons])}
+
+    def take(self, arrays: Arrays, vocabulary: int) -> None:
+        """Move the weights once more as far as the file says."""
+        whose = "".join(f"{digit:x}" for digit in numbers(arrays, WHOSE, (None,), 0, 16).tolist())
+        if differ(whose, fingerprint(self.pupil.runner.model)):
+            raise ModelError("The file is broken, or holds the lessons of another draft model.", ANOTHER)
+        lessons = int(numbers(arrays, LESSONS, (1,), 0, MOST_LESSONS)[0])
+        shapes = {name: a.shape for name, a in self.pupil.differences().items()}
+        moves = {name: numbers(arrays, name, shape, -FURTHEST, FURTHEST) for name, shape in shapes.items()}
+        self.pupil.add(moves, lessons)
+
+    def clear(self) -> None:
+        """Be again what the model was trained to be."""
+        self.pupil.forget()
+
+
+@dataclass(frozen=True)
+class Online(Drafter):
+    """Draft with a draft model whose layers learn, every few rounds, what the target said where they were wrong.
+
+    The law p at a rejected place is at hand: verification has just computed it. A lesson is one step of AdamW on the
+    mean of D(p ‖ q) over the places that were collected. Whatever the weights become, drafts carry the law they were
+    drawn from, and the output is the target's. Entries that the cache got before a lesson stay as they are: to read a
+    text again after each would cost more than it gains.
+
+    Source: Liu et al. 2024, Online speculative decoding, arXiv:2310.07177, §4 (the buffer and the update).
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("drafter",)
+    source: ClassVar[str] = "online"
+    every: int = param(2, ge=1, le=100_000, doc="rounds with something to learn between two lessons")
+    rate: float = param(3e-4, ge=0.0, le=0.1, doc="learning rate of AdamW")
+    places: str = param(ALL, choices=(REJECTED, ALL), doc="places learnt from: where a draft was rejected, or all")
+    reads: int = param(128, ge=8, le=512, doc="newest tokens of the text that a lesson reads again")
+    warm: bool = warmth("what was learnt")
+
+    def notice(self) -> str:
+        """Warm drafts depend on other runs."""
+        return WARM if self.warm else ""
+
+    def memory(self) -> Hashable:
+        """The pupil, however often it is taught."""
+        return "online", self.warm
+
+    def prime(self, row: Row, models: Models) -> Lessons:
+        """A pupil that knows what the draft model knows; with `warm` the one that earlier runs taught."""
+        assert models.drafter is not None
+        key = ("online", models.drafter_name)
+        pupil = models.shared.get(key) if self.warm else None
+        if pupil is None or pupil.runner is not models.drafter:
+            pupil = Pupil(models.drafter)
+            if self.warm:
+                models.shared[key] = pupil
+        return Lessons(pupil, read_committed(row, models), self.warm)
+
+    def reach(self, row: Row) -> int:
+        """As far as the draft model has positions."""
+        return reach_of(row, row.state.slot)
+
+    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+        """Chains, one row after the other: each has a pupil of its own."""
+        return [tree for row in rows for tree in row.drafter.draft(row)]
+
+    def draft(self, row: Row) -> list[DraftTree]:
+        """A chain."""
+        if row.state.pupil.runner is not row.models.drafter:  # another draft model since
+            self.release(row, row.models)
+            row.state = self.prime(row, row.models)
+        state: Lessons = row.state
+        feed = unread(row, row.models, state.slot)
+        row.signals["lessons"] = state.pupil.lessons
+        if state.pupil.lessons:
+            row.signals["loss of the last lesson, nats"] = state.pupil.loss
+        return draft_chain([row], Taught(state.pupil), [state.slot], [feed], self.source)
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """Keep what was read and accepted, note the places to learn from, and give a lesson when it is time."""
+        state: Lessons = row.state
+        keep_chain(row, state.slot, outcome)
+        if row.images is not None or not isinstance(row.drafter, Online):
+            return
+        found = list(self.noted(row, outcome))
+        state.wrong = [*state.wrong, *found][-MOST_PLACES:]
+        state.rounds += bool(found)
+        if state.rounds >= self.every and self.rate and state.pupil.lessons < MOST_LESSONS:
+            self.teach(row, state)
+
+    def noted(self, row: Row, outcome: Outcome) -> Iterator[tuple[int, Float[Tensor, " D"]]]:
+        """(index of the committed token, what the target's LM head read before it) of the round's places."""
+        if outcome.hidden is None or not outcome.tokens:
+            return
+        path = outcome.verdict.path
+        first = len(row.committed) - len(outcome.emitted)
+        before = [0, *(node + 1 for node in path)]  # rows of `hidden`
+        for i, at in enumerate(before[: len(outcome.emitted)]):
+            is_wrong = i == len(path) and at - 1 in outcome.parents  # a draft hung there, and none was kept
+            if is_wrong or self.places == ALL:
+                yield first + i, outcome.hidden[at]
+
+    def teach(self, row: Row, state: Lessons) -> None:
+        """One lesson about the places that are still within reach of what it reads again."""
+        begin = max(0, len(row.committed) - 1 - self.reads)
+        about = [(i, hidden) for i, hidden in state.wrong if i > begin]
+        state.wrong, state.rounds = [], 0
+        if not about:
+            return
+        head = row.models.target.lm_head
+        laws = head.forward(torch.stack([hidden for _, hidden in about])).float().softmax(1)
+        state.pupil.learn(row.committed[begin:-1], begin, [i - 1 - begin for i, _ in about], laws, self.rate)
+
+    def release(self, row: Row, models: Models) -> None:
+        """Give the cache row back."""
+        if row.state is not None:
+            row.state.pupil.runner.close(row.state.slot)

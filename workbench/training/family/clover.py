@@ -1,0 +1,40 @@
+"""How Clover learns: each level from the target's feature and law, behind the true tokens let in before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from workbench.methods.drafters.clover import CloverHeads
+from workbench.training.family.drafter import Curve
+from workbench.training.family.hydra import train_told
+from workbench.training.family.lesson import Course, on, still
+from workbench.training.loop import RunResult
+
+LATER = 0.7
+"""Weight of a level's loss over that of the level before, as in Clover-2's released code."""
+
+
+def train(course: Course) -> tuple[RunResult, Curve]:
+    """Train block, gates and step; the loss of level k weighs 0.7^(k − 1).
+
+    Source: Xiao et al. 2024, Clover-2, arXiv:2408.00264, §3 (knowledge distillation).
+    """
+    return train_told(course, guesses, LATER)
+
+
+def guesses(
+    net: CloverHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each level its guesses at features and the true ones. Arguments: as of Hydra's `guesses`."""
+    use = still(answer, 1).nonzero()
+    use = use if some is None else use[some]
+    rows, places = use.unbind(1)
+    state = net.over(features.float(), net.told(embedding[on(ids, 1)]))[rows, places]
+    for level in range(net.blocks):
+        told = net.told(embedding[on(ids, level + 1)[rows, places]])
+        state, guess = net.step(state, told) if level else net.begin(state, told)
+        right = still(answer, level + 1)[rows, places]
+        if right.any():
+            yield guess[right], on(features, level + 1)[rows, places][right].float()
