@@ -527,6 +527,34 @@ assert len(trees[1].rounds) < len(trees[0].rounds)  # the larger budget saves pa
 w.app_link(trees[1])
 
 # %% [markdown]
+# ## The same layer, asked in three ways
+#
+# For text, too, the bundled target has EAGLE's layer (`eagle-2`), and two methods that change one thing of it each.
+# *Multi-token prediction* (`mtp`, DeepSeek-V3) does not ask that the layer's state be a guess at a feature: only the laws
+# are held against the target's. *PARD* (`pard`) does not wait for its own tokens: where the next one is not known yet it
+# reads a learned *mask*, so one call writes the whole draft. **Predict**, for chains of five: who calls how often? And
+# from which place on does `pard` lose, and to whom is it a cousin there?
+
+# %%
+calls = {}
+for method, params in (("eagle-2", {"grower": "chain"}), ("mtp", {"grower": "chain"}), ("pard", {})):
+    rounds_ = [
+        r
+        for name in names
+        for r in wb.generate(prompts[name], method=method, params={"depth": 5, **params}, max_new_tokens=length).rounds
+    ]
+    calls[method] = sum(r.draft_forwards for r in rounds_) / len(rounds_)
+    print(f"{method:8} τ = {tau(rounds_):.2f}, {calls[method]:.1f} calls a round; by place:",
+          *(f"{kept}/{tried}" for _, tried, kept in acceptance_by_depth(rounds_)))  # fmt: skip
+assert calls["pard"] <= 1
+assert min(calls["eagle-2"], calls["mtp"]) > 3
+
+# %% [markdown]
+# The first place is the same question for all three. From the second on `pard` has not been told which tokens it drafted:
+# it is as blind as Medusa's heads, and pays for one call with acceptance. What a call costs beside a pass of the target
+# decides which of them is faster; here, with a drafter of a third of a million parameters, calls are cheap.
+
+# %% [markdown]
 # ## The same on a real model
 #
 # Stories for children and descriptions of shapes leave few choices. SmolLM2 (135 million parameters) answers questions; the
@@ -713,6 +741,8 @@ assert not extrapolated({"own features": solved["true features"], "true features
 # - Cai et al. 2024, *Medusa*, arXiv:2401.10774, §2.1 (heads and tree), §2.3.3 (choosing the tree).
 # - Li et al. 2024, *EAGLE*, arXiv:2401.15077, §3 (why features, and why the drawn token), §4.1. · Li et al. 2024, *EAGLE-2*,
 #   arXiv:2406.16858, §4 (dynamic trees). · Li et al. 2025, *EAGLE-3*, arXiv:2503.01840.
+# - DeepSeek-AI 2024, *DeepSeek-V3*, arXiv:2412.19437, §2.2 (multi-token prediction). · An et al. 2025, *PARD*,
+#   arXiv:2504.18583, §3 (masks in place of drafted tokens).
 # - Huang et al. 2025, *SpecVLM*, arXiv:2509.11815, §3.1: EagleVLM. · Wang et al. 2025, *FLASH*, arXiv:2505.12728, §3.2:
 #   several features from one state.
 #

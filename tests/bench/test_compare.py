@@ -98,7 +98,7 @@ def test_evidence_is_that_of_the_lanes_own_choices() -> None:
     """The board's test is of a method's usual verifier and grower, and says nothing of others."""
     of = {v: evidence(Lane("draft-tree-sampled", {"verifier": v} | g).configured) for v, g in CHOICES.items()}
     assert "χ² = " in of["lossless"]
-    assert of["independent"].startswith("Independent is not exact for")
+    assert of["independent"].startswith("independent is not exact for ")
     assert "its output differs from p by TV 0." in of["independent"]
     assert of["k-seq"] == ""  # as no setting of its own on the board
     of_itself = evidence(Lane("draft-model", {"grower": "specinfer", "verifier": "k-seq"}).configured)

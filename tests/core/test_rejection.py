@@ -428,8 +428,28 @@ def test_typical_acceptance_pays_the_total_variation_of_what_comes_out() -> None
     assert [paid(x, Q) for x in range(len(P))] == pytest.approx([apart] * len(P), abs=1e-12)
     assert paid(0, None) == pytest.approx(1 - float(P[0]))
     assert paid(3, None) == 0, "it is rejected, and a token drawn from p"
-    assert ruled((0, 1), None).paid is None
+    assert ruled((0, 1), Q).paid is None, "which of two draws comes out depends on both"
     assert paid(3, Q, heat=0.0) == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_typical_acceptance_pays_along_the_path_that_it_takes_of_chosen_drafts(seed: int) -> None:
+    """What the target gives there to other tokens; a place emits nothing else, for its drafts are settled."""
+    generator = torch.Generator().manual_seed(seed)
+    parents = [-1, -1, -1, 0, 0, 1, 1, 3, 5, 7]
+    tree = DraftTree.of(torch.randint(3, (10,), generator=generator).tolist(), parents)
+    laws = (1.5 * torch.randn(11, 3, generator=generator)).softmax(1).double()
+    rule = TypicalAcceptance(epsilon=0.25, delta=1.0)
+    found = rule.rule(Verification(tree, laws.log(), laws, SamplingParams(1.0), torch.zeros(11, dtype=torch.float64)))
+    assert isinstance(found.stop, Tensor)
+    assert isinstance(found.paid, Tensor)
+    assert found.score is not None
+    verdict = rule.walk(parents, found.accept.tolist(), found.stop.tolist(), None, found.score.tolist())
+    wanted = [
+        1 - float(laws[parents[node] + 1, tree.tokens[node]]) if node in verdict.path else 0.0 for node in range(10)
+    ]
+    assert found.paid.tolist() == pytest.approx(wanted)
+    assert sum(wanted) > 0.01 or not verdict.path
 
 
 def test_typical_acceptance_takes_the_longest_path_and_the_likelier_of_equals() -> None:

@@ -207,6 +207,6 @@ def test_a_chosen_draft_of_a_chain_pays_what_it_is_not_though_others_were_drawn(
     tree = replace(
         DraftTree.chain([0, 1]), q=torch.tensor([[0.9, 0.1]]), q_of=torch.tensor([0, -1, -1]), sampling=Sampling.MIXED
     )
-    found = price_of_keeping(tree, torch.tensor([[0.5, 0.5], [0.75, 0.25], [0.5, 0.5]]), torch.ones(3, 2).bool())
+    found = price_of_keeping(tree, torch.tensor([[0.5, 0.5], [0.75, 0.25], [0.5, 0.5]]), torch.zeros(3))
     assert found is not None
     assert found.tolist() == pytest.approx([0.4, 0.75])

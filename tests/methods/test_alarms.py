@@ -48,6 +48,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "eagle": {},
     "eagle-2": {},
     "mtp": {},
+    "pard": {},
     "kangaroo": {},
     "eagle-vlm": {},
     "msd": {},

@@ -287,6 +287,28 @@ def test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path(name: str, mo
     assert deepest == 5
 
 
+def test_all_levels_of_a_parallel_draft_are_one_pass_over_the_text_and_masks(models: Models) -> None:
+    """A level's law is the same behind all nodes above it: that of a mask, beside the last feature of the text."""
+    deepest, shared = 0, False
+    for draft in drafts(models, "pard", SamplingParams(), grower="eagle-2", depth=4, nodes=24)[:8]:
+        net, tree, committed = draft.state.net, draft.tree, draft.committed
+        with torch.inference_mode():
+            known = features(models, committed)[None]
+            pairs = net.pairs(models.target.embed(torch.tensor(committed[1:]))[None], known)
+            masks = net.pairs(net.mask.expand(1, 3, -1), known[:, -1:].expand(-1, 3, -1))
+            states = net(torch.cat([pairs, masks], 1), torch.arange(len(committed) + 2))[0, -4:]
+            laws = models.target.lm_head(net.after(states)).softmax(-1)
+        assert tree.score is not None
+        at = dict[tuple[int, int], int]()
+        for node, token, path in draft.nodes():
+            assert float(tree.score[node]) == pytest.approx(float(laws[len(path), token]), rel=1e-5), (node, path)
+            shared |= (len(path), token) in at
+            at[len(path), token] = node
+            deepest = max(deepest, len(path) + 1)
+    assert deepest == 4
+    assert shared, "one token behind two parents"
+
+
 def read_by(net: Any, models: Models, committed: list[int]) -> Tensor:
     """What a feature drafter reads of the target at every committed position but the last."""
     if not hasattr(net, "taps"):

@@ -70,7 +70,7 @@ def test_a_step_learns_through_the_steps_before_it_and_from_no_later_text() -> N
     assert reached.tolist() == [True, True, False, False], "true pairs up to its own column"
 
 
-@pytest.mark.parametrize("name", ["eagle-3", "mtp"])
+@pytest.mark.parametrize("name", ["eagle-3", "mtp", "pard"])
 def test_entries_are_those_of_a_fresh_reading_after_every_round(name: str, tmp_path: Path) -> None:
     models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then

@@ -18,7 +18,7 @@ from methods.test_enumerated import EXACTLY, KINDS, WARM, WAYS, distance, laws_d
 from torch import Tensor
 
 from workbench.core.following import following
-from workbench.core.places import Fans, fans_of
+from workbench.core.places import Fans, RowsOf, fans_of
 from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
@@ -386,7 +386,7 @@ def test_places_without_children_emit_the_targets_own_law() -> None:
     every = Fans(
         torch.arange(3), torch.cat([fans.child, fans.child * 0, fans.child * 0]),
         torch.cat([fans.there, ~fans.there, ~fans.there]), torch.cat([fans.token, fans.token * 0, fans.token * 0]),
-        laws, Q.expand(3, -1),
+        RowsOf(laws, torch.arange(3)), RowsOf(Q[None], torch.zeros(3, dtype=torch.long)),
     )  # fmt: skip
     for verifier in (KSeq(), OptimalTwo(), GreedyDraft()):
         assert isinstance(verifier, ByEmission)
@@ -412,10 +412,10 @@ def test_what_is_offered_follows_from_the_declarations() -> None:
     assert not offered(Sampling.DETERMINISTIC)
     assert all(v.made_for <= v.exact_for for v in EXACT)
 
-    reasons = refused("RSD", FIXED)
+    reasons = refused("rsd", FIXED)
     assert set(reasons) == {"independent", "k-seq"}
-    assert reasons["k-seq"].startswith("KSeq is not exact for RSD: its siblings may be drawn without replacement")
-    assert refused("DraftModel", Sampling.CHAIN) == {}
+    assert reasons["k-seq"].startswith("k-seq is not exact for rsd: its siblings may be drawn without replacement")
+    assert refused("draft-model", Sampling.CHAIN) == {}
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])

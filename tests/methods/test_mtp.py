@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 import worlds
+from llama_layer import TheirLayer
 from torch import Tensor
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from workbench.engine import Engine, Request
 from workbench.methods import registry
@@ -40,34 +40,19 @@ class Released(torch.nn.Module):
 
     def __init__(self, net: FeatureNet) -> None:
         super().__init__()
-        config = LlamaConfig(
-            hidden_size=D, intermediate_size=FFN, num_attention_heads=HEADS, num_key_value_heads=HEADS,
-            head_dim=net.head_size, rms_norm_eps=net.eps,
-            rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
-        )  # fmt: skip
-        config._attn_implementation = "eager"
         self.enorm, self.hnorm, self.head_norm = (LlamaRMSNorm(D, net.eps) for _ in range(3))
         self.eh_proj = torch.nn.Linear(2 * D, D, bias=False)
-        self.layer, self.rotary = LlamaDecoderLayer(config, 0), LlamaRotaryEmbedding(config)
         mine = net.state_dict()
-        attention = zip("qkv", mine["qkv.weight"].chunk(3), strict=True)
-        gate, up = mine["gate_up.weight"].chunk(2)
-        theirs = {f"layer.self_attn.{name}_proj.weight": weight for name, weight in attention} | {
+        theirs = {
             "enorm.weight": mine["norm_embed.weight"], "hnorm.weight": mine["norm_feature.weight"],
             "eh_proj.weight": mine["fuse.weight"], "head_norm.weight": mine["after.weight"],
-            "layer.input_layernorm.weight": mine["before.weight"], "layer.self_attn.o_proj.weight": mine["out.weight"],
-            "layer.post_attention_layernorm.weight": mine["between.weight"], "layer.mlp.gate_proj.weight": gate,
-            "layer.mlp.up_proj.weight": up, "layer.mlp.down_proj.weight": mine["down.weight"],
         }  # fmt: skip
         self.double().load_state_dict(theirs)
+        self.layer = TheirLayer(net)
 
     def forward(self, hidden: Tensor, embeds: Tensor) -> Tensor:
         """The states behind a whole text, given those before it and the embeddings of the tokens that follow."""
-        x = self.eh_proj(torch.cat([self.enorm(embeds), self.hnorm(hidden)], -1))
-        places, n = torch.arange(x.shape[1])[None], x.shape[1]
-        later = torch.full((n, n), -torch.inf, dtype=x.dtype).triu(1)[None, None]
-        found = self.layer(x, attention_mask=later, position_ids=places, position_embeddings=self.rotary(x, places))
-        return found[0] if isinstance(found, tuple) else found
+        return self.layer(self.eh_proj(torch.cat([self.enorm(embeds), self.hnorm(hidden)], -1)))
 
 
 @pytest.mark.parametrize("head_size", [0, 4])

@@ -16,6 +16,7 @@ from workbench.engine.bundle import bundled
 from workbench.engine.models import load_models
 from workbench.engine.pretrained import load_tokenizer
 from workbench.methods import registry
+from workbench.training import answers
 from workbench.training.answers import (
     RATE,
     TEMPERATURES,
@@ -108,7 +109,7 @@ def test_a_vocabulary_that_16_bits_cannot_hold_is_refused_before_anything_is_wri
     monkeypatch.setattr(Runner, "vocab_size", property(lambda runner: 70_000))
     with pytest.raises(ParameterError, match="70,000"):
         write_answers(some(tmp_path, 10), lambda line: None)
-    assert not list(tmp_path.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} <= {".lock"}
 
 
 def apples(folder: Path) -> list[dict[str, str]]:
@@ -139,3 +140,20 @@ def test_what_is_kept_for_measuring_is_of_every_kind_and_temperature() -> None:
     for turns in (len(TEMPERATURES), 15, 7):
         counts = [sum(n % turns == turn for n in held) for turn in range(turns)]
         assert min(counts) > 0.5 * len(held) / turns
+
+
+def test_a_second_writer_is_refused_and_the_rate_is_noted_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "REPORT_S", 0.0)
+    options, seen = some(tmp_path, 60), []
+
+    def second(line: str) -> None:
+        if rate_of(tmp_path) is not None and not seen:
+            with pytest.raises(ParameterError, match="Another process is writing"):
+                write_answers(options, lambda line: None)
+            seen.append(json.loads((tmp_path / RATE).read_text()))
+
+    figures = write_answers(options, second)
+    assert 0 <= seen[0]["tokens"] < figures["new_tokens"]
+    assert write_answers(options, lambda line: None)["new_tokens"] == 0, "the first one's lock is gone"

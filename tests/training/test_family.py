@@ -173,7 +173,7 @@ def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> T
     ("method", "name"),
     [
         *(("eagle", "eagle-2"), ("kangaroo", "kangaroo"), ("medusa", "medusa"), ("hydra", "hydra")),
-        *(("hydra-plus-plus", "hydra-plus-plus"), ("clover", "clover"), ("mtp", "mtp")),
+        *(("hydra-plus-plus", "hydra-plus-plus"), ("clover", "clover"), ("mtp", "mtp"), ("pard", "pard")),
     ],
 )
 def test_heads_are_trained_and_draft_from_what_they_keep(
@@ -274,7 +274,8 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
 
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
     kinds = (
-        *("drafter", "medusa", "hydra", "hydra-plus-plus", "clover", "ppd", "eagle", "eagle-3", "mtp", "kangaroo"),
+        *("drafter", "medusa", "hydra", "hydra-plus-plus", "clover", "ppd", "eagle", "eagle-3", "mtp", "pard"),
+        "kangaroo",
     )
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
     forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
@@ -288,6 +289,7 @@ def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
         "eagle": [("eagle-2", "chain"), ("eagle-2", "tree")],
         "eagle-3": [("eagle-3", "chain"), ("eagle-3", "tree")],
         "mtp": [("mtp", "chain"), ("mtp", "tree")],
+        "pard": [("pard", "chain"), ("pard", "tree")],
         "kangaroo": [("kangaroo", "chain")],
     }
     for method in registry.methods():

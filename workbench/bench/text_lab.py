@@ -115,19 +115,23 @@ class TextLab:
         return of_speedup(speedup(mine, plain), f"{self.setting}, greedy")
 
     def speed_over(
-        self, mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]], temperature: float = 0.0
+        self, mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]], temperature: float = 0.0, of: str = ""
     ) -> Measured:
-        """Tokens a second / those of the best of other settings of the method, all on the same prompts.
+        """Tokens a second / those of the best of other settings, of this method or of another, all on the same prompts.
 
         Args:
             mine: parameters.
             others: of each other setting; the best is the one with the largest geometric mean over prompts, which
                 favours it by what chance adds to the best of several.
             temperature: of all.
+            of: registry name of the other settings' method; none: this one.
         """
-        own, *theirs = self._rates([self._with(params) for params in (mine, *others)], temperature)
+        theirs_of = registry.get(of or self.method)
+        own, *theirs = self._rates(
+            [self._with(mine), *(theirs_of.with_params(**params) for params in others)], temperature
+        )
         best = max(range(len(others)), key=lambda i: (found := typical(theirs[i])) is not None and found.value)
-        named = ", ".join(f"{name}={value}" for name, value in others[best].items())
+        named = (f"{of}, " if of else "") + ", ".join(f"{name}={value}" for name, value in others[best].items())
         drawn = f"temperature {temperature}" if temperature else "greedy"
         beside = f"beside {named}" + (f", the fastest of {len(others)}" if len(others) > 1 else "")
         return of_speedup(speedup(own, theirs[best]), f"{self.setting}, {drawn}, {beside}")
@@ -169,6 +173,13 @@ class TextLab:
         """τ: tokens emitted / target passes of each prompt, mean over prompts."""
         found = [metrics.tau(rounds) or 0.0 for rounds in self.rounds(self.method, params)]
         return Measured.of(mean(found), f"{self.setting}, greedy; mean over prompts")
+
+    def drafted_a_pass(self, **params: Any) -> Measured:
+        """Tokens drafted / passes of the drafter, over the rounds of all prompts."""
+        found = self.rounds(self.method, params)
+        drafted = [sum(len(r.nodes) for r in rounds) for rounds in found]
+        passes = [sum(r.draft_forwards for r in rounds) for rounds in found]
+        return Measured.of(ratio_of_sums(drafted, passes), f"{self.setting}, greedy; over all rounds")
 
     def tau_over(self, other: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], temperature: float) -> Measured:
         """τ / τ of another method on the same prompts and seeds, geometric mean over prompts.

@@ -32,15 +32,30 @@ def following(
     """
     none, first = ~fans.there, fans.token[:, :1]
     token = torch.where(none, first, fans.token)
-    twice = (token.unsqueeze(2) == token.unsqueeze(1)).tril(-1).any(2)  # a token offered again has nothing left
     p_x = p.gather(1, token)
-    chance = p_x.masked_fill(none | twice, 0.0)
     left = p.scatter_(1, token, 0.0) if spent else p.scatter(1, token, 0.0)
     left.scatter_(1, first, torch.where(none[:, :1], p_x[:, :1], 0.0))
     others = left.sum(1, keepdim=True)
     # Where the children have all of p none of them is ever rejected, but `pick` takes no weights of sum 0.
     left.scatter_(1, first, torch.where(others > 0, left.gather(1, first), 1.0))
+    return *shares(fans, p_x, others), left
+
+
+def shares(
+    fans: Fans, p_x: Float[Tensor, "R F"], others: Float[Tensor, "R 1"]
+) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"]]:
+    """What `following` says of the children.
+
+    Args:
+        fans: the places.
+        p_x: what the law has at each child's token.
+        others: what it has at all other tokens.
+    """
+    none = ~fans.there
+    token = torch.where(none, fans.token[:, :1], fans.token)
+    twice = (token.unsqueeze(2) == token.unsqueeze(1)).tril(-1).any(2)  # a token offered again has nothing left
+    chance = p_x.masked_fill(none | twice, 0.0)
     among = others + chance.flip(1).cumsum(1).flip(1)  # what is left for each child, and for those that follow it
-    share = chance / among.clamp_min(torch.finfo(p.dtype).tiny)
+    share = chance / among.clamp_min(torch.finfo(p_x.dtype).tiny)
     accept = torch.cat([chance[:, :1], share[:, 1:]], 1)
-    return accept, torch.cat([torch.ones_like(others), among[:, 1:]], 1), left
+    return accept, torch.cat([torch.ones_like(others), among[:, 1:]], 1)

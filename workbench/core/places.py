@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -42,7 +43,29 @@ def normalised(weights: Float[Tensor, "n V"], otherwise: Float[Tensor, "n V"]) -
     return by_row(total.squeeze(1) > 0, weights, otherwise)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class RowsOf:
+    """Some rows of laws, taken out of them only if somebody wants that: it may be a copy.
+
+    Attributes:
+        laws: float [m, V].
+        at: int64 [R], which.
+    """
+
+    laws: Float[Tensor, "m V"]
+    at: Int[Tensor, " R"]
+
+    @cached_property
+    def taken(self) -> Float[Tensor, "R V"]:
+        """The rows, maybe as a view."""
+        return rows(self.laws, self.at)
+
+    def of(self, token: Int[Tensor, "R F"]) -> Float[Tensor, "R F"]:
+        """What each row has at some tokens."""
+        return self.laws[self.at.unsqueeze(1), token]
+
+
+@dataclass(frozen=True)
 class Fans:
     """Places, a row each, with their children. Laws may be views of those that they came from.
 
@@ -51,17 +74,26 @@ class Fans:
         child: int64 [R, F], nodes in the order of testing; any where there is none.
         there: bool [R, F], whether there is such a child.
         token: int64 [R, F], its token.
-        p: float [R, V], the target's law there.
-        q: float [R, V], the law that its children were drawn from (of a mixed tree, one of theirs); p where they were
-            chosen.
+        target: whose rows are `p`.
+        drafter: whose rows are `q`.
     """
 
     place: Int[Tensor, " R"]
     child: Int[Tensor, "R F"]
     there: Bool[Tensor, "R F"]
     token: Int[Tensor, "R F"]
-    p: Float[Tensor, "R V"]
-    q: Float[Tensor, "R V"]
+    target: RowsOf
+    drafter: RowsOf
+
+    @property
+    def p(self) -> Float[Tensor, "R V"]:
+        """The target's law there."""
+        return self.target.taken
+
+    @cached_property
+    def q(self) -> Float[Tensor, "R V"]:
+        """The law that its children were drawn from (of a mixed tree, one of theirs); p where they were chosen."""
+        return self.drafter.taken.to(self.target.laws.dtype)
 
     def emitted(self, kept: Float[Tensor, "R F"], left: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
         """The law of the token emitted at each of these places, given the drafts there.
@@ -104,6 +136,7 @@ def fans_of(
     p: Float[Tensor, "N_plus_1 V"],
     layout: Layout | None = None,
     place: Int[Tensor, " R"] | None = None,
+    whole: bool = False,
 ) -> Iterator[Fans]:
     """Places of a tree of one node at least, in pieces.
 
@@ -114,6 +147,7 @@ def fans_of(
         p: the target's law at the root (row 0) and after each node (row i+1).
         layout: of the tree, where it is known.
         place: only these, in this order; by default all.
+        whole: whether all are wanted in one piece.
     """
     n, device = len(tree), tree.tokens.device
     layout = layout or Layout.of(tree)
@@ -124,12 +158,12 @@ def fans_of(
     child = layout.child[place]
     there, child = child < n, child.clamp(max=n - 1)
     token = torch.where(there, tree.tokens[child], 0)
-    for some in pieces(len(place), p.shape[1], device):
+    for some in (slice(0, len(place)),) if whole else pieces(len(place), p.shape[1], device):
         at = place[some]
-        mine = p_some = rows(p, at)
+        target = drafter = RowsOf(p, at)
         if layout.row is not None and tree.q is not None:
-            mine = rows(tree.q, layout.row[at].clamp_min(0)).to(p.dtype)
-        yield Fans(at, child[some], there[some], token[some], p_some, mine)
+            drafter = RowsOf(tree.q, layout.row[at].clamp_min(0))
+        yield Fans(at, child[some], there[some], token[some], target, drafter)
 
 
 def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
@@ -160,6 +194,7 @@ def place_by_place(
     u_stop: Float[Tensor, " N_plus_1"],
     judge: Judge,
     late: bool = False,
+    whole: bool = False,
 ) -> tuple[list[Float[Tensor, " N"]], Int[Tensor, " N_plus_1"] | Late[int]]:
     """Judge a tree of one node at least: the figures of each node, and the token to emit at each place.
 
@@ -169,6 +204,7 @@ def place_by_place(
         u_stop: uniforms [N+1] for the token emitted where the walk ends.
         judge: see `Judge`.
         late: whether tokens to emit may be drawn when they are asked for.
+        whole: whether `judge` makes nothing wide, and takes all places in one piece.
     """
     layout = Layout.of(tree)
     found: list[Tensor] = []
@@ -176,7 +212,7 @@ def place_by_place(
     wide = on_host(p.device) and p.shape[1] >= WIDE
     late = may_wait(p, late)
     stop = _stops_of_leaves(tree, p, u_stop) if wide and not late else None
-    for fans in fans_of(tree, p, layout):
+    for fans in fans_of(tree, p, layout, whole=whole and late):
         figures, left = judge(fans, not late)
         found.append(torch.stack(list(figures)))
         places.append(fans.place)

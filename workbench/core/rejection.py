@@ -7,7 +7,7 @@ there. The walk itself (`walk`) is then a few comparisons on the host, and a rou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,7 @@ from workbench.core.following import following
 from workbench.core.late import Late
 from workbench.core.places import Fans, by_row, normalised, place_by_place
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
-from workbench.core.sampling import likeliest, pick
+from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 
 WITHOUT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
@@ -116,19 +116,16 @@ def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> Ruling:
     return Ruling(accept=(tree.tokens == at_parent).float(), stop=best, reason=reason)
 
 
-def lossless(
-    tree: DraftTree,
-    logits: Float[Tensor, "N_plus_1 V"],
-    p: Float[Tensor, "N_plus_1 V"],
-    u_stop: Float[Tensor, " N_plus_1"] | None,
-    late: bool = False,
-) -> Ruling:
-    """The exact rule for every draft: greedy match where nothing is drawn, else recursive rejection."""
-    return greedy_match(tree, likeliest(logits)) if u_stop is None else recursive_rejection(tree, p, u_stop, late)
+Tests = Callable[[Fans, bool], tuple[Sequence[Tensor], Tensor]]
+"""Sibling after sibling at some places, as `place_by_place` asks of a judge: acceptance, r, q′ (0 of the eldest)."""
 
 
 def recursive_rejection(
-    tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+    tree: DraftTree,
+    p: Float[Tensor, "N_plus_1 V"],
+    u_stop: Float[Tensor, " N_plus_1"],
+    late: bool = False,
+    tests: Tests | None = None,
 ) -> Ruling:
     """Test siblings one after the other, each against what its elder siblings left of the target's law.
 
@@ -142,6 +139,7 @@ def recursive_rejection(
         p: the target's law at the root (row 0) and after each node (row i+1).
         u_stop: uniforms [N+1] for the token emitted where the walk ends.
         late: whether tokens to emit may be drawn when they are asked for.
+        tests: the same tests, made in another way, that takes all places in one piece.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1 (chain); Jeon et al. 2024, arXiv:2402.14160,
     Algorithm 1 (without replacement); Miao et al. 2024, SpecInfer, arXiv:2305.09781, Algorithm 2 (independent).
@@ -155,7 +153,7 @@ def recursive_rejection(
     def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
         return _tested(tree, fans, ends)
 
-    (accept, r, q_left), stop = place_by_place(tree, p, u_stop, at, late)
+    (accept, r, q_left), stop = place_by_place(tree, p, u_stop, tests or at, late, whole=tests is not None)
     inputs = {"q": _first_chance(tree).to(p.dtype), "residual": r, "q_left": q_left}
     return Ruling(accept, stop, reason=Reason((RATIO, RESIDUAL), inputs))
 

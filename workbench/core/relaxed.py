@@ -6,8 +6,10 @@ Where `lift` changes nothing it is that rule, for every way in which siblings ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,11 +21,45 @@ from workbench.core.sampling import pick
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 
-Lift = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(law r [R, V] that elders left at some places; node [R] and token x [R, 1] tested against it) → weights [R, V] not
-below 0 that x is tested with. Rows of places without such a child are not looked at."""
 _ANEW = ("deterministic", "chain", "sampled")
 """Kinds of siblings that are not conditioned on elder ones."""
+
+
+class Lift(NamedTuple):
+    """What a draft is tested with: more than its elders left of the target's law. By default no more than that.
+
+    Attributes:
+        share: λ in (0, 1], by which what is left is divided.
+        near: int64 [N, K], tokens that lend node i's what is left of them, the nearest first; None: none does.
+        mass: most that they lend: as many do as keep to it.
+    """
+
+    share: float = 1.0
+    near: Int[Tensor, "N K"] | None = None
+    mass: float = 0.0
+
+    def __call__(
+        self, left: Float[Tensor, "R V"], node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]
+    ) -> Float[Tensor, "R V"]:
+        """Weights that x is tested with.
+
+        Args:
+            left: the law that elders left at some places.
+            node: tested against it, one of each; rows of places without such a child are not looked at.
+            x: its token.
+        """
+        if self.near is not None:
+            near = self.near[node]
+            lent = left.gather(1, near)  # [R, K]
+            within = lent.cumsum(1) <= self.mass
+            left = left.scatter(1, near, torch.where(within, 0.0, lent))
+            left = left.scatter_add_(1, x, (lent * within).sum(1, keepdim=True))
+        return left if self.share == 1.0 else left / self.share
+
+
+Tests = Callable[[Fans, bool, bool], tuple[Sequence[Tensor], Tensor]]
+"""Sibling after sibling at some places, as `place_by_place` asks of a judge: acceptance, r, q, q′ and what they were
+tested with; and `apart`, if it is wanted (the third argument)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +94,7 @@ def relaxed_rejection(
     lift: Lift,
     late: bool = False,
     priced: bool = False,
+    tests: Tests | None = None,
 ) -> Relaxed:
     """Test siblings one after the other, each against what `lift` makes of the law r that its elders left.
 
@@ -71,6 +108,7 @@ def relaxed_rejection(
         lift: see `Lift`.
         late: whether tokens to emit, and what is paid, may be found when they are asked for.
         priced: whether `apart` is wanted.
+        tests: the same tests, made in another way, that takes all places in one piece.
 
     Source: the form is Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1, repeated for siblings as in Jeon et al.
     2024, arXiv:2402.14160, Algorithm 1.
@@ -79,24 +117,26 @@ def relaxed_rejection(
         none = p.new_zeros(0)
         return Relaxed(none, pick(p, u_stop), none, none, none, none, none if priced else None)
 
-    def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-        return _tested(tree, fans, lift, ends, priced and ends)
+    judge, whole = tests or partial(_tested, tree, lift), tests is not None
+
+    def at(fans: Fans, ends: bool) -> tuple[Sequence[Tensor], Tensor]:
+        return judge(fans, ends, priced and ends)
 
     def prices(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
         paid, eldest = p.new_zeros(len(node)), ranks(tree.parents)[node] == 0
         if eldest.any():
-            places = fans_of(tree, p, place=tree.parents[node[eldest]] + 1)
-            paid[eldest] = torch.cat([at(fans, ends=True)[0][-1][:, 0] for fans in places])
+            places = fans_of(tree, p, place=tree.parents[node[eldest]] + 1, whole=whole)
+            paid[eldest] = torch.cat([judge(fans, False, True)[0][-1][:, 0] for fans in places])
         return paid
 
-    columns, stop = place_by_place(tree, p, u_stop, at, late)
+    columns, stop = place_by_place(tree, p, u_stop, at, late, whole)
     apart = None if not priced else Late[float](len(tree), prices) if isinstance(stop, Late) else columns.pop()
     accept, r, q_own, q_left, lifted = columns
     return Relaxed(accept, stop, r, q_own, q_left, lifted, apart)
 
 
 def _tested(
-    tree: DraftTree, fans: Fans, lift: Lift, ends: bool, priced: bool
+    tree: DraftTree, lift: Lift, fans: Fans, ends: bool, priced: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
     """Sibling after sibling at some places: the figures of `Relaxed`, `apart` the last of them if it is priced.
 
@@ -114,7 +154,7 @@ def _tested(
         ratio = (asked.gather(1, x) / q.gather(1, x).clamp_min(tiny)).clamp(max=1)
         found.append((ratio, *(law.gather(1, x) for law in (left, whole, q, asked))))
         is_last = k + 1 == tree.fanout
-        if is_last and not ends:
+        if is_last and not (ends or priced):
             break
         rest = (asked - q).clamp_(min=0)
         over = rest.sum(1, keepdim=True)
@@ -213,10 +253,10 @@ def _without(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
 def price_of_keeping(
     tree: DraftTree,
     p: Float[Tensor, "N_plus_1 V"],
-    keeps: Bool[Tensor, "N_plus_1 V"],
+    least: Float[Tensor, " N_plus_1"],
     node: Int[Tensor, " k"] | None = None,
 ) -> Float[Tensor, " k"] | None:
-    """What a rule pays that keeps some tokens untested, and draws from p where it keeps none: TV(out, p) by place.
+    """What a rule pays that keeps what p gives more than some chance, and draws from p where it keeps none, by place.
 
     Of a chain, out = q on the tokens that are kept, and p for the rest of the time; a draft that was chosen, not drawn,
     comes out whenever it is kept. None for a tree: which of its siblings comes out depends on what hangs on them, and
@@ -225,7 +265,7 @@ def price_of_keeping(
     Args:
         tree: the draft.
         p: the target's laws, by place.
-        keeps: which tokens would be kept, by place.
+        least: the chance that a token has to have more of to be kept, by place.
         node: of which nodes; None: of all.
 
     Returns:
@@ -235,13 +275,14 @@ def price_of_keeping(
         >>> import dataclasses
         >>> p, q = torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([[0.9, 0.1]])
         >>> tree = dataclasses.replace(DraftTree.chain([0]), q=q)
-        >>> price_of_keeping(tree, p, torch.tensor([[True, True], [True, True]]))
+        >>> price_of_keeping(tree, p, torch.tensor([0.1, 0.1]))
         tensor([0.4000])
     """
     if tree.fanout > 1:
         return None
     at = torch.arange(len(tree), device=p.device) if node is None else node  # of a chain, node i hangs on place i
-    p, keeps = p[at], keeps[at]
+    p = p[at]
+    keeps = p > least[at].unsqueeze(1)
     own = tree.tokens[at].unsqueeze(1)
     chosen = (keeps.gather(1, own) * (1 - p.gather(1, own))).squeeze(1)
     if tree.q is None:

@@ -28,19 +28,19 @@ def why_unsound(drafter: str, siblings: Collection[Sampling], verifier: str, exa
     """Why what comes out does not have the target's law when sampling; "" if it has.
 
     Args:
-        drafter: its name, for the sentence.
+        drafter: whose drafts they are, by its name in the registry, for the sentence.
         siblings: how its siblings may come.
-        verifier: its name, for the sentence.
+        verifier: the same of who judges them.
         exact_for: ways of choosing siblings for which its rule is exact.
 
     Source: what each kind needs is derived in Leviathan et al. 2023, arXiv:2211.17192 (one draft), Miao et al. 2024,
     arXiv:2305.09781 (independent siblings), and Jeon et al. 2024, arXiv:2402.14160 (without replacement).
 
     Example:
-        >>> why_unsound("NGram", {Sampling.DETERMINISTIC}, "Lossless", set(Sampling))
+        >>> why_unsound("ngram", {Sampling.DETERMINISTIC}, "lossless", set(Sampling))
         ''
-        >>> why_unsound("NGram", {Sampling.DETERMINISTIC}, "Typical", ())
-        "Typical keeps the target's law for no way of drafting: it is approximate."
+        >>> why_unsound("ngram", {Sampling.DETERMINISTIC}, "typical", ())
+        "typical keeps the target's law for no way of drafting: it is approximate."
     """
     if not exact_for:
         return f"{verifier} keeps the target's law for no way of drafting: it is approximate."

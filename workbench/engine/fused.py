@@ -34,7 +34,7 @@ MOST = 128
 MOST_BESIDE_TILES = 16
 """Tokens of all rows up to which it is where the processor multiplies tiles (AMX), which are faster from there on. So
 there only passes of few tokens give a token the same bits whatever is beside it."""
-Part = Literal["forward", "instructions", "laws", "overlaps", "pairs"]
+Part = Literal["discounts", "forward", "instructions", "laws", "overlaps", "pairs", "siblings"]
 """Modules of `workbench.engine.compiled` that are asked for by name: a misspelt one would pass for one not compiled."""
 _workers: ThreadPoolExecutor | None = None
 

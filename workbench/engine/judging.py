@@ -14,12 +14,13 @@ from workbench.core.draw import Purpose
 from workbench.core.errors import WorkbenchError
 from workbench.core.late import Late
 from workbench.core.probes import Probed, Probes
-from workbench.core.rejection import lossless
 from workbench.core.sampling import WIDE, SamplingParams, entropy_of, largest, law, with_history
 from workbench.core.transfer import on_host, to_device, to_host
 from workbench.core.tree import DraftTree
 from workbench.engine.fused import compiled, together
 from workbench.engine.parts import siblings_of
+from workbench.engine.rejecting import lossless
+from workbench.engine.rejecting import make_ready as make_tests_ready
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
 
@@ -179,3 +180,4 @@ def make_ready(vocabulary: int, device: torch.device) -> None:
     if vocabulary >= WIDE and on_host(device):
         logits = torch.zeros(ALONE + 1, vocabulary)
         look(logits, logits.softmax(1), SamplingParams())
+        make_tests_ready(vocabulary)

@@ -153,7 +153,7 @@ class Method:
         """
         drafter, grower = drafter or self.drafter, grower or next(iter(self.growers), None)
         siblings = siblings_of(drafter, grower)
-        return why_unsound(type(drafter).__name__, siblings, type(verifier).__name__, verifier.exact_for)
+        return why_unsound(self.name, siblings, verifier.name or type(verifier).__name__, verifier.exact_for)
 
     @property
     def params(self) -> dict[str, ParamSpec]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
@@ -115,11 +116,21 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
     """Write answers until there are enough, pack them, and return the figures.
 
     Raises:
-        ParameterError: the folder holds answers made with other options or to other prompts, or the vocabulary is too
-            large.
+        ParameterError: the folder holds answers made with other options or to other prompts, another process is writing
+            there, or the vocabulary is too large.
     """
-    torch.set_num_threads(options.threads)
     options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(options.out / ".lock", timeout=0):
+            return _write(options, report)
+    except Timeout:
+        raise ParameterError(
+            f"Another process is writing answers into {options.out}.", "Wait until it is done, or give another out."
+        ) from None
+
+
+def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
+    torch.set_num_threads(options.threads)
     path = options.out / "answers.jsonl"
     models = load_models(options.target, None, "cpu", options.dtype)
     if models.target.vocab_size > 1 << 16:
@@ -134,6 +145,7 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
     waiting = _askable(prompts, done | set(range(options.after)), tokenizer, options.longest_prompt)
     running: list[tuple[int, Row]] = []
     clock, new, told = RunClock(options.minutes or float("inf")), 0, 0.0
+    noted = Rate(options.out / RATE)
     method = registry.get("autoregressive")
     with path.open("a", encoding="utf-8") as file:
         while written + new < options.tokens and clock.progress(0) < 1.0:
@@ -155,7 +167,8 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
             if clock.seconds - told > REPORT_S:
                 told = clock.seconds
                 report(f"answers: {written + new:,} tokens · {new / clock.seconds:,.0f}/s")
-    _add_to_rate(options.out / RATE, new, clock.seconds)
+                noted.now(new, clock.seconds)
+    noted.now(new, clock.seconds)
     return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | pack(options.out, tokenizer.eos_token_id)
 
 
@@ -168,13 +181,20 @@ def rate_of(folder: Path) -> float | None:
         return None
 
 
-def _add_to_rate(path: Path, tokens: int, seconds: float) -> None:
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        before = {"tokens": 0, "seconds": 0.0}
-    said = {"tokens": before["tokens"] + tokens, "seconds": round(before["seconds"] + seconds, 3)}
-    write_whole(path, (json.dumps(said) + "\n").encode())
+class Rate:
+    """The figures of all runs that wrote answers; noted as one goes on, for whoever is killed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._before = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self._before = {"tokens": 0, "seconds": 0.0}
+
+    def now(self, tokens: int, seconds: float) -> None:
+        """What this run has come to."""
+        said = {"tokens": self._before["tokens"] + tokens, "seconds": round(self._before["seconds"] + seconds, 3)}
+        write_whole(self._path, (json.dumps(said) + "\n").encode())
 
 
 def _askable(

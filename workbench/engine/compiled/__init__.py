@@ -19,10 +19,12 @@ if "NUMBA_CACHE_DIR" not in os.environ:
         cache_folder().with_name("compiled") / hashlib.sha256(_sources).hexdigest()[:16]
     )
 try:
+    from workbench.engine.compiled import discounts as discounts
     from workbench.engine.compiled import forward as forward  # a function's folder is chosen when it is declared
     from workbench.engine.compiled import laws as laws
     from workbench.engine.compiled import overlaps as overlaps
     from workbench.engine.compiled import pairs as pairs
     from workbench.engine.compiled import pieces as pieces
+    from workbench.engine.compiled import siblings as siblings
 finally:
     config.CACHE_DIR = _theirs  # pyright: ignore[reportAttributeAccessIssue]

@@ -7,7 +7,7 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from workbench.engine.compiled.pieces import largest
+from workbench.engine.compiled.pieces import largest_of
 from workbench.engine.compiled.sharing import done, take, wait
 
 BLOCK = 128
@@ -46,11 +46,11 @@ def look(x, p, heat, top, p_top, entropy, taken):
     while row >= 0:
         p_top[row, :] = np.float32(-1)
         top[row, :] = 0
-        mean = 0.0
+        mean, bits, most = 0.0, p[row].view(np.int32), p_top[row].view(np.int32)
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
             mean += _product(p[row, lo:hi], x[row, lo:hi])
-            if largest(p[row, lo:hi]) > p_top[row, k - 1]:
+            if largest_of(bits[lo:hi]) > most[k - 1]:  # of −1, too, the bits are less
                 for i in range(lo, hi):
                     if p[row, i] > p_top[row, k - 1]:
                         at = k - 1

@@ -96,14 +96,36 @@ def _exp(x):
     return p * float_of((np.int32(whole) + np.int32(127)) << np.int32(23))
 
 
-@njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
+@njit(nogil=True, cache=True)
+@no_type_check
+def _ordered(bits):
+    """Of a float's bits the integer whose order is the float's, and back."""
+    return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def largest_of(bits):
+    """The bits of the largest of numbers that are not negative, from theirs: int32, in the same order.
+
+    LLVM makes no loop that takes several at once of the largest of floats; of integers it does, ten times as fast.
+    """
+    top = bits[0]
+    for j in range(1, bits.shape[0]):
+        top = bits[j] if bits[j] > top else top
+    return top
+
+
+@njit(nogil=True, cache=True)
 @no_type_check
 def largest(numbers):
-    """Of numbers that are none of them NaN."""
-    top = numbers[0]
-    for j in range(1, numbers.shape[0]):
-        top = max(top, numbers[j])
-    return top
+    """Of float32 that are none of them NaN, one behind the other in memory: see `largest_of`."""
+    bits = numbers.view(np.int32)
+    top = _ordered(bits[0])
+    for j in range(1, bits.shape[0]):
+        mine = _ordered(bits[j])
+        top = mine if mine > top else top
+    return float_of(_ordered(top))
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
 from workbench.core.transfer import listed, to_device
+from workbench.engine.growing import Growth
 from workbench.engine.heard import states_of
 from workbench.engine.models import Models
 from workbench.engine.packed import Matrix, is_small_on_cpu
@@ -30,7 +31,7 @@ from workbench.engine.segment import Wanted
 from workbench.engine.told import Outcome
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import Entries
-from workbench.methods.drafters.feature import FeatureDrafter, FeatureGrowth, FeatureState, load_net
+from workbench.methods.drafters.feature import FeatureDrafter, FeatureState, load_net
 from workbench.methods.drafters.feature_net import Entered, FeatureNet
 
 
@@ -181,7 +182,7 @@ class Eagle3(FeatureDrafter):
         state.place = end
         return state
 
-    def begin(self, row: Row) -> FeatureGrowth | None:
+    def begin(self, row: Row) -> Growth | None:
         """As its kin; of the last round's tokens it tells how many it could not have proposed."""
         state: FeatureState = row.state
         assert isinstance(state.head, OwnHead)

@@ -70,14 +70,21 @@ class FeatureState:
 
     def newest(self) -> Float[Tensor, "k D"] | None:
         """What is guessed behind the newest pair, once all that was accepted has been read: in one call, for good."""
-        if self.features:
-            tokens = to_device(self.tokens, self.features[0].device)
-            pairs = self.net.pairs(self.models.target.embed(tokens), self.net.taken(torch.cat(self.features)))
-            places = torch.arange(self.place, self.place + len(self.tokens), device=tokens.device)
-            self.guess = self.stay(pairs.unsqueeze(0), places)
-            self.place += len(self.tokens)
-            self.features, self.tokens = [], []
+        pairs = self.fresh()
+        if pairs is not None:
+            n = pairs.shape[1]
+            self.guess = self.stay(pairs, torch.arange(self.place, self.place + n, device=pairs.device))
+            self.place += n
         return self.guess
+
+    def fresh(self) -> Float[Tensor, "1 n E"] | None:
+        """The pairs of what was accepted and not read yet, which the caller reads; None where there are none."""
+        if not self.features:
+            return None
+        tokens = to_device(self.tokens, self.features[0].device)
+        pairs = self.net.pairs(self.models.target.embed(tokens), self.net.taken(torch.cat(self.features)))
+        self.features, self.tokens = [], []
+        return pairs.unsqueeze(0)
 
     def speculate(
         self, features: Float[Tensor, "w D"], tokens: Int[Tensor, " w"], places: Int[Tensor, " w"], sees: Tensor | None
@@ -196,7 +203,7 @@ class FeatureDrafter(LawDrafter):
             see(row, drafter=self.net.kind, drafter_prefill_s=seconds, **shown(seen, entered, state))
         return state
 
-    def begin(self, row: Row) -> FeatureGrowth | None:
+    def begin(self, row: Row) -> Growth | None:
         """Read what was accepted; a prompt of one token has nothing to go on from: the target has read nothing yet."""
         guess = row.state.newest()
         return None if guess is None else FeatureGrowth(row, self.net.kind, guess)

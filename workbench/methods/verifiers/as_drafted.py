@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +14,9 @@ from workbench.core.places import later, rows
 from workbench.core.rejection import Ruling
 from workbench.core.rules import ALL, Rule
 from workbench.engine.declared import Claim
+from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
+from workbench.engine.request import Row
 from workbench.engine.told import Verification
 from workbench.methods.verifiers.answers import right_answers
 from workbench.methods.verifiers.handing_over import (
@@ -25,6 +26,7 @@ from workbench.methods.verifiers.handing_over import (
     may_hand_over,
     unforbidden,
 )
+from workbench.methods.verifiers.sums import make_ready, unseen
 
 AS_DRAFTED = Rule(
     "as-drafted",
@@ -82,6 +84,10 @@ class AsDrafted(Verifier):
         0.0, ge=0.0, le=1.0, doc="β, the drafter's own chance of a draft above which it is kept unseen; 1 is exact"
     )
 
+    def prime(self, row: Row, models: Models) -> None:
+        """No state; but what adds up wide laws is compiled here, and not in a round."""
+        make_ready(models.target.device)
+
     def rule(self, v: Verification) -> Ruling:
         """The exact rule, but for the nodes of which the drafter is sure."""
         tree, exact = v.tree, exact_ruling(v)
@@ -93,10 +99,7 @@ class AsDrafted(Verifier):
         writes = (own > self.sure) & unforbidden(v)
 
         def apart(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-            law = rows(q, node)
-            over = (law - rows(v.p, node)).clamp_(min=0)
-            over.masked_fill_(rows(v.logits, node) == -math.inf, 0)  # what a processor forbids is not kept
-            return (over.masked_fill_(law <= self.sure, 0) if self.sure else over).sum(1)
+            return unseen(rows(v.p, node), rows(q, node), rows(v.logits, node), self.sure)
 
         greedy = v.u_stop is None
         paid = torch.where(writes, 1 - exact.accept, 0.0) if greedy else later(len(tree), apart, v.p, v.late)

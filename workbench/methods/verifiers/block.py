@@ -10,11 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.places import Fans, by_row, place_by_place
-from workbench.core.rejection import Reason, Ruling, recursive_rejection
+from workbench.core.rejection import Reason, Ruling
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import OUR_FAULT, Claim
 from workbench.engine.models import Models
+from workbench.engine.rejecting import passes, recursive_rejection
 from workbench.engine.request import Row
 from workbench.methods.verifiers.exact import Exact
 from workbench.methods.verifiers.sums import excess, make_ready
@@ -98,7 +99,7 @@ class Block(Exact):
             # A place without rest is never the end, but `pick` takes no weights of sum 0.
             return [more], by_row((fans.there & (more > 0)).squeeze(1), rest, fans.p)
 
-        (more,), stop = place_by_place(tree, p, u_stop, at, late)
+        (more,), stop = place_by_place(tree, p, u_stop, at, late, whole=passes(p, tree.q))
         more = more[1:].double()  # [N-1]
         h = torch.cat([more / (more + 1 - w[1:-1]).clamp_min(tiny), w[-1:]])  # [N]
         kept = -torch.expm1(torch.log1p(-h.clamp(max=1)).flip(0).cumsum(0).flip(0))  # [N] τ ≥ i

@@ -25,6 +25,7 @@ from workbench.engine.request import Row
 from workbench.engine.told import Outcome, Verification
 from workbench.methods.verifiers.answers import right_answers
 from workbench.methods.verifiers.handing_over import exact_ruling, handed_over, may_hand_over, unforbidden
+from workbench.methods.verifiers.sums import excess, make_ready
 
 WRITTEN = Rule(
     "small-model-writes",
@@ -134,6 +135,7 @@ class EntropyAdaptive(Verifier):
 
     def prime(self, row: Row, models: Models) -> Writing:
         """The target has read the text, and begins; it may hand over behind its first token."""
+        make_ready(models.target.device)
         return Writing(Pen(small=False, since=self.least_run))
 
     def rule(self, v: Verification) -> Ruling:
@@ -160,7 +162,8 @@ class EntropyAdaptive(Verifier):
         writes &= unforbidden(v)
 
         def apart(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-            return torch.where(writes[node], (rows(q, node) - rows(v.p, node)).abs_().sum(1) / 2, 0.0)
+            over = excess(rows(q, node), rows(v.p, node), q.new_ones(len(node), 1)).squeeze(1)
+            return torch.where(writes[node], over, 0.0)
 
         greedy = v.u_stop is None
         paid = torch.where(writes, 1 - exact.accept, 0.0) if greedy else later(len(tree), apart, v.p, v.late)

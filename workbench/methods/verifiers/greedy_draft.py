@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core.places import Fans
@@ -14,6 +14,7 @@ from workbench.core.rejection import residual
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import Claim
+from workbench.engine.rejecting import tried
 from workbench.methods.verifiers.exact import ByEmission, rule_of
 from workbench.methods.verifiers.lossless import Lossless
 
@@ -55,12 +56,24 @@ class GreedyDraft(ByEmission):
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """The last child of each place is the one that was drawn."""
-        tiny = torch.finfo(fans.p.dtype).tiny
-        n = fans.there.sum(1, keepdim=True)  # [R, 1]
-        last = torch.arange(fans.token.shape[1], device=n.device) == n - 1  # [R, F]
+        tiny, last = torch.finfo(fans.p.dtype).tiny, _last(fans)
         heads = (fans.there & ~last).to(fans.q.dtype)
         others = fans.q * (1 - torch.zeros_like(fans.q).scatter_add(1, fans.token, heads)).clamp_min(0)
         total = others.sum(1, keepdim=True)
         q = others / total.clamp_min(tiny)  # q̃; 0 where the chosen ones have all of q, and the last is chosen, too
         passes = (fans.p.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny)).clamp(max=1)
         return torch.where(last & (total > 0), passes, 0.0), residual(fans.p, q)
+
+    def outline(
+        self, tree: DraftTree, fans: Fans
+    ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
+        """One test, by q without those that come before."""
+        found = tried(fans, _last(fans), without=True, tokens=True)
+        kept = torch.where(found.q_left > 0, found.accept, 0.0)
+        return kept, found.at_tokens, found.beside.unsqueeze(1)
+
+
+def _last(fans: Fans) -> Bool[Tensor, "R F"]:
+    """Which child of each place is the last."""
+    n = fans.there.sum(1, keepdim=True)
+    return torch.arange(fans.token.shape[1], device=n.device) == n - 1

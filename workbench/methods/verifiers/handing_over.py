@@ -10,10 +10,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core.late import Late
-from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rejection
+from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest
 from workbench.core.tree import DraftTree
+from workbench.engine.rejecting import recursive_rejection
 from workbench.engine.told import Verification
 
 

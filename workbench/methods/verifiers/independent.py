@@ -8,8 +8,9 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.rejection import Ruling, recursive_rejection
+from workbench.core.rejection import Ruling
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.rejecting import recursive_rejection
 from workbench.methods.verifiers.exact import Exact
 
 

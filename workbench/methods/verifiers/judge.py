@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from workbench.core.params import param
 from workbench.core.places import ranks
-from workbench.core.rejection import Reason, Ruling, lossless
+from workbench.core.rejection import Reason, Ruling
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
 from workbench.core.tree import DraftTree
 from workbench.engine.declared import WRONG_SCALE, Claim, Head
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
+from workbench.engine.rejecting import lossless
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
 from workbench.methods.drafters.trained import TrainedNet, load_trained

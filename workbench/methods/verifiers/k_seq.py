@@ -5,20 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.places import Fans
 from workbench.core.rules import Rule
+from workbench.core.sampling import WIDE
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import Claim
+from workbench.engine.fused import compiled, together
 from workbench.engine.models import Models
+from workbench.engine.rejecting import one_place, passes
 from workbench.engine.request import Row
 from workbench.methods.verifiers.exact import ByEmission, rule_of
 from workbench.methods.verifiers.independent import Independent
-from workbench.methods.verifiers.sums import common, make_ready
 
 PAPER = "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4"
 HALVINGS = 30
@@ -55,23 +58,64 @@ class KSeq(ByEmission):
     )  # fmt: skip
 
     def prime(self, row: Row, models: Models) -> None:
-        """No state; but what adds up wide laws is compiled here, and not in a round."""
-        make_ready(models.target.device)
+        """No state; but what looks for ρ is compiled here, which takes seconds once, and not in a round."""
+        law = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
+        if passes(law, law):
+            _found(one_place(law))
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """One test after the other, all places at once."""
         p, q = fans.p, fans.q
         k = fans.there.sum(1, keepdim=True).clamp_min(1).to(p.dtype)  # [R, 1]
-        rho = discount(p, q, k)
+        rho = _found(fans)[0] if passes(fans.target.laws, fans.drafter.laws) else discount(p, q, k)
         shared = torch.minimum(q, p / rho)  # [R, V]
         beta = shared.sum(1, keepdim=True)
         tiny = torch.finfo(p.dtype).tiny
-        passes = torch.where(fans.there, shared.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny), 0.0)
-        fails = (1 - passes).cumprod(1)
-        kept = passes * torch.cat([torch.ones_like(k), fails[:, :-1]], 1)
+        alone = torch.where(fans.there, shared.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny), 0.0)
+        kept = _first(alone)
         left = (p - shared * (_any(beta, k) / beta.clamp_min(tiny))).clamp_min_(0)
         total = left.sum(1, keepdim=True)
         return kept, torch.where(total > 0, left / total.clamp_min(tiny), p)
+
+    def outline(
+        self, tree: DraftTree, fans: Fans
+    ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
+        """The same, with a place's laws in the caches while ρ is looked for."""
+        rho, share, beside, left = _found(fans)
+        p, q, tiny = fans.target.of(fans.token), fans.drafter.of(fans.token), torch.finfo(torch.float32).tiny
+        shared = torch.minimum(q, p / rho)
+        kept = _first(torch.where(fans.there, shared / q.clamp_min(tiny), 0.0))
+        none = left <= 0  # all of p is spoken for: as in `tests`, p itself is what is drawn from, and never is
+        at_tokens = torch.where(none, p, (p - shared * share).clamp_min_(0) / left.clamp_min(tiny))
+        return kept, at_tokens, torch.where(none, 1.0, beside / left.clamp_min(tiny))
+
+
+def _found(fans: Fans) -> tuple[Float[Tensor, "R 1"], ...]:
+    """ρ of each place, compiled; the share of min(q, p / ρ) that is accepted in the end; what is left of p then.
+
+    Of what is left first what it has beside the children's tokens, then all.
+    """
+    discounts = compiled("discounts")
+    assert discounts is not None
+    found = torch.empty(len(fans.token), 4)
+    given = (fans.target.laws, fans.target.at, fans.drafter.laws, fans.drafter.at, fans.token, fans.there)
+    arguments = (
+        *(tensor.contiguous().numpy() for tensor in given),
+        HALVINGS, _least(torch.float32), found.numpy(), np.zeros(2, np.int64),
+    )  # fmt: skip
+    together(lambda: discounts.find(*arguments))
+    return found.unsqueeze(2).unbind(1)
+
+
+def _first(alone: Float[Tensor, "R F"]) -> Float[Tensor, "R F"]:
+    """The chance that each child is the first that passes its test."""
+    fails = (1 - alone).cumprod(1)
+    return alone * torch.cat([torch.ones_like(alone[:, :1]), fails[:, :-1]], 1)
+
+
+def _least(dtype: torch.dtype) -> float:
+    """Of k − 1, how near to ρ* numbers of this kind can tell."""
+    return max(2.0 ** (-HALVINGS - 1), 4 * torch.finfo(dtype).eps)
 
 
 def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
@@ -83,12 +127,12 @@ def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, 
     """
 
     def excess(rho: Tensor) -> Tensor:
-        claimed = common(p, q, rho)  # ρ·β
+        claimed = torch.minimum(q * rho, p).sum(1, keepdim=True)  # ρ·β
         return claimed - _any(claimed / rho, k)
 
     low, high = torch.ones_like(k), k.clone()
     f_low, f_high = excess(low), excess(high)
-    near = (k - 1) * max(2.0 ** (-HALVINGS - 1), 4 * torch.finfo(p.dtype).eps)
+    near = (k - 1) * _least(p.dtype)
     tiny = torch.finfo(p.dtype).tiny
     for step in range(HALVINGS + 1):
         width, middle = high - low, (low + high) / 2

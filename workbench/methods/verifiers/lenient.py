@@ -5,23 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float, Int
-from torch import Tensor
-
 from workbench.core.params import param
-from workbench.core.places import later, rows
 from workbench.core.rejection import Reason, Ruling, greedy_match
-from workbench.core.relaxed import relaxed_rejection
+from workbench.core.relaxed import Lift
 from workbench.core.rules import EXCESS, OTHERS, Rule
 from workbench.core.sampling import likeliest
-from workbench.core.tree import Sampling
 from workbench.engine.declared import Claim
-from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
-from workbench.engine.request import Row
+from workbench.engine.rejecting import relaxed_rejection
 from workbench.engine.told import Verification
 from workbench.methods.verifiers.answers import right_answers
-from workbench.methods.verifiers.sums import lifted_apart, make_ready
 
 SOURCE = "Leviathan et al. 2023, arXiv:2211.17192, appendix A.5; Zhou et al. 2024, DistillSpec, arXiv:2310.08461"
 LENIENT = Rule(
@@ -74,31 +67,16 @@ class Lenient(Verifier):
         0.5, ge=0.05, le=1.0, doc="λ, by which the drafter's probabilities count; 1 keeps the target's law"
     )
 
-    def prime(self, row: Row, models: Models) -> None:
-        """No state; but what adds up wide laws is compiled here, and not in a round."""
-        make_ready(models.target.device)
-
     def rule(self, v: Verification) -> Ruling:
         """Recursive rejection against p/λ."""
         if v.u_stop is None:
             return greedy_match(v.tree, likeliest(v.logits))
         tree = v.tree
-        chain = tree.q if tree.sampling is Sampling.CHAIN else None
-        found = relaxed_rejection(
-            tree, v.p, v.u_stop, lambda left, node, x: left / self.lenience, v.late, priced=chain is None
-        )
-        paid = found.apart
-        if chain is not None and tree.q_of is not None:
-            q, of = chain.to(v.p.dtype), tree.q_of
-
-            def price(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-                return lifted_apart(rows(v.p, node), rows(q, of[node]), 1 / self.lenience)
-
-            paid = later(len(tree), price, v.p, v.late)
+        found = relaxed_rejection(tree, v.p, v.u_stop, Lift(self.lenience), v.late, priced=True)
         inputs = {"residual": found.residual, "q_left": found.q_left}
         if tree.q is None:
             reason = Reason((LENIENT_POINT,), inputs)
         else:
             chosen = (tree.law_of < 0).long() if tree.law_of is not None else tree.tokens.new_zeros(len(tree))
             reason = Reason((LENIENT, LENIENT_POINT), {**inputs, "q": found.q}, chosen)
-        return Ruling(found.accept, found.stop, reason=reason, paid=paid)
+        return Ruling(found.accept, found.stop, reason=reason, paid=found.apart)

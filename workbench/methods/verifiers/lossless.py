@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from workbench.core.rejection import Ruling, lossless
+from workbench.core.rejection import Ruling
 from workbench.core.tree import Sampling
 from workbench.engine.declared import Claim
 from workbench.engine.parts import Verifier
+from workbench.engine.rejecting import lossless
 from workbench.engine.told import Verification
 from workbench.methods.verifiers.independent import Independent
 

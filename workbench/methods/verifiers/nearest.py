@@ -11,13 +11,14 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.rejection import Reason, Ruling, greedy_match
-from workbench.core.relaxed import relaxed_rejection
+from workbench.core.relaxed import Lift
 from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest
 from workbench.core.transfer import listed, on_host
 from workbench.engine.declared import Claim
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
+from workbench.engine.rejecting import relaxed_rejection
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
 from workbench.methods.verifiers.answers import FEW_RIGHT, right_answers
@@ -119,14 +120,7 @@ class Nearest(Verifier):
         if v.u_stop is None:
             return greedy_match(v.tree, likeliest(v.logits))
         near = v.state.of(v.tree.tokens, self.neighbours)  # [N, k]
-
-        def lift(left: Tensor, node: Tensor, x: Tensor) -> Tensor:
-            lent = left.gather(1, near[node])  # [N+1, k], nearest first
-            within = lent.cumsum(1) <= self.mass
-            moved = left.scatter(1, near[node], torch.where(within, 0.0, lent))
-            return moved.scatter_add(1, x, (lent * within).sum(1, keepdim=True))
-
-        found = relaxed_rejection(v.tree, v.p, v.u_stop, lift, v.late)
+        found = relaxed_rejection(v.tree, v.p, v.u_stop, Lift(near=near, mass=self.mass), v.late)
         inputs = {"residual": found.residual, "q_left": found.q_left, "near": found.lifted - found.residual}
         if v.tree.q is not None:
             inputs["q"] = found.q

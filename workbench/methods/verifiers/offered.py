@@ -44,5 +44,5 @@ def refused(drafter: str, *drawn: Sampling) -> dict[str, str]:
         drafter: its name, for the sentences.
         drawn: how its siblings may come.
     """
-    reasons = {v.name: why_unsound(drafter, drawn, type(v).__name__, v.exact_for) for v in EXACT}
+    reasons = {v.name: why_unsound(drafter, drawn, v.name, v.exact_for) for v in EXACT}
     return {verifier: reason for verifier, reason in reasons.items() if reason}

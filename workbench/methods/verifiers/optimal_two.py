@@ -15,12 +15,13 @@ from workbench.core.params import param
 from workbench.core.places import Fans, by_row
 from workbench.core.rejection import WITHOUT, residual
 from workbench.core.rules import Rule
-from workbench.core.sampling import largest
+from workbench.core.sampling import WIDE, largest
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import WRONG_SCALE, Claim
 from workbench.engine.fused import compiled, together
 from workbench.engine.models import Models
+from workbench.engine.rejecting import one_place, passes
 from workbench.engine.request import Row
 from workbench.methods.verifiers.exact import ByEmission, rule_of
 from workbench.methods.verifiers.k_seq import KSeq
@@ -86,9 +87,15 @@ class OptimalTwo(ByEmission):
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)
             _found_compiled(p, q, without=False, free=1, steps=0)
+        law = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
+        if passes(law, law):
+            self._compiled(DraftTree.chain([0]), one_place(law), ends=True)
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """The pair, then the others."""
+        if passes(fans.target.laws, fans.drafter.laws):
+            kept, _, _, left = self._compiled(tree, fans, ends=True)
+            return kept, left
         p, q, x, there = fans.p, fans.q, fans.token, fans.there
         tiny, without = torch.finfo(p.dtype).tiny, tree.sampling in WITHOUT
 
@@ -111,11 +118,36 @@ class OptimalTwo(ByEmission):
                 q = q.scatter(1, x[:, :2], 0.0) if k == 2 else q.scatter_(1, x[:, k - 1 : k], 0.0)
                 q = q.div_(q.sum(1, keepdim=True).clamp_min(tiny))
             has, token = there[:, k : k + 1], x[:, k : k + 1]
-            passes = torch.where(has, test(left, q, token), 0.0)
-            kept = torch.cat([kept, missed * passes], 1)
-            missed = missed * (1 - passes)
+            alone = torch.where(has, test(left, q, token), 0.0)
+            kept = torch.cat([kept, missed * alone], 1)
+            missed = missed * (1 - alone)
             left = by_row(has.squeeze(1), residual(left, q), left)
         return kept, left
+
+    def outline(
+        self, tree: DraftTree, fans: Fans
+    ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
+        """The same, with nothing wide in between."""
+        return self._compiled(tree, fans, ends=False)[:3]
+
+    def _compiled(
+        self, tree: DraftTree, fans: Fans, ends: bool
+    ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"], Float[Tensor, "n V"]]:
+        """What `outline` says, and the law itself if it is wanted."""
+        pairs = compiled("pairs")
+        assert pairs is not None
+        laws = [law.numpy() for law in (fans.target.laws, fans.drafter.laws)]
+        p, q = zip(laws, [at.contiguous().numpy() for at in (fans.target.at, fans.drafter.at)], strict=True)
+        kept, at_tokens = torch.empty(2, *fans.token.shape)
+        beside, left = torch.empty(len(fans.token)), torch.empty(len(fans.token) if ends else 0, len(laws[0][0]))
+        arguments = (
+            *p, *q, *(np.ndarray(law.shape, np.int32, law) for law in laws),
+            fans.token.contiguous().numpy(), fans.there.contiguous().numpy(), min(self.free, len(laws[0][0])), GROUPS,
+            tree.sampling in WITHOUT, self.steps, np.float32(math.exp(MOST)),
+            kept.numpy(), at_tokens.numpy(), beside.numpy(), left.numpy(), np.zeros(2, np.int64),
+        )  # fmt: skip
+        together(lambda: pairs.judge(*arguments))
+        return kept, at_tokens, beside.unsqueeze(1), left
 
 
 def weights(

@@ -12,8 +12,8 @@ from torch import Tensor
 from workbench.core.params import param
 from workbench.core.places import ranks
 from workbench.core.probes import Probes
-from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rejection
-from workbench.core.relaxed import relaxed_rejection
+from workbench.core.rejection import Reason, Ruling, greedy_match
+from workbench.core.relaxed import Lift
 from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest
 from workbench.core.transfer import to_device
@@ -21,6 +21,7 @@ from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.declared import Claim
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
+from workbench.engine.rejecting import recursive_rejection, relaxed_rejection
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
 from workbench.methods.verifiers.answers import right_answers
@@ -98,7 +99,7 @@ class Reflective(Verifier):
         mixed = second if self.reflection == 1.0 else (1 - self.reflection) * first + self.reflection * second
         is_tested = torch.zeros(len(p), 1, dtype=torch.bool, device=p.device).index_fill(0, tree.parents + 1, True)
         believed = torch.where(is_tested, v.law_of(mixed), p)  # p̂ [N+1, V]
-        found = relaxed_rejection(tree, believed, v.u_stop, lambda left, node, x: left, v.late)
+        found = relaxed_rejection(tree, believed, v.u_stop, Lift(), v.late)
         reflected = v.law_of(second)[tree.parents + 1, tree.tokens]
         inputs = {"residual": found.residual, "q_left": found.q_left, "reflected": reflected}
         if tree.q is not None:

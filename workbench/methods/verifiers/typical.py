@@ -8,20 +8,22 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.places import drawn, later
 from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
-from workbench.core.relaxed import price_of_keeping
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, likeliest
-from workbench.core.tree import children_of
+from workbench.core.tree import DraftTree, ancestors, children_of
 from workbench.engine.declared import Claim
+from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
+from workbench.engine.request import Row
 from workbench.engine.told import Verification
 from workbench.methods.verifiers.answers import FEW_RIGHT, right_answers
+from workbench.methods.verifiers.sums import make_ready, price_of_keeping
 
 TYPICAL = Rule(
     "typical",
@@ -43,6 +45,10 @@ class TypicalAcceptance(Verifier):
     When the target is sure, the threshold is ε; where it hesitates, less is asked for. The output is not the target's
     law: approximate, by ε and δ. At temperature 0 it is greedy match.
 
+    What a round pays: on a chain see `workbench.core.relaxed.price_of_keeping`; of a tree whose drafts were chosen the
+    path is settled by them, and each of its places pays what the target gives to other tokens, 1 − p(x). Of a tree of
+    drafts that were drawn the price is not known: which of them come out depends on what hangs on them.
+
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. Ties in length go to the likelier path.
     """
 
@@ -60,6 +66,10 @@ class TypicalAcceptance(Verifier):
         0.3, ge=0.0, le=1.0, doc="δ, share of exp(−entropy) that is asked for where the target hesitates"
     )
 
+    def prime(self, row: Row, models: Models) -> None:
+        """No state; but what adds up wide laws is compiled here, and not in a round."""
+        make_ready(models.target.device)
+
     def rule(self, v: Verification) -> Ruling:
         """0 or 1 for each node; its probability is the score by which `walk` chooses among paths."""
         if v.u_stop is None:
@@ -74,11 +84,14 @@ class TypicalAcceptance(Verifier):
         accept = (p_x > needed).to(p.dtype)
 
         def price(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-            found = price_of_keeping(tree, p, p > threshold.unsqueeze(1), node)
+            found = price_of_keeping(tree, p, threshold, node)
             assert found is not None
             return found
 
-        paid = None if tree.fanout > 1 else later(len(tree), price, p, v.late)
+        if tree.fanout <= 1:
+            paid = later(len(tree), price, p, v.late)
+        else:  # of drafts that were drawn nobody knows which would have come out, had the others been different
+            paid = None if tree.q is not None else torch.where(followed(tree, accept, p_x), 1 - p_x, 0.0)
         stop = drawn(p, v.u_stop, v.late)
         return Ruling(accept, stop, score=p_x, reason=Reason((TYPICAL,), inputs), paid=paid)
 
@@ -111,3 +124,19 @@ class TypicalAcceptance(Verifier):
     def draws(self, sampling: SamplingParams) -> bool:
         """Acceptance is a threshold; nothing is drawn."""
         return False
+
+
+def followed(tree: DraftTree, accept: Float[Tensor, " N"], score: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
+    """Which nodes are on the path that `TypicalAcceptance.walk` takes, found on the device.
+
+    Args:
+        tree: of one node at least.
+        accept: 1 where a node passes, else 0.
+        score: of each node.
+    """
+    sees = ancestors(tree.parents, tree.depth)  # [N, N]
+    whole = ~(sees & (accept <= 0.5)).any(1)
+    length = torch.where(whole, sees.sum(1), 0)
+    likely = (sees * score.double().clamp_min(math.ulp(0.0)).log()).sum(1)
+    best = torch.where(whole & (length == length.max()), likely, -torch.inf).argmax().unsqueeze(0)
+    return (sees & whole.unsqueeze(1)).index_select(0, best).squeeze(0)

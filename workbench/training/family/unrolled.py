@@ -1,12 +1,13 @@
-"""How a layer that reads its own states learns: from the target's laws, in drafts as it will meet them.
+"""How a layer learns from the target's laws, in drafts as it will meet them.
 
-Behind every place of an answer a draft of some steps is unrolled, with the true tokens in it; the law of each step is
-held against the target's at the place that it speaks of.
+Behind the places of an answer drafts of some steps are made; the law of each step is held against the target's at the
+place that it speaks of. A layer that reads its own states has them unrolled, with the true tokens in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,6 +25,27 @@ Entering = Callable[[list[int], Tensor], Tensor]
 """(rows, features [B, n, D]) → what the target gives the layer at each place, float32 [B, n, F]."""
 
 
+class Batch(NamedTuple):
+    """Answers side by side, as drafts behind their places are made of them.
+
+    Attributes:
+        rows: which readings.
+        embeds: of the target's input, at each token.
+        features: the target's, at each token.
+        answer: places whose feature decides a token of the answer.
+    """
+
+    rows: list[int]
+    embeds: Float[Tensor, "B n D"]
+    features: Float[Tensor, "B n D"]
+    answer: Bool[Tensor, "B n"]
+
+
+Drafts = Callable[[Batch, torch.Generator | None], Iterable[tuple[Tensor, Tensor]]]
+"""(answers, chance, or None where all that there is is measured) → of each step of the drafts behind their places the
+states [N, D], and the target's features [N, D] of which they are to say the same."""
+
+
 def train_unrolled(
     course: Course,
     net: FeatureNet,
@@ -32,10 +54,7 @@ def train_unrolled(
     shares: list[float],
     **facts: object,
 ) -> tuple[RunResult, Curve]:
-    """Train a layer by as many steps of a draft as there are shares.
-
-    A place counts where the target's likeliest token is one that can be drafted; the mean is over those that count, so
-    that how many they are does not change how fast it learns.
+    """Train a layer that reads its own states by as many steps of a draft as there are shares.
 
     Args:
         course: who is taught by whom, and on what.
@@ -45,16 +64,48 @@ def train_unrolled(
         shares: weight of each step's loss.
         facts: more for the configuration.
     """
+
+    def drafts(batch: Batch, _: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
+        given = entering(batch.rows, batch.features)
+        for step, (state, use) in enumerate(steps(net, batch.embeds, given, batch.answer, len(shares))):
+            yield state[use], on(batch.features, step + 1)[:, :-1][use]
+
+    return train_drafts(course, net, drafts, logits, shares, **facts)
+
+
+def train_drafts(
+    course: Course,
+    net: FeatureNet,
+    drafts: Drafts,
+    logits: Callable[[Tensor], Tensor],
+    shares: list[float],
+    **facts: object,
+) -> tuple[RunResult, Curve]:
+    """Train a layer by drafts behind the places of answers.
+
+    A place counts where the target's likeliest token is one that can be drafted; the mean is over those that count, so
+    that how many they are does not change how fast it learns.
+
+    Args:
+        course: who is taught by whom, and on what.
+        net: the layer.
+        drafts: its states, and what they are held against.
+        logits: of the tokens that it can draft, behind its states.
+        shares: weight of each step's loss.
+        facts: more for the configuration.
+    """
     options, teacher, loss = course.options, course.teacher, Weighted.parse(course.options.loss)
 
-    def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
+    def read(rows: list[int]) -> Batch:
         ids, features, _, answer = together(course.readings, rows)
-        named, total = dict[str, Tensor](), torch.zeros(())
+        return Batch(rows, teacher.embedding[ids], features, answer)
+
+    def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
+        batch, named, total = read(rows), dict[str, Tensor](), torch.zeros(())
         with half_precision(options.half):
-            drafts = steps(net, teacher.embedding[ids], entering(rows, features), answer, len(shares))
-            for step, (state, use) in enumerate(drafts):
-                some = some_of(int(use.sum()), options.places, generator)
-                truth, guess = on(features, step + 1)[:, :-1][use][some].float(), state[use][some]
+            for step, (state, features) in enumerate(drafts(batch, generator)):
+                some = some_of(len(state), options.places, generator)
+                truth, guess = features[some].float(), state[some]
                 said = teacher.logits(truth)
                 counts = torch.isin(said.argmax(-1), course.kept)
                 if counts.any():
@@ -62,20 +113,17 @@ def train_unrolled(
                     found, _ = loss(Places(guess[counts].float(), truth[counts], mine, wanted))
                     named[f"step {step + 1}"] = found
                     total = total + shares[step] * found
-        return int(answer.sum()), named, total
+        return int(batch.answer.sum()), named, total
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
         right, count = torch.zeros(2, len(shares))
         for start in range(0, len(course.held), HELD_ROWS):
-            rows = course.held[start : start + HELD_ROWS]
-            ids, features, _, answer = together(course.readings, rows)
+            batch = read(course.held[start : start + HELD_ROWS])
             with half_precision(options.half):
-                drafts = steps(net, teacher.embedding[ids], entering(rows, features), answer, len(shares))
-                for step, (state, use) in enumerate(drafts):
-                    truth = on(features, step + 1)[:, :-1][use]
-                    theirs = torch.cat([teacher.logits(part).argmax(-1) for part in truth.split(512)])
-                    right[step] += (course.kept[logits(state[use]).argmax(-1)] == theirs).sum()
+                for step, (state, features) in enumerate(drafts(batch, None)):
+                    theirs = torch.cat([teacher.logits(part).argmax(-1) for part in features.split(512)])
+                    right[step] += (course.kept[logits(state).argmax(-1)] == theirs).sum()
                     count[step] += len(theirs)
         return {f"agreement {i + 1}": share for i, share in enumerate((right / count.clamp_min(1)).tolist())}
 

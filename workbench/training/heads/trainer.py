@@ -36,7 +36,7 @@ class HeadOptions(RunOptions):
         ffn: Width of the gated feed-forward.
         heads: Attention heads.
         latents: Latent vectors of a picture (flash).
-        ahead: Future features of one state (flash).
+        ahead: Future features of one state (flash); tokens of a draft (pard).
         loss: Losses and their weights. The papers have 1 and 0.1; at this size equal weights agree more often with the
             target (86.0 against 85.1 % after 100 steps of EagleVLM).
         noise: Uniform noise on the features that enter, as a share of their standard deviation.

@@ -83,6 +83,7 @@ export function draw(page) {
   kit.write(parts.said, page.said);
   kit.write(parts.badgeText, page.lost ? "NO ANSWER" : busy ? "TRAINING" : "");
   kit.set(parts.badge, { "data-state": page.lost ? "lost" : busy ? "running" : "idle", "data-from": "live" });
+  parts.badge.hidden = !parts.badgeText.textContent;
   parts.intro.hidden = Boolean(opened);
   kit.write(
     parts.empty,

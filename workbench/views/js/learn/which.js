@@ -257,7 +257,8 @@ function draw(view, { found: made, last }) {
   found.replaceChildren(
     h("p", { className: "wb-whichanswer" }, last ? made.answer : `So far: ${made.answer}`),
     list,
-    h("small", {}, "Speed-up over plain decoding of the same prompts with its 95 % interval; the dashed line is plain decoding."),
+    h("small", {}, "Speed-up over plain decoding of the same prompts, their geometric mean, with its 95 % interval; the dashed line is plain " +
+      "decoding. The reasons count all rounds of all prompts together, so that their quotient may differ a little."),
     ...failed,
     ...(last ? [h("p", {}, h("code", {}, made.command))] : []),
     ...(last ? [h("div", { className: "wb-actions" }, live(host, made, view.written), pagehead.copyButton(made.command, "copy command"))] : []),

@@ -4,6 +4,7 @@ import * as bar from "./bar.js";
 import * as bars from "../shared/bars.js";
 import * as branch from "./branch.js";
 import * as card from "./card.js";
+import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
 import * as canvas from "../shared/canvas.js";
 import * as figures from "../shared/figures.js";
@@ -179,7 +180,7 @@ function header(part) {
     part("nav", "nav", { className: "wb-nav" }),
     h("span", { className: "wb-space" }),
     part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
-    part("simulation", "span", { className: "wb-badge is-simulation", hidden: true }, "SIMULATION"),
+    part("mark", "span", { className: "wb-badge", hidden: true }),
     part("runHere", "button", { type: "button", className: "wb-badge", hidden: true }, "Run"),
     badge("copy", "copy link", "Copy a link to these settings and this place"),
     menu,
@@ -199,13 +200,8 @@ function treeTools(part) {
     "modes",
     "span",
     { className: "wb-modes" },
-    ...[
-      ["spine", "spine"],
-      ["levels", "levels"],
-      ["mask", "mask"],
-      ["list", "list"],
-    ].map(([mode, word]) => {
-      const button = h("button", { type: "button", className: "wb-tool" }, word);
+    ...["spine", "levels", "mask", "list"].map((mode) => {
+      const button = h("button", { type: "button", className: "wb-tool" }, mode);
       button.dataset.mode = mode;
       return button;
     }),
@@ -228,7 +224,7 @@ export function draw(parts, view) {
   parts.badge.dataset.state = view.state;
   parts.badge.dataset.from = run?.from ?? "live";
   parts.badge.title = view.badge;
-  parts.simulation.hidden = !view.simulation;
+  controls.mark(parts.mark, view.mark);
   alerts(parts.alerts, view.alerts);
   keyfigures.render(parts.figures, {
     items: keyfigures.items(figures, view.plainFigures, view.definitions, view.speed),

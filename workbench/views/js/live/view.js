@@ -2,6 +2,7 @@
 
 import * as branch from "./branch.js";
 import * as choices from "./choice.js";
+import * as controls from "../shared/controls.js";
 import * as summaries from "../shared/figures.js";
 import * as form from "../shared/form.js";
 import * as pace from "./pace.js";
@@ -48,7 +49,7 @@ export function of(page, now) {
     definitions: catalogue?.definitions ?? page.definitions ?? {},
     badge: lost ? "RECONNECTING" : words.badge(run, on(catalogue, run)),
     state: lost ? "lost" : measuring ? "measuring" : !run ? "idle" : run.from === "live" ? seen.state : run.from,
-    simulation: Boolean(run?.header?.simulation || promised?.simulation),
+    mark: markOf(page, rounds, promised),
     alerts: [...words.alerts(page.errors, run, rounds), ...page.notices],
     ghosts: page.ghosts,
     threshold: page.threshold,
@@ -182,4 +183,17 @@ export function panel(page, view) {
       },
     },
   };
+}
+
+/** What the head warns of: text that no real drafter made, or that the target alone might not write. By what is shown,
+ *  and by what is chosen: that holds from the next round on, or, where what is shown is over, for the `next` run. */
+function markOf({ run, catalogue, choice }, rounds, shown) {
+  const method = choice && catalogue?.methods.find((x) => x.name === choice.method);
+  const chosen = controls.promised(method || undefined, choice?.params), kinds = ["simulation", "approximate"];
+  const is = {
+    simulation: run?.header?.simulation || shown?.simulation || run?.header?.promise === "simulation",
+    approximate: run?.header?.promise === "approximate" || rounds.some(summaries.isApproximate),
+  };
+  const promise = kinds.find((kind) => run && is[kind]) ?? (kinds.includes(chosen) ? chosen : "");
+  return { promise, next: Boolean(promise && run && !is[promise] && (run.from !== "live" || store.isOver(run))) };
 }

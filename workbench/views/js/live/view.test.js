@@ -90,6 +90,27 @@ test("the badge of a live run tells the device of its own target, not that of on
   assert.match(told({ target: "another" }).badge, /^LIVE · .*float/);
 });
 
+test("the head warns of what is approximate as soon as it is chosen, and of a simulation", () => {
+  const name = "chain", method = { name, promise: "exact", promises: { typical: "approximate" } };
+  const told = (more, params = {}) => {
+    const catalogue = { ...page().catalogue, methods: [{ ...method, simulating: ["optimal-oracle"] }] };
+    const { promise, next } = of(page({ catalogue, choice: { method: name, params }, ...more }), 0).mark;
+    return `${next ? "next: " : ""}${promise}`;
+  };
+  const typical = { verifier: "typical" }, running = { ...live("chain"), state: "running" };
+  assert.deepEqual([told({}), told({}, typical)], ["", "approximate"]);
+  assert.deepEqual([told({ run: running }), told({ run: running }, typical)], ["", "approximate"], "the next round is");
+  assert.equal(told({}, { policy: "optimal-oracle" }), "simulation");
+  const recorded = store.fromTrace("c", read("chain"), "recorded");
+  for (const run of [recorded, live("chain")])
+    assert.deepEqual([told({ run }), told({ run }, typical)], ["", "next: approximate"], "what is shown is exact");
+  const run = { ...recorded, header: { ...recorded.header, promise: "approximate" } };
+  assert.equal(told({ run }), "approximate");
+  const changed = live("chain"), signals = { "acceptance bought (ΔA)": 0.1 };
+  changed.rounds = changed.rounds.map((r, i) => (i === 4 ? { ...r, signals } : r));
+  assert.equal(told({ run: changed }), "approximate", "one round was, though the rule was taken back");
+});
+
 test("a brush narrows what the histograms count", () => {
   const shown = of(page({ run: live("chain"), brush: [2, 5] }), 0);
   assert.deepEqual(shown.counted.map((r) => r.index), [2, 3, 4, 5]);

@@ -99,6 +99,14 @@ export function badge(el, promise) {
   el.dataset.promise = promise;
 }
 
+/** The sign in a page's head of what is not the target's own text made by a real drafter; nothing of anything else.
+ *  @param {HTMLElement} el  @param {{promise: string, next: boolean}} mark  "approximate", "simulation" or ""; whether
+ *    it is said of the run that comes next, and not of what is shown */
+export function mark(el, { promise, next }) {
+  write(el, `${next ? "NEXT RUN: " : ""}${promise.toUpperCase()}`);
+  Object.assign(el, { hidden: !promise, title: PROMISES[promise] ?? "", className: `wb-badge is-${promise || "exact"}` });
+}
+
 /** Draw into `el`.
  *  @param {{catalogue: object, choice: object, form?: {value: object}, run: object, note: string, pace: number, paces:
  *    object[], theme?: string, roles?: object, inForce?: object, branch?: string, estimate?: string,

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { buttons, options, otherwise, promised, select, taught, unsound } from "./controls.js";
+import { buttons, mark, options, otherwise, promised, select, taught, unsound } from "./controls.js";
 
 const baseline = { label: "Baseline", off: "" };
 
@@ -121,4 +121,15 @@ test("words that tell why the output is the target's are not said of a verifier 
   assert.equal(taught(method, { verifier: "lossless" }), "Exactly the target's.");
   assert.equal(taught(method, { verifier: "judge" }), "With its usual choices: Exactly the target's.");
   assert.equal(taught(undefined), "");
+});
+
+test("the sign in the head says what is approximate, or will be, and nothing of what is exact", () => {
+  const told = (promise, next) => {
+    const el = /** @type {any} */ ({ textContent: "" });
+    mark(el, { promise, next });
+    return [el.textContent, el.className, el.hidden];
+  };
+  assert.deepEqual(told("approximate", false), ["APPROXIMATE", "wb-badge is-approximate", false]);
+  assert.deepEqual(told("simulation", true), ["NEXT RUN: SIMULATION", "wb-badge is-simulation", false]);
+  assert.deepEqual(told("", false), ["", "wb-badge is-exact", true]);
 });

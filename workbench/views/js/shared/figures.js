@@ -6,6 +6,9 @@ const ratio = (part, whole) => (whole && part !== null ? part / whole : null);
 /** Signals that the engine's rounds have under an approximate rule: see `workbench/engine/recording.py`. */
 const BOUGHT = "acceptance bought (ΔA)", PAID = "distribution error (TV)";
 
+/** Whether a round was judged by a rule that does not keep the target's law. */
+export const isApproximate = (round) => BOUGHT in (round.signals ?? {});
+
 const counted = new WeakMap();
 
 /** Counts of one round. A round does not change once it is recorded, so they are counted once. */

@@ -1,0 +1,154 @@
+"""PARD: a draft is one pass over text and masks, in training as in use, and what is dropped leaves no gap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from llama_layer import TheirLayer
+from torch import Tensor
+
+from workbench.bench.claims import Scale
+from workbench.bench.text_lab import TextLab
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Request
+from workbench.methods import registry
+from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.pard import PARDNet
+from workbench.training.family.pard import LEAST, RETAINED, retained
+
+D, HEADS, FFN, N, STEPS = 12, 2, 20, 6, 4
+PROMPT = worlds.random_prompt(9)
+
+
+def net_of() -> PARDNet:
+    """A net none of whose norms is the identity."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = PARDNet(D, HEADS, FFN).double()
+        for weight in net.parameters():
+            torch.nn.init.normal_(weight, mean=float(weight.dim() == 1), std=0.3)
+        torch.nn.init.normal_(net.mask)
+    return net
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_a_draft_is_one_pass_of_a_plain_decoder_over_text_and_masks() -> None:
+    """As a language model's whose text goes on with mask tokens: transformers' own layer says the same."""
+    net, following, features = net_of(), drawn(1, N, D), drawn(1, N, D, seed=1)
+    mask = torch.cat([net.norm_embed(net.mask), net.norm_feature(features[0, -1])]) @ net.fuse.weight.T
+    text = torch.cat([net.norm_embed(following), net.norm_feature(features)], -1) @ net.fuse.weight.T
+    with torch.inference_mode():
+        wanted = TheirLayer(net)(torch.cat([text, *[mask.view(1, 1, D)] * (STEPS - 1)], 1))[:, N - 1 :]
+        states = net.drafts(following, features, [torch.arange(N), *[torch.tensor([N - 1])] * (STEPS - 1)])
+    mine = torch.cat([state[:, -1:] for state in states], 1)
+    torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-6)  # the tables of rotary positions are float32
+    assert dict(net.named_parameters())["mask"].shape == (D,), "one for all places"
+
+
+def test_training_makes_the_drafts_that_drafting_makes() -> None:
+    """Each step behind each pair that it is asked for: the same state as by a pass over that text and its masks."""
+    net, following, features = net_of(), drawn(2, N, D), drawn(2, N, D, seed=1)
+    columns = [torch.arange(N), torch.tensor([0, 2, 3, 5]), torch.tensor([0, 3, 5]), torch.tensor([3])]
+    states, pairs = net.drafts(following, features, columns), net.pairs(following, features)
+    for b in range(2):
+        entries = Entries(HEADS, net.head_size, 4, pairs)
+        for place in range(N):
+            masks = net.masks(features[b, place].expand(1, STEPS - 1, -1))
+            x = torch.cat([pairs[b : b + 1, place : place + 1], masks], 1)
+            draft = net(x, torch.arange(place, place + STEPS), None, entries)[0]
+            entries.keep(place + 1)
+            for step, asked in enumerate(columns):
+                for k in (asked == place).nonzero().flatten():
+                    torch.testing.assert_close(states[step][b, k], draft[step], rtol=0, atol=1e-12)
+
+
+def test_a_step_learns_from_the_text_up_to_its_pair_and_through_its_own_masks() -> None:
+    net, following, features = net_of(), drawn(1, N, D).requires_grad_(), drawn(1, N, D, seed=1).requires_grad_()
+    net.drafts(following, features, [torch.arange(N)] * STEPS)[-1][:, 2].sum().backward()
+    for read in (following, features):
+        assert read.grad is not None
+        assert (read.grad.abs().sum(-1)[0] > 0).tolist() == [True, True, True, False, False, False]
+
+
+def test_what_stays_of_a_step_stayed_of_the_one_before_and_has_a_token_to_guess() -> None:
+    """The conditional drop: as many as released, nested, and never wrapped around at the end of the text."""
+    n, steps = 200, 8
+    follows = [(torch.arange(n) >= 20) & (torch.arange(n) < n - step) for step in range(steps)]
+    columns = retained(follows, torch.Generator().manual_seed(3))
+    assert columns[0].tolist() == list(range(n))
+    for step in range(1, steps):
+        kept = columns[step].tolist()
+        assert kept == sorted(set(kept) & set(columns[step - 1].tolist()))
+        assert follows[step][columns[step]].all()
+        wanted = 180 * max(RETAINED**step, LEAST)
+        assert wanted - steps - 1 <= len(kept) <= wanted + 1, "less those that have come to the end"
+    assert (RETAINED, LEAST) == (0.7, 0.2)
+    assert [len(c) for c in retained(follows, None)] == [200, *(180 - step for step in range(1, steps))]
+    others = retained(follows, torch.Generator().manual_seed(4))
+    assert others[1].tolist() != columns[1].tolist()
+
+
+def passes(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params: Any) -> list[int]:
+    """Passes of the drafter in each round."""
+    models, ran = worlds.world("llama", noise=None, heads=tmp_path / "heads"), 0
+    models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: some drafts are accepted
+    forward = FeatureNet.forward
+
+    def counted(self: FeatureNet, *args: Any, **more: Any) -> Tensor:
+        nonlocal ran
+        ran += 1
+        return forward(self, *args, **more)
+
+    engine = Engine(models)
+    request = Request(PROMPT, registry.get(name).with_params(**params), SamplingParams(2.0), 40, stop_at_eos=False)
+    row, found = engine.submit(request), list[int]()
+    while not row.primed:
+        engine.step()
+    monkeypatch.setattr(FeatureNet, "forward", counted)
+    for committed in worlds.each_round(engine, row):
+        assert row.state.entries.used == row.state.entries.stable, "no mask leaves an entry"
+        assert committed
+        found.append(ran)
+        ran = 0
+    monkeypatch.setattr(FeatureNet, "forward", forward)
+    assert row.error is None
+    return found
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7])
+def test_a_draft_costs_one_pass_however_long_it_is(depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multi-token prediction runs once for each token of the draft."""
+    mine = passes("pard", monkeypatch, tmp_path, depth=depth)
+    theirs = passes("mtp", monkeypatch, tmp_path, depth=depth, grower="chain")
+    assert set(mine[1:-1]) == {1}, "the first round's pair is read with the prompt, the last one drafts nothing"
+    assert set(theirs[1:-depth]) == {depth}, "near its end a text has room for fewer"
+
+
+@pytest.mark.parametrize("prompt", [[3], [3, 1]])
+def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
+    models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
+    request = Request(prompt, registry.get("pard"), max_new_tokens=6, stop_at_eos=False)
+    assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
+
+
+def test_the_lab_counts_the_tokens_of_a_pass() -> None:
+    own, theirs = (TextLab(name, Scale(tokens=16)).on("maths") for name in ("pard", "mtp"))
+    assert 4 < own.drafted_a_pass(depth=6).value <= 6, "fewer near the end of a text"
+    assert 1 <= theirs.drafted_a_pass(depth=6, grower="chain").value < 1.3, "the first is read with the prompt"
+
+
+def test_it_has_the_sizes_that_training_asks_for() -> None:
+    """`Head.build` gives a constructor what its signature names, and no more."""
+    net = registry.heads()["pard"].build(D, {"heads": 3, "ffn": 8, "head_size": 2, "rows": 32})
+    assert (net.heads, net.head_size, net.qkv.out_features) == (3, 2, 18)
+    assert {k: v.shape for k, v in PARDNet.of(net.config()).state_dict().items()} == {
+        k: v.shape for k, v in net.state_dict().items()
+    }
