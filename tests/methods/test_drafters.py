@@ -206,7 +206,7 @@ def test_a_warm_trie_keeps_outputs_and_drops_the_prompt(device: str) -> None:
 @pytest.mark.parametrize("name", [m.name for m in registry.methods() if "warm" in m.params])
 def test_a_warm_run_says_that_it_depends_on_others(name: str, device: str) -> None:
     """At its beginning, or when it is made warm; on the method's page beside the parameter."""
-    engine, method = Engine(worlds.world("llama", noise=None, device=device)), registry.get(name)
+    engine, method = Engine(worlds.world("llama", noise=0.15, device=device)), registry.get(name)
     warm, cold = (method.with_params(warm=value) for value in (True, False))
     assert "seeded run then depends on earlier ones" in method.params["warm"].doc
     request = Request(worlds.repeating_prompt(9), cold, max_new_tokens=24, stop_at_eos=False)

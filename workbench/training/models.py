@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -134,6 +136,17 @@ def save_model(
     save_tokenizer(tokenizer, out)
 
 
+def in_lines(facts: Any) -> bytes:
+    r"""JSON for a file that people look into: a line an entry, but lists of numbers on one, which is half the bytes.
+
+    >>> in_lines({"kept": [1, 2], "name": "x"}).decode()
+    '{\n  "kept": [1,2],\n  "name": "x"\n}\n'
+    """
+    text = json.dumps(facts, indent=2)
+    text = re.sub(r"\[[-+.\deE,\s]+\]", lambda found: "".join(found[0].split()), text)
+    return (text + "\n").encode()
+
+
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast | ProcessorMixin, out: Path) -> None:
     """Write a tokenizer, or a processor with its tokenizer; indented, its file would be twice as large."""
     tokenizer.save_pretrained(out)
@@ -165,5 +178,6 @@ def save_half(half: PreTrainedModel, model: PreTrainedModel, tokenizer: PreTrain
         for new in Path(beside).iterdir():
             new.chmod(0o644)
             new.replace(out / new.name)
+    write_whole(out / "config.json", in_lines(json.loads((out / "config.json").read_text(encoding="utf-8"))))
     write_sums(out)
     tokenizer.backend_tokenizer.no_padding()  # what generation asked for last is not part of the tokenizer

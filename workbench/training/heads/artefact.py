@@ -13,6 +13,7 @@ from workbench.engine.checksums import write_sums
 from workbench.methods import registry
 from workbench.methods.drafters.trained import TrainedNet
 from workbench.trace.files import replacing, write_whole
+from workbench.training.models import in_lines
 
 
 def save_net(
@@ -37,7 +38,7 @@ def save_net(
     (out / "model.safetensors").chmod(0o644)
     write_sums(out)
     config = {"workbench_head": net.kind, "target": target, **net.config(), **facts}
-    write_whole(out / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+    write_whole(out / "config.json", in_lines(config))
     return config
 
 
