@@ -42,7 +42,7 @@ class Pupil:
 
     def __init__(self, runner: Runner) -> None:
         self.runner, self.lessons = runner, 0
-        self.loss = float("nan")
+        self.loss: float = float("nan")
         with torch.inference_mode(False), torch.no_grad():
             layers = [_plain(copy.deepcopy(layer)) for layer in runner.layers]
             for layer in layers:
@@ -81,7 +81,7 @@ class Pupil:
             self._steps.step()
             self._steps.zero_grad()
         self.lessons += 1
-        self.loss = loss.item()
+        self.loss = float(loss.item())
         self.twin = self._as_it_is()
         return self.loss
 

@@ -177,7 +177,7 @@ class Rest(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     store: str = stored()
-    nodes: int = param(16, **(NODES | {"le": 64}))
+    nodes: int = param(16, ge=1, le=64, doc=NODES["doc"])
     longest: int = longest()
     shortest: int = shortest()
 
