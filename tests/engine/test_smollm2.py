@@ -70,8 +70,8 @@ SHORT: dict[str, dict[str, Any]] = {
 """Drafts that cost little to verify in float64; 24 of 30 layers are often right and often wrong."""
 HARDLY_DRAFT = {"autoregressive", "aggressive"}
 """Here: text at this heat does not follow its input, which `aggressive` drafts; its law: test_exact_sampling."""
-FEW = 20
-"""So few drafts may all be wrong: a method has two of the prompts, and keeps drafts of its own in the law below."""
+FEW = 24
+"""So few drafts may all be wrong, or all right: a method has two of the prompts, and keeps drafts of its own in the law below."""
 ALPHA = 1e-4
 SAMPLED = SamplingParams(temperature=2.0, top_k=64)
 REPEATING = "red, green, blue, red, green, blue, red, green, blue, red,"
@@ -169,7 +169,7 @@ def test_forty_prompts_of_every_kind_get_plain_decodings_text(smollm2: Models) -
     by_method = rounds_of(list(rows.values()))
     assert set(by_method) == {m.name for m in methods}
     judged = {name: (accepted(own), drafted(own)) for name, own in by_method.items() if name != "autoregressive"}
-    told = [right < tried and (right or tried < FEW) for right, tried in judged.values()]
+    told = [0 < right < tried or tried < FEW for right, tried in judged.values()]
     assert all(told), f"one that proves nothing: {judged}"
 
 

@@ -256,6 +256,7 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
     first = recipes.run("chat-heads", chosen | {"vocabulary": 650, "steps": 60, "out": tmp_path / "first"}, quiet)
     folder = tmp_path / "first" / "text-target-eagle"
     further = recipes.run("chat-heads", chosen | {"begin": folder, "steps": 1, "out": tmp_path / "second"}, quiet)
+    assert further["begun"]["steps"] == first["steps"], "its card says what it was before"
     assert further["kept"] == 650, "not the 8,192 that a fresh one would keep"
     configs = [json.loads((tmp_path / name / folder.name / "config.json").read_text()) for name in ("first", "second")]
     assert configs[0]["draft_vocabulary"] == configs[1]["draft_vocabulary"]

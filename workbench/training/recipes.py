@@ -128,8 +128,9 @@ def _chat_drafter(options: ChatDrafterOptions, report: Report) -> dict[str, Any]
 
 
 def _chat_heads(options: ChatHeadOptions, report: Report) -> dict[str, Any]:
+    begun = _begun(options.begin)
     result, facts = train_chat_heads(options, report)
-    return finish(result, options.folder, {"options": chosen(options), **facts})
+    return finish(result, options.folder, {"options": chosen(options), **facts, **begun})
 
 
 def _acceptance(options: AcceptanceOptions, report: Report) -> dict[str, Any]:
@@ -148,9 +149,16 @@ def _judge(options: JudgeOptions, report: Report) -> dict[str, Any]:
 
 def _finish_begun(train: Callable[[Any, Report], RunResult], options: Any, report: Report) -> dict[str, Any]:
     """Train; where the run goes on from a finished model, the figures of that one's training stay with it."""
-    begun = None if options.begin is None else json.loads((options.begin / "training.json").read_text())
-    result = train(options, report)
-    return finish(result, options.out, {"options": chosen(options)} | ({} if begun is None else {"begun": begun}))
+    begun = _begun(options.begin)
+    return finish(train(options, report), options.out, {"options": chosen(options), **begun})
+
+
+def _begun(folder: Path | None) -> dict[str, Any]:
+    """What a run says of the finished model that it goes on from; nothing where there is none, or it does not say."""
+    try:
+        return {} if folder is None else {"begun": json.loads((Path(folder) / "training.json").read_text())}
+    except (OSError, ValueError):
+        return {}
 
 
 RECIPES: dict[str, Recipe] = {

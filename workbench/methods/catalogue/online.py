@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Recording
+from workbench.engine.declared import WRONG_SETTING, Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.online import Online
 from workbench.methods.policies.bandit import Bandit
@@ -60,6 +60,11 @@ METHOD = Method(
                 "online", {"policy": "fixed", "warm": True}, {"policy": "fixed", "rate": 0.0}, 0.0
             ),
             key="learns",
+            why=(
+                "2026-11-26 03:11 UTC",
+                f"{WRONG_SETTING}: the bundled draft model was distilled from this very target on these kinds of text, "
+                "and the stream changes its kind with each prompt: there is no shift to learn.",
+            ),
         ),
     ),
     recording=Recording(),

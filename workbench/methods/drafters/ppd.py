@@ -229,10 +229,11 @@ class Layout:
 
 @lru_cache(maxsize=256)
 def laid_out(attached: Attached, ensemble: int, device: torch.device) -> Layout:
-    """Where so many prompt tokens of `ensemble` embeddings each stand. Shared, never written to."""
-    cells = [(place, step, i) for place, n in enumerate(attached) for step in range(n) for i in range(ensemble)]
-    place, step, part = torch.tensor(cells, device=device).unbind(1)
-    number = torch.arange(len(cells), device=device)
-    before = torch.where(step > 0, number - ensemble, -1)
-    same = (place[:, None] == place) & (part[:, None] == part)
-    return Layout(place, step, step * ensemble + part, before, same & (step <= step[:, None]))
+    """Where so many prompt tokens of `ensemble` embeddings each stand. Shared, never written to, by training too."""
+    with torch.inference_mode(False):  # who asks first may be a round, and nothing is learnt through its tensors
+        cells = [(place, step, i) for place, n in enumerate(attached) for step in range(n) for i in range(ensemble)]
+        place, step, part = torch.tensor(cells, device=device).unbind(1)
+        number = torch.arange(len(cells), device=device)
+        before = torch.where(step > 0, number - ensemble, -1)
+        same = (place[:, None] == place) & (part[:, None] == part)
+        return Layout(place, step, step * ensemble + part, before, same & (step <= step[:, None]))
