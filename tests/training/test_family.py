@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import worlds
+from safetensors.torch import load_file
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
@@ -260,6 +261,15 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
     assert further["kept"] == 650, "not the 8,192 that a fresh one would keep"
     configs = [json.loads((tmp_path / name / folder.name / "config.json").read_text()) for name in ("first", "second")]
     assert configs[0]["draft_vocabulary"] == configs[1]["draft_vocabulary"]
+    for name, average in (("moved", 0.0), ("mean", 0.5)):
+        asked = {"begin": folder, "steps": 12, "average": average, "out": tmp_path / name}
+        recipes.run("chat-heads", chosen | asked, quiet)
+    one, two, mean = (load_file(tmp_path / n / folder.name / "model.safetensors") for n in ("first", "moved", "mean"))
+    assert any((one[name].float() - two[name].float()).abs().max() > 1e-3 for name in one), "a step moved it"
+    for name in one:
+        torch.testing.assert_close(
+            mean[name].float(), (one[name].float() + two[name].float()) / 2, atol=2e-3, rtol=2e-3
+        )
     fresh = recipes.run("chat-heads", chosen | {"vocabulary": 650, "steps": 1, "out": tmp_path / "third"}, quiet)
     assert further["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
     assert first["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]

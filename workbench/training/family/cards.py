@@ -33,7 +33,7 @@ def card(model: Trained) -> str:
         " repository.",
         f"- **Training**: `workbench train {recipe}{options}`: {steps_of(figures)}, {minutes_of(figures)} on a share of"
         f" {machine['cores']} cores ({machine['cpu']}). Losses at the end, smoothed: {losses_of(figures)}.",
-        *([_begun(figures["begun"])] if "begun" in figures else []),
+        *([_begun(figures["begun"], figures["options"].get("average"))] if "begun" in figures else []),
         "- **Licence**: that of the target's weights, of which it is made (Apache-2.0 for SmolLM2).",
         "",
         "## Learning curve",
@@ -54,11 +54,12 @@ def card(model: Trained) -> str:
     return "\n".join(lines)
 
 
-def _begun(before: Figures) -> str:
-    """What it was before this training."""
+def _begun(before: Figures, average: str | None) -> str:
+    """What it was before this training, and how much of that is in it."""
+    mixed = f" The weights are a mean: {float(average):.0%} are that head's." if average else ""
     return (
         f"- **Begun** with a finished head, trained in {steps_of(before)}, {minutes_of(before)}, on"
-        f" {before['answer_tokens']:,} tokens of answers to other prompts. Losses there: {losses_of(before)}."
+        f" {before['answer_tokens']:,} tokens of answers to other prompts. Losses there: {losses_of(before)}.{mixed}"
     )
 
 

@@ -65,6 +65,9 @@ class ChatHeadOptions(HeadOptions):
         drafted: Prompts that they draft for.
         begin: Folder of a finished head for these weights, with whose weights EAGLE's layer begins and whose tokens it
             keeps; none: fresh ones.
+        average: Share of the weights of `begin` in those that are kept at the end; the rest is what this run came to.
+            Of two runs on different texts the mean knows both, where the second alone has forgotten some of the first.
+            Source: Wortsman et al. 2022, Model soups, arXiv:2203.05482.
     """
 
     method: str = FeatureNet.kind
@@ -95,6 +98,7 @@ class ChatHeadOptions(HeadOptions):
     answers: Path | None = None
     drafted: int = 6
     begin: Path | None = None
+    average: float = 0.0
 
     def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
         loop, answers = super().loop(name, decay), self.answers
@@ -197,7 +201,13 @@ def _train_layer(
     def theirs(said: Tensor, features: Tensor) -> Tensor:
         return kept[said] == torch.cat([teacher.logits(part).argmax(-1) for part in features.split(512)])
 
-    _, result = train_net(options, Shared(teacher, kept), batch, report, groups, net, on_measured=keep, theirs=theirs)
+    net, result = train_net(options, Shared(teacher, kept), batch, report, groups, net, on_measured=keep, theirs=theirs)
+    if options.begin is not None and options.average:
+        before = _begun(options.begin, teacher)[0].state_dict()
+        net.load_state_dict(
+            {name: torch.lerp(w, before[name].to(w), options.average) for name, w in net.state_dict().items()}
+        )
+        save_net(net, options.folder, teacher.name, **_facts(options, teacher, kept, net))
     return result, curve
 
 
