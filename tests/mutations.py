@@ -1849,4 +1849,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ONLINE + "test_what_drafts_is_the_layers_as_they_are_after_a_lesson",
         why="losses fall, and drafts come from the layers as they were",
     ),
+    _m(
+        "parameters-travel-by-name-alone",
+        "engine/settings.py",
+        "alike = name in known and known[name].doc == spec.doc",
+        "alike = name in known",
+        "tests/engine/test_changes.py::"
+        "test_a_change_of_method_keeps_the_parameters_that_mean_the_same_and_no_others_of_their_name",
+        why="after a switch SWIFT scores sets on as many tokens as Lookahead's window had columns",
+    ),
 )

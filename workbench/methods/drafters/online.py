@@ -20,9 +20,10 @@ from workbench.engine.owned import Arrays, Look, Owned, Top, numbers
 from workbench.engine.parts import Drafter
 from workbench.engine.pupil import Pupil
 from workbench.engine.request import Row
-from workbench.engine.segment import Output, Segment, Slot
+from workbench.engine.segment import Slot
 from workbench.engine.told import Outcome
 from workbench.methods.drafters.catching_up import keep_chain, reach_of, read_committed, unread
+from workbench.methods.drafters.skipping import Thinned
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.methods.growers.chain import draft_chain
 
@@ -36,27 +37,6 @@ FURTHEST = 8.0
 WHOSE, LESSONS = "draft model", "lessons"
 """Names in a file, beside those of the weights: the draft model's fingerprint by its digits, and the count."""
 ANOTHER = "Take the draft model that it was saved with, or begin without the file."
-
-
-@dataclass(frozen=True, slots=True)
-class Taught:
-    """A pupil, asked as if it were a model. See `draft_chain`."""
-
-    pupil: Pupil
-
-    @property
-    def device(self) -> torch.device:
-        """The draft model's."""
-        return self.pupil.runner.device
-
-    @property
-    def vocab_size(self) -> int:
-        """The draft model's."""
-        return self.pupil.runner.vocab_size
-
-    def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
-        """Over the draft model's own cache."""
-        return self.pupil.runner.forward(batch, layers=layers, twin=self.pupil.twin)
 
 
 class Lessons(Owned):
@@ -161,7 +141,8 @@ class Online(Drafter):
         row.signals["lessons"] = state.pupil.lessons
         if state.pupil.lessons:
             row.signals["loss of the last lesson, nats"] = state.pupil.loss
-        return draft_chain([row], Taught(state.pupil), [state.slot], [feed], self.source)
+        speaker = Thinned(state.pupil.runner, twin=state.pupil.twin)
+        return draft_chain([row], speaker, [state.slot], [feed], self.source)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Keep what was read and accepted, note the places to learn from, and give a lesson when it is time."""

@@ -27,7 +27,7 @@ Halves = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class Thinned(PartOfTarget):
-    """The target without some halves, or with a twin in its place, asked as if it were a model. See `draft_chain`."""
+    """A model without some halves, or with a twin in its place, asked as if it were one. See `draft_chain`."""
 
     without: Halves = frozenset()
     twin: Twin | None = None

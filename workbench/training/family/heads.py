@@ -186,6 +186,7 @@ def _train_layer(
     options: ChatHeadOptions, teacher: Teacher, readings: Readings, kept: Tensor, held: list[int], report: Report
 ) -> tuple[RunResult, Curve]:
     net = None if options.begin is None else _begun(options.begin, teacher)[0]
+    before = {} if net is None else {name: weight.clone() for name, weight in net.state_dict().items()}
     rows = batches(readings, readings.part(held=False), options.rows, options.seed)
     order = sorted(held, key=lambda row: readings.rows[row, 3])
     groups = [[readings.dialogue(row) for row in order[i : i + HELD_ROWS]] for i in range(0, len(order), HELD_ROWS)]
@@ -202,11 +203,9 @@ def _train_layer(
         return kept[said] == torch.cat([teacher.logits(part).argmax(-1) for part in features.split(512)])
 
     net, result = train_net(options, Shared(teacher, kept), batch, report, groups, net, on_measured=keep, theirs=theirs)
-    if options.begin is not None and options.average:
-        before = _begun(options.begin, teacher)[0].state_dict()
-        net.load_state_dict(
-            {name: torch.lerp(w, before[name].to(w), options.average) for name, w in net.state_dict().items()}
-        )
+    if before and options.average:
+        mixed = {name: torch.lerp(w, before[name].to(w), options.average) for name, w in net.state_dict().items()}
+        net.load_state_dict(mixed)
         save_net(net, options.folder, teacher.name, **_facts(options, teacher, kept, net))
     return result, curve
 
