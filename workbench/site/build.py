@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 import os
 import re
 import shutil
@@ -57,6 +58,8 @@ def build(executed: Sequence[Path], out: Path, work: Path) -> list[Path]:
     if out.exists() and any(out.iterdir()) and not (out / "search" / "search_index.json").is_file():
         raise WorkbenchError(f"{out} holds something that is not a site built before.", "Choose an empty folder.")
     shutil.rmtree(out, ignore_errors=True)
+    warnings = _Warnings(logging.WARNING)
+    logging.getLogger("mkdocs").addHandler(warnings)
     try:
         config = load_config(
             str(SOURCES / "mkdocs.yml"), docs_dir=str(work), site_dir=str(out), nav=navigation, strict=True
@@ -64,10 +67,23 @@ def build(executed: Sequence[Path], out: Path, work: Path) -> list[Path]:
         config.plugins["lessons"] = _plugin(lessons)
         mkdocs_build(config)
     except MkDocsException as error:
-        raise WorkbenchError(f"The site could not be built: {error}", "The warnings above say what to mend.") from error
+        raise WorkbenchError(f"The site could not be built: {error}", "\n".join(warnings.said)) from error
+    finally:
+        logging.getLogger("mkdocs").removeHandler(warnings)
     if foreign := foreign_addresses(out):
         raise WorkbenchError(f"The site would load from other machines: {'; '.join(foreign[:5])}.")
     return sorted(out.rglob("*.html"))
+
+
+class _Warnings(logging.Handler):
+    """Keeps what MkDocs warns about, which in strict mode ends the build: the error has to say it."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
 
 
 def foreign_addresses(site: Path) -> list[str]:
@@ -104,7 +120,7 @@ def _contents(lessons: dict[str, Page]) -> str:
     lines = [
         "# Lessons",
         "",
-        "Fourteen notebooks, executed as they are tested: in FAST mode, on the bundled models, on a CPU. Widgets stand "
+        f"{len(lessons)} notebooks, executed as they are tested: in FAST mode, on the bundled models, on a CPU. Widgets stand "
         "here as pictures; open a notebook with `workbench lab` to use them.",
         "",
     ]
