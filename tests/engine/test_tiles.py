@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import no_type_check
+
+import numba
 import numpy as np
 import pytest
 import torch
@@ -73,11 +76,23 @@ def test_infinite_and_missing_numbers_stay_in_their_row() -> None:
     assert np.array_equal(spoiled[[0, 2]], out[[0, 2]])
 
 
-def test_torchs_own_tiles_have_their_shapes_back() -> None:
-    """torch keeps what shapes it last gave a thread's tiles, and gives them anew only where others are wanted."""
-    a, b = (torch.randn(96, 96, generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16) for seed in (1, 2))
-    wanted = a @ b
-    for rows in (1, 5, 16, 33):
-        x, weight = of(rows)
-        by_tiles(x, weight, np.empty((rows, OUTPUTS), np.float32))
-        assert torch.equal(a @ b, wanted)
+def test_a_threads_tiles_have_their_shapes_back() -> None:
+    """Whoever else multiplies by tiles in this thread may count on them."""
+    from workbench.engine.compiled import tiles
+
+    @numba.njit
+    @no_type_check
+    def within(theirs: np.ndarray, seen: np.ndarray) -> None:
+        before = tiles.begin(True, 5)
+        tiles.configure(theirs.ctypes.data)
+        inner = tiles.begin(True, 7)
+        tiles.keep(seen[0].ctypes.data)
+        tiles.end(inner)
+        tiles.keep(seen[1].ctypes.data)
+        tiles.end(before)
+
+    theirs, seen = np.zeros(tiles.CONFIG, np.uint8), np.zeros((2, tiles.CONFIG), np.uint8)
+    theirs[0], theirs[16], theirs[48] = 1, 24, 11  # one tile of 11 rows of 24 bytes
+    within(theirs, seen)
+    assert not np.array_equal(seen[0], theirs)
+    assert np.array_equal(seen[1], theirs)

@@ -34,7 +34,7 @@ MOST = 128
 MOST_BESIDE_TILES = 16
 """Tokens of all rows up to which it is where torch multiplies by tiles (AMX) and this does not, as with bytes: torch is
 faster from there on. So there only passes of few tokens give a token the same bits whatever is beside it."""
-Part = Literal["discounts", "forward", "instructions", "laws", "overlaps", "pairs", "siblings", "tiles"]
+Part = Literal["discounts", "forward", "instructions", "laws", "llvm", "overlaps", "pairs", "siblings", "tiles"]
 """Modules of `workbench.engine.compiled` that are asked for by name: a misspelt one would pass for one not compiled."""
 _workers: ThreadPoolExecutor | None = None
 
@@ -84,7 +84,9 @@ class Fused:
         self._run, self._read, self._see = forward.run_layers, forward.read_logits, forward.list_seen
         self._phases: int = forward.PHASES
         layers = [part for part in map(_Layer.of, trunk.get_submodule("layers").children()) if part is not None]
-        self.dtype, self._kind = model.dtype, (forward.INT8 if stored(model) == torch.int8 else forward.BF16)
+        kinds = compiled("llvm")
+        assert kinds is not None
+        self.dtype, self._kind = model.dtype, kinds.INT8 if stored(model) == torch.int8 else kinds.BF16
         read = [[_read(linear) for linear in layer.linears] for layer in layers]
         self._kept = [tensor for row in read for pair in row for tensor in pair]  # or their memory may be freed
         self._weights = np.array([[weight.data_ptr() for weight, _ in row] for row in read], np.int64)
@@ -100,10 +102,10 @@ class Fused:
         self._sizes = (self.heads, self.groups, self.size, gate.shape[0])
         self._head, self._head_scale = _read(head)
         weights = [self._head, *(weight for layer in layers for weight in layer.weights)]
-        fit = self._kind != forward.INT8 and all(weight.shape[0] % forward.TILE == 0 for weight in weights)
-        self._by_tiles = fit and _may_use_tiles()
+        fit = all(weight.shape[0] % 16 == 0 for weight in weights)
+        self._by_tiles = self._kind == kinds.BF16 and fit and _may_use_tiles()
         if self._by_tiles:
-            self._kind = forward.TILES
+            self._kind = kinds.TILES
         self.n_tokens = self._head.shape[0]
         with torch.inference_mode():
             places = torch.arange(capacity, device=model.device).unsqueeze(0)
@@ -140,8 +142,7 @@ class Fused:
     def takes(self, shape: Sequence[int]) -> bool:
         """Whether a pass over [rows, tokens] is one for the compiled layers."""
         n_rows, n = shape
-        is_slower = _has_tiles() and not self._by_tiles
-        return n <= MOST and (n_rows * n <= MOST_BESIDE_TILES or not is_slower)
+        return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not _has_tiles())
 
     def __call__(
         self,

@@ -25,10 +25,10 @@ import numpy as np
 from numba import njit
 
 from workbench.engine.compiled.instructions import HEADS, LANES, put
-from workbench.engine.compiled.llvm import BF16, INT8, TILES  # pyright: ignore  # the kinds are asked for here
+from workbench.engine.compiled.llvm import TILES
 from workbench.engine.compiled.pieces import aligned, attend, deal, gate, norm, product, ready, room, turn
 from workbench.engine.compiled.sharing import done, take, wait
-from workbench.engine.compiled.tiles import TILE, begin, end
+from workbench.engine.compiled.tiles import begin, end
 
 PHASES = 5
 """Of a layer."""

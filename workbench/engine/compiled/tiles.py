@@ -10,7 +10,7 @@ Subnormal numbers count as nothing in these instructions.
 
 from __future__ import annotations
 
-from typing import no_type_check
+from typing import Any, no_type_check
 
 import numpy as np
 from llvmlite import ir
@@ -31,14 +31,15 @@ CONFIG = 64
 AHEAD = 8
 """Steps by which fetching goes before reading, of one block of outputs; of two, half as many."""
 _SUMS, _WEIGHTS, _INPUTS = (0, 1, 2, 3), (4, 5), (6, 7)
-"""Tiles: of two blocks' outputs times two groups' tokens, of two blocks' weights, of inputs and what is left of them."""
+"""Tiles: of two blocks' outputs times two groups' tokens; of two blocks' weights; of inputs and of what is left."""
 _ADDRESS = types.int64
 
 
 def are_there() -> bool:
     """Whether what is compiled here may use tiles: this machine has them, and no setting of numba's forbids it."""
-    features = config.CPU_FEATURES if config.CPU_FEATURES is not None else get_host_cpu_features()
-    return config.CPU_NAME in (None, "host") and "+amx-bf16" in str(features).split(",")
+    settings: Any = config
+    features = get_host_cpu_features() if settings.CPU_FEATURES is None else settings.CPU_FEATURES
+    return settings.CPU_NAME in (None, "host") and "+amx-bf16" in str(features).split(",")
 
 
 @no_type_check
@@ -156,7 +157,7 @@ def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
 @intrinsic
 @no_type_check
 def pack_group(context, is_dealt, rows, there, n, tokens, out):
-    """Inputs of a group's tiles: of each 32 of them, 16 pairs of bfloat16, and 16 of what is left; of a pair all tokens'.
+    """Inputs of a group's tiles: of each 32, 16 pairs of bfloat16 and 16 pairs of what is left; of a pair all tokens'.
 
     `rows` is the address of float32 [there, n], in the order of `pieces.deal` where `is_dealt`; `out` of
     int32 [n / 32, 2, 16, tokens], tokens ≥ there, behind which 60 bytes are written over.
@@ -254,7 +255,9 @@ def pack(is_dealt, rows, out):
     tokens = tokens_of(n_rows)
     for first in range(0, n_rows, tokens):
         now = min(tokens, n_rows - first)
-        pack_group(np.int64(is_dealt), rows.ctypes.data + 4 * first * n, now, n, tokens, out.ctypes.data + 4 * first * n)
+        pack_group(
+            np.int64(is_dealt), rows.ctypes.data + 4 * first * n, now, n, tokens, out.ctypes.data + 4 * first * n
+        )
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
