@@ -59,8 +59,8 @@ def device(request: pytest.FixtureRequest) -> str:
 def _own_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What passes cost beside other tests is not remembered for this machine's user; what numba compiles is.
 
-    Its folder is chosen when it is imported: behind a test that moves the user's cache, as `own_cache` does, each worker
-    compiled all of it once more, for half a minute, and left it to nobody.
+    The folder of that is chosen when it is imported: behind a test that moves the user's cache, as `own_cache` does,
+    each worker compiled all of it once more, for half a minute, and left it to nobody.
     """
     from workbench.engine import fused
 
