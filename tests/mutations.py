@@ -1874,4 +1874,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "test_a_change_of_method_keeps_the_parameters_that_mean_the_same_and_no_others_of_their_name",
         why="after a switch SWIFT scores sets on as many tokens as Lookahead's window had columns",
     ),
+    _m(
+        "parameters-put-together-for-each-value",
+        "methods/combinations.py",
+        "v != specs[k].default",
+        "v != made.method.params[k].default",
+        "tests/methods/test_combinations.py::test_parameters_are_put_together_once_for_each_setting",
+        why="the page of methods takes five seconds each time that it is opened",
+    ),
 )

@@ -158,7 +158,7 @@ def dead_ends(work: Path) -> list[str]:
 
 
 def test_every_link_between_the_sources_leads_to_one_of_them(tmp_path: Path) -> None:
-    """MkDocs, which is strict, says so only when all lessons have run; the front page named a picture of another kind."""
+    """MkDocs is strict, but runs when all lessons have; the front page named a picture that was of another kind."""
     build._write_sources({name: Page(name, "") for name in pairs.names()}, tmp_path)
     assert (tmp_path / "index.md").is_file()
     assert dead_ends(tmp_path) == []
