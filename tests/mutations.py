@@ -384,8 +384,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "p-and-accept-swapped",
         "engine/judging.py",
-        "p_stop, entropy, p_node, ruling.accept, q,",
-        "p_stop, entropy, ruling.accept, p_node, q,",
+        "p_stop, seen.entropy, p_node, ruling.accept, q,",
+        "p_stop, seen.entropy, ruling.accept, p_node, q,",
         RECORDED + "[draft-model-sampled]",
         why="drafts are kept with the target's probability instead of p/q",
     ),

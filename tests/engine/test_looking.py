@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from workbench.core.sampling import BLOCK, WIDE, SamplingParams, law
-from workbench.engine import fused, judging
-from workbench.engine.judging import ALONE, TOP, look
+from workbench.engine import fused, looking
+from workbench.engine.looking import ALONE, TOP, look
 
 pytestmark = pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
 WARM = SamplingParams(temperature=0.7)
@@ -28,7 +28,7 @@ def test_compiled_and_not_it_sees_the_same(
     p = logits.softmax(1) if sampling.greedy else law(logits, sampling)
     asked: list[str] = []
     really = fused.compiled
-    monkeypatch.setattr(judging, "compiled", lambda part: (asked.append(part), really(part))[1])
+    monkeypatch.setattr(looking, "compiled", lambda part: (asked.append(part), really(part))[1])
     p_top, top, entropy = look(logits, p, sampling)
     assert asked == ["laws"]
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")

@@ -25,6 +25,7 @@ from workbench.engine.vision.showing import see
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature_maps import explain_feature_drafter
 from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen
+from workbench.methods.drafters.feature_twin import FeatureTwin, twin_of
 from workbench.methods.drafters.trained import head_of, load_fitting
 from workbench.methods.growers.best_first import BestFirst
 
@@ -45,6 +46,7 @@ class FeatureState:
             first.
         features: true features, [m, D] each, that have not been read yet.
         tokens: the tokens that follow them.
+        twin: what runs the net's layer and the head where passes are compiled.
     """
 
     net: FeatureNet
@@ -55,6 +57,8 @@ class FeatureState:
     guess: Tensor | None = None
     features: list[Tensor] = field(default_factory=list[Tensor])
     tokens: list[int] = field(default_factory=list[int])
+    twin: FeatureTwin | None = None
+    _said: tuple[Tensor, Tensor] | None = None  # states that the twin gave last, and the logits behind them
 
     def read(self, entered: Entered, place: int) -> None:
         """Read a prompt; `place` is the position behind its last pair."""
@@ -64,7 +68,7 @@ class FeatureState:
 
     def stay(self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"]) -> Float[Tensor, "k D"]:
         """Read true inputs, whose entries stay; what is guessed behind the last of them."""
-        state = self._run(x, places)[:, -1]
+        state = self._run(x, places, last_only=True)[:, -1]
         self.entries.settle()
         return state
 
@@ -104,20 +108,32 @@ class FeatureState:
             mask[:, self.entries.stable :] = sees
         return self._run(pairs, places + (self.place - 1), mask)[0]
 
-    def _run(self, x: Tensor, places: Tensor, mask: Tensor | None = None) -> Tensor:
+    def _run(self, x: Tensor, places: Tensor, mask: Tensor | None = None, last_only: bool = False) -> Tensor:
         clock = self.models.target.clock
         start = clock.mark()
-        state = self.net(x, places, mask, self.entries)
+        if self.twin is not None and self.twin.takes(x.shape[1]):
+            self._said = self.twin(x, places, mask, self.entries, last_only)
+            state = self._said[0].unsqueeze(0)
+        else:
+            state = self.net(x, places, mask, self.entries)
         self.models.meter.add(start, clock.mark())
         return state
 
-    def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Log-probabilities and ids of the k likeliest tokens behind each feature, by the target's own LM head."""
+    def logits(self, features: Float[Tensor, "w D"]) -> Float[Tensor, "w K"]:
+        """Of the tokens that the drafter keeps behind each feature, by the target's own LM head."""
+        if self._said is not None:
+            states, logits = self._said
+            if features.data_ptr() == states.data_ptr() and features.shape == states.shape:
+                return logits
         clock = self.models.target.clock
         start = clock.mark()
-        logits = self.head(self.net.said(features)).float()
+        logits = self.head(self.net.said(features))
         self.models.meter.add(start, clock.mark())
-        return self.head.ranked(logits, k)
+        return logits
+
+    def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+        """Log-probabilities and ids of the k likeliest tokens behind each feature."""
+        return self.head.ranked(self.logits(features), k)
 
 
 @dataclass(frozen=True)
@@ -130,7 +146,7 @@ class FeatureLaws(Laws):
 
     def whole(self) -> Float[Tensor, "w V"]:
         """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
-        return WholeLaws.of(self.state.head.whole(self.state.net.said(self.features)), self.sampling).p
+        return WholeLaws.of(self.state.head.spread(self.state.logits(self.features)), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Of the tokens that the drafter keeps, plain: without temperature."""
@@ -190,9 +206,8 @@ class FeatureDrafter(LawDrafter):
         net, clock = load_net(self.net, models, self.recipe), models.target.clock
         features = read_features(row, models)
         capacity = len(row.committed) + row.remaining + SCRATCH
-        state = self.state(
-            net, models, head_of(self.net, models), Entries(net.heads, net.head_size, capacity, features)
-        )
+        head, entries = head_of(self.net, models), Entries(net.heads, net.head_size, capacity, features)
+        state = self.state(net, models, head, entries, twin=twin_of(net, head, models))
         start = clock.mark()
         with torch.inference_mode():
             seen = what_was_seen(row, models, features)

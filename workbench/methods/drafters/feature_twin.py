@@ -1,0 +1,123 @@
+"""A feature drafter's layer on the target's own compiled passes: drafting then takes about as long as reading weights.
+
+Such a layer, its last norm and the rows of the LM head that it keeps are a decoder of the Llama kind with one layer,
+whose input is not an embedding but a pair (see `feature_net`). So `Fused` runs it: a dozen small operations a level
+become one, and bfloat16 is read at the pace of memory. Drafts may differ by rounding from those of the net's own code,
+which decides nothing but how many of them are right; the target judges them all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from workbench.engine.cache import TreeCache, Window
+from workbench.engine.fused import Fused
+from workbench.engine.models import Models
+from workbench.engine.trimmed import SharedHead
+from workbench.methods.drafters.attention_net import ROPE_BASE, DecoderLayer, Entries
+from workbench.methods.drafters.feature_net import NORMS, FeatureNet
+
+
+class FeatureTwin:
+    """The compiled layer and head of a net. Make it with `FeatureTwin.of`."""
+
+    def __init__(self, fused: Fused) -> None:
+        self._fused = fused
+
+    @classmethod
+    def of(cls, net: FeatureNet, head: SharedHead, capacity: int) -> FeatureTwin | None:
+        """The twin of a net that runs as the base class does, or None where there is none.
+
+        Args:
+            net: settled.
+            head: the target's, over the tokens that the net keeps.
+            capacity: longest sequence with its scratch, in tokens.
+        """
+        weight, kind = net.qkv.weight, type(net)
+        as_ever = all(getattr(kind, name) is getattr(FeatureNet, name) for name in ("forward", "reads", "left", "said"))
+        as_ever &= all(getattr(kind, name) is getattr(DecoderLayer, name) for name in ("mix", "turned", "mixed", "fed"))
+        plain = set(net.norms) >= set(NORMS[2:]) and net.guesses_features and net.qkv.bias is None
+        rows = head.rows
+        if not as_ever or not plain or rows is None or weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
+            return None
+        with torch.inference_mode(False), torch.no_grad():
+            fused = Fused.of(_as_model(net, rows, capacity), capacity)
+        return None if fused is None else cls(fused)
+
+    def takes(self, n: int) -> bool:
+        """Whether a pass over so many inputs is one for compiled passes."""
+        return self._fused.takes((1, n))
+
+    def __call__(
+        self,
+        x: Float[Tensor, "1 n D"],
+        places: Int[Tensor, " n"],
+        mask: Bool[Tensor, "n used"] | None,
+        entries: Entries,
+        last_only: bool = False,
+    ) -> tuple[Float[Tensor, "k D"], Float[Tensor, "k K"]]:
+        """The states, k = n or the last one, and logits behind them. Arguments as of `FeatureNet.forward`."""
+        n = x.shape[1]
+        room, start = entries.reserve(n)
+        used = start + n
+        if mask is None:
+            shut = torch.zeros(n, used)
+            if n > 1:
+                shut[:, start:] = torch.full((n, n), -torch.inf).triu_(1)
+        else:
+            shut = torch.zeros(n, used).masked_fill_(mask.logical_not(), -torch.inf)
+        cache = cast(TreeCache, _Room(room, Window(slice(0, 1), start, None, used)))
+        stream, _ = self._fused(x[0], shut[None, None], places[None], cache, (0,))
+        logits, state = self._fused.read(stream[-1:] if last_only else stream)
+        return state, logits
+
+
+class _Room:
+    """A drafter's entries as a pass finds its cache."""
+
+    def __init__(self, room: Float[Tensor, "two 1 H C d"], window: Window) -> None:
+        self._room, self.window = room, window
+
+    def buffer(self, heads: int, head_size: int, like: Tensor) -> Float[Tensor, "1 two 1 H C d"]:
+        """Of the one layer."""
+        return self._room.unsqueeze(0)
+
+
+def twin_of(net: FeatureNet, head: SharedHead, models: Models) -> FeatureTwin | None:
+    """The twin of a net for its target, made once."""
+    key = ("twin of", net.kind, models.heads[net.kind].name)
+    if key not in models.shared:
+        models.shared[key] = FeatureTwin.of(net, head, models.target.cache.capacity)
+    return cast(FeatureTwin | None, models.shared[key])
+
+
+def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> LlamaForCausalLM:
+    """A decoder of one layer that shares the net's weights, with these rows as its LM head."""
+    inner, ffn = net.heads * net.head_size, net.down.in_features
+    make: Any = LlamaConfig  # takes more than its stubs know
+    config = make(
+        vocab_size=4, hidden_size=net.width, num_hidden_layers=1, num_attention_heads=net.heads,
+        num_key_value_heads=net.heads, head_dim=net.head_size, intermediate_size=ffn, rms_norm_eps=net.eps,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_BASE} | net.rope, tie_word_embeddings=False,
+        max_position_embeddings=capacity,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).to(net.qkv.weight.dtype).requires_grad_(False).eval()
+    layer: Any = model.model.layers[0]
+    q, k, v = net.qkv.weight.detach().split(inner)
+    gate, up = net.gate_up.weight.detach().split(ffn)
+    attention, mlp = layer.self_attn, layer.mlp
+    for linear, weight in (
+        (attention.q_proj, q), (attention.k_proj, k), (attention.v_proj, v), (attention.o_proj, net.out.weight),
+        (mlp.gate_proj, gate), (mlp.up_proj, up), (mlp.down_proj, net.down.weight),
+        (layer.input_layernorm, net.before.weight), (layer.post_attention_layernorm, net.between.weight),
+        (model.model.norm, net.after.weight),
+    ):  # fmt: skip
+        linear.weight.data = weight.detach()
+    model.lm_head = nn.Linear(net.width, len(rows), bias=False, device="meta")
+    model.lm_head.weight = nn.Parameter(rows.detach(), requires_grad=False)
+    return model
