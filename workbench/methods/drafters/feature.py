@@ -12,6 +12,7 @@ from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import listed, to_device
+from workbench.engine.clock import Mark
 from workbench.engine.growing import Growth, Laws, WholeLaws
 from workbench.engine.heard import states_of
 from workbench.engine.models import Models
@@ -66,18 +67,20 @@ class FeatureState:
             self.guess = self.stay(entered.inputs, entered.places)
         self.place = place
 
-    def stay(self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"]) -> Float[Tensor, "k D"]:
-        """Read true inputs, whose entries stay; what is guessed behind the last of them."""
-        state = self._run(x, places, last_only=True)[:, -1]
+    def stay(
+        self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"], since: Mark | None = None
+    ) -> Float[Tensor, "k D"]:
+        """Read true inputs, whose entries stay; what is guessed behind the last of them. `since`: see `_run`."""
+        state = self._run(x, places, last_only=True, since=since)[:, -1]
         self.entries.settle()
         return state
 
     def newest(self) -> Float[Tensor, "k D"] | None:
         """What is guessed behind the newest pair, once all that was accepted has been read: in one call, for good."""
-        pairs = self.fresh()
+        since, pairs = self.models.target.clock.mark(), self.fresh()
         if pairs is not None:
             n = pairs.shape[1]
-            self.guess = self.stay(pairs, torch.arange(self.place, self.place + n, device=pairs.device))
+            self.guess = self.stay(pairs, torch.arange(self.place, self.place + n, device=pairs.device), since)
             self.place += n
         return self.guess
 
@@ -86,7 +89,7 @@ class FeatureState:
         if not self.features:
             return None
         tokens = to_device(self.tokens, self.features[0].device)
-        pairs = self.net.pairs(self.models.target.embed(tokens), self.net.taken(torch.cat(self.features)))
+        pairs = self._pairs(tokens, self.net.taken(torch.cat(self.features)))
         self.features, self.tokens = [], []
         return pairs.unsqueeze(0)
 
@@ -101,22 +104,40 @@ class FeatureState:
             places: their positions, counted from the newest stable pair.
             sees: bool [w, s + w] over all speculative entries, the new ones last; None: a chain that sees them all.
         """
-        pairs = self.net.pairs(self.models.target.embed(tokens), features).unsqueeze(0)
+        since = self.models.target.clock.mark()
+        return self._run(self._pairs(tokens, features).unsqueeze(0), places + (self.place - 1), sees, since=since)[0]
+
+    def _pairs(self, tokens: Int[Tensor, " n"], features: Float[Tensor, "n D"]) -> Float[Tensor, "n E"]:
+        if self.twin is not None:
+            return self.twin.pairs(tokens, features)
+        return self.net.pairs(self.models.target.embed(tokens), features)
+
+    def _run(
+        self,
+        x: Tensor,
+        places: Tensor,
+        sees: Tensor | None = None,
+        last_only: bool = False,
+        since: Mark | None = None,
+    ) -> Tensor:
+        """States, [1, n, D]; of the last input alone where no more is asked for and a twin runs.
+
+        `since`: when fusing the inputs began, which is a part of the forward.
+        """
+        clock, meter = self.models.target.clock, self.models.meter
+        start = since or clock.mark()
+        if self.twin is not None and self.twin.takes(x.shape[1]):
+            stream = self.twin.stream(x, places, sees, self.entries)
+            meter.add(start, between := clock.mark())
+            self._said = self.twin.read(stream[-1:] if last_only else stream)
+            meter.add(between, clock.mark())
+            return self._said[0].unsqueeze(0)
         mask = None
         if sees is not None:
-            mask = sees.new_ones(len(tokens), self.entries.stable + sees.shape[1])
+            mask = sees.new_ones(x.shape[1], self.entries.stable + sees.shape[1])
             mask[:, self.entries.stable :] = sees
-        return self._run(pairs, places + (self.place - 1), mask)[0]
-
-    def _run(self, x: Tensor, places: Tensor, mask: Tensor | None = None, last_only: bool = False) -> Tensor:
-        clock = self.models.target.clock
-        start = clock.mark()
-        if self.twin is not None and self.twin.takes(x.shape[1]):
-            self._said = self.twin(x, places, mask, self.entries, last_only)
-            state = self._said[0].unsqueeze(0)
-        else:
-            state = self.net(x, places, mask, self.entries)
-        self.models.meter.add(start, clock.mark())
+        state = self.net(x, places, mask, self.entries)
+        meter.add(start, clock.mark())
         return state
 
     def logits(self, features: Float[Tensor, "w D"]) -> Float[Tensor, "w K"]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -18,63 +19,92 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from workbench.engine.cache import TreeCache, Window
 from workbench.engine.fused import Fused
 from workbench.engine.models import Models
+from workbench.engine.packed import Matrix
 from workbench.engine.trimmed import SharedHead
-from workbench.methods.drafters.attention_net import ROPE_BASE, DecoderLayer, Entries
+from workbench.methods.drafters.attention_net import ROPE_BASE, DecoderLayer, Entries, Norm
 from workbench.methods.drafters.feature_net import NORMS, FeatureNet
+
+OWN = ("forward", "reads", "left", "said", "pairs", "taken")
+"""What a net must not do in a way of its own."""
 
 
 class FeatureTwin:
     """The compiled layer and head of a net. Make it with `FeatureTwin.of`."""
 
-    def __init__(self, fused: Fused) -> None:
-        self._fused = fused
+    def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: Fused) -> None:
+        from workbench.engine.compiled.joining import join  # there is numba where there is `fused`
+
+        self._fused, self._join, self._embed, self._eps = fused, join, embed, np.float32(net.eps)
+        self._fuse = Matrix.of(net.fuse)
+        norms = [norm.weight.float() for norm in (net.norm_embed, net.norm_feature) if isinstance(norm, Norm)]
+        self._norms = (torch.stack(norms) if norms else torch.empty(2, 0)).numpy()
 
     @classmethod
-    def of(cls, net: FeatureNet, head: SharedHead, capacity: int) -> FeatureTwin | None:
+    def of(cls, net: FeatureNet, head: SharedHead, embed: nn.Module, capacity: int) -> FeatureTwin | None:
         """The twin of a net that runs as the base class does, or None where there is none.
 
         Args:
             net: settled.
             head: the target's, over the tokens that the net keeps.
+            embed: the target's embedding.
             capacity: longest sequence with its scratch, in tokens.
         """
         weight, kind = net.qkv.weight, type(net)
-        as_ever = all(getattr(kind, name) is getattr(FeatureNet, name) for name in ("forward", "reads", "left", "said"))
+        as_ever = all(getattr(kind, name) is getattr(FeatureNet, name) for name in OWN)
         as_ever &= all(getattr(kind, name) is getattr(DecoderLayer, name) for name in ("mix", "turned", "mixed", "fed"))
-        plain = set(net.norms) >= set(NORMS[2:]) and net.guesses_features and net.qkv.bias is None
+        plain = net.norms in (NORMS, NORMS[2:]) and net.guesses_features and net.qkv.bias is None
         rows = head.rows
         if not as_ever or not plain or rows is None or weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
             return None
+        table = embed.get_parameter("weight")
+        if type(embed) is not nn.Embedding or table.dtype != weight.dtype or not table.is_contiguous():
+            return None
         with torch.inference_mode(False), torch.no_grad():
             fused = Fused.of(_as_model(net, rows, capacity), capacity)
-        return None if fused is None else cls(fused)
+            return None if fused is None else cls(net, embed, fused)
 
     def takes(self, n: int) -> bool:
         """Whether a pass over so many inputs is one for compiled passes."""
         return self._fused.takes((1, n))
 
-    def __call__(
+    def pairs(self, tokens: Int[Tensor, " n"], features: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
+        """As `FeatureNet.pairs`, of token ids."""
+        table = self._embed.weight
+        out = torch.empty(len(tokens), 2 * table.shape[1], dtype=table.dtype)
+        bits = [each.view(torch.int16).numpy() for each in (table.detach(), features.contiguous(), out)]
+        self._join(bits[0], tokens.numpy(), bits[1], self._norms, self._eps, bits[2])
+        return self._fuse(out)
+
+    def stream(
         self,
         x: Float[Tensor, "1 n D"],
         places: Int[Tensor, " n"],
-        mask: Bool[Tensor, "n used"] | None,
+        sees: Bool[Tensor, "n s_plus_n"] | None,
         entries: Entries,
-        last_only: bool = False,
-    ) -> tuple[Float[Tensor, "k D"], Float[Tensor, "k K"]]:
-        """The states, k = n or the last one, and logits behind them. Arguments as of `FeatureNet.forward`."""
+    ) -> Float[Tensor, "n D"]:
+        """What the layer makes of inputs, for `read`.
+
+        Args:
+            x: pairs.
+            places: their positions in the text.
+            sees: which of the newest entries each of them sees, all others are seen; None: all before it, and itself.
+            entries: as of `FeatureNet.forward`.
+        """
         n = x.shape[1]
         room, start = entries.reserve(n)
         used = start + n
-        if mask is None:
-            shut = torch.zeros(n, used)
-            if n > 1:
-                shut[:, start:] = torch.full((n, n), -torch.inf).triu_(1)
-        else:
-            shut = torch.zeros(n, used).masked_fill_(mask.logical_not(), -torch.inf)
+        shut = torch.zeros(n, used)
+        if sees is not None:
+            shut[:, used - sees.shape[1] :].masked_fill_(sees.logical_not(), -torch.inf)
+        elif n > 1:
+            shut[:, start:] = torch.full((n, n), -torch.inf).triu_(1)
         cache = cast(TreeCache, _Room(room, Window(slice(0, 1), start, None, used)))
-        stream, _ = self._fused(x[0], shut[None, None], places[None], cache, (0,))
-        logits, state = self._fused.read(stream[-1:] if last_only else stream)
-        return state, logits
+        return self._fused(x[0], shut[None, None], places[None], cache, (0,))[0]
+
+    def read(self, stream: Float[Tensor, "n D"]) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n K"]]:
+        """The states, which are guesses at features, and logits behind them."""
+        logits, states = self._fused.read(stream)
+        return states, logits
 
 
 class _Room:
@@ -92,7 +122,7 @@ def twin_of(net: FeatureNet, head: SharedHead, models: Models) -> FeatureTwin | 
     """The twin of a net for its target, made once."""
     key = ("twin of", net.kind, models.heads[net.kind].name)
     if key not in models.shared:
-        models.shared[key] = FeatureTwin.of(net, head, models.target.cache.capacity)
+        models.shared[key] = FeatureTwin.of(net, head, models.target.embed, models.target.cache.capacity)
     return cast(FeatureTwin | None, models.shared[key])
 
 
