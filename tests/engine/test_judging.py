@@ -13,7 +13,7 @@ from worlds import small_world
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
-from workbench.engine import Engine, judging
+from workbench.engine import Engine, looking
 from workbench.engine.judging import figures
 from workbench.engine.request import Request, Row
 from workbench.methods import registry

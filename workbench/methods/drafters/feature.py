@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -33,6 +33,15 @@ from workbench.methods.growers.best_first import BestFirst
 FEATURES = Wanted(features=True)
 
 
+class _Said(NamedTuple):
+    """States that a twin gave last, the logits behind them, and when its head began and ended."""
+
+    states: Tensor
+    logits: Tensor
+    start: Mark
+    end: Mark
+
+
 @dataclass(slots=True)
 class FeatureState:
     """What a feature drafter knows about one text.
@@ -59,7 +68,7 @@ class FeatureState:
     features: list[Tensor] = field(default_factory=list[Tensor])
     tokens: list[int] = field(default_factory=list[int])
     twin: FeatureTwin | None = None
-    _said: tuple[Tensor, Tensor] | None = None  # states that the twin gave last, and the logits behind them
+    _said: _Said | None = None
 
     def read(self, entered: Entered, place: int) -> None:
         """Read a prompt; `place` is the position behind its last pair."""
@@ -129,9 +138,9 @@ class FeatureState:
         if self.twin is not None and self.twin.takes(x.shape[1]):
             stream = self.twin.stream(x, places, sees, self.entries)
             meter.add(start, between := clock.mark())
-            self._said = self.twin.read(stream[-1:] if last_only else stream)
-            meter.add(between, clock.mark())
-            return self._said[0].unsqueeze(0)
+            states, logits = self.twin.read(stream[-1:] if last_only else stream)
+            self._said = _Said(states, logits, between, clock.mark())
+            return states.unsqueeze(0)
         mask = None
         if sees is not None:
             mask = sees.new_ones(x.shape[1], self.entries.stable + sees.shape[1])
@@ -140,21 +149,20 @@ class FeatureState:
         meter.add(start, clock.mark())
         return state
 
-    def logits(self, features: Float[Tensor, "w D"]) -> Float[Tensor, "w K"]:
-        """Of the tokens that the drafter keeps behind each feature, by the target's own LM head."""
-        if self._said is not None:
-            states, logits = self._said
-            if features.data_ptr() == states.data_ptr() and features.shape == states.shape:
-                return logits
+    def logits(self, features: Float[Tensor, "w D"]) -> tuple[Float[Tensor, "w K"], Mark, Mark]:
+        """Of the tokens that the drafter keeps behind each feature, by the target's own LM head; and when it read."""
+        said = self._said
+        if said is not None and said.states.data_ptr() == features.data_ptr() and said.states.shape == features.shape:
+            return said.logits, said.start, said.end
         clock = self.models.target.clock
         start = clock.mark()
-        logits = self.head(self.net.said(features))
-        self.models.meter.add(start, clock.mark())
-        return logits
+        return self.head(self.net.said(features)), start, clock.mark()
 
     def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Log-probabilities and ids of the k likeliest tokens behind each feature."""
-        return self.head.ranked(self.logits(features), k)
+        logits, start, end = self.logits(features)
+        self.models.meter.add(start, end)
+        return self.head.ranked(logits, k)
 
 
 @dataclass(frozen=True)
@@ -167,7 +175,7 @@ class FeatureLaws(Laws):
 
     def whole(self) -> Float[Tensor, "w V"]:
         """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
-        return WholeLaws.of(self.state.head.spread(self.state.logits(self.features)), self.sampling).p
+        return WholeLaws.of(self.state.head.spread(self.state.logits(self.features)[0]), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Of the tokens that the drafter keeps, plain: without temperature."""

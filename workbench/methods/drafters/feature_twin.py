@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.engine.cache import TreeCache, Window
-from workbench.engine.fused import Fused
+from workbench.engine.fused import Fused, together
 from workbench.engine.models import Models
-from workbench.engine.packed import Matrix
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import ROPE_BASE, DecoderLayer, Entries, Norm
 from workbench.methods.drafters.feature_net import NORMS, FeatureNet
@@ -35,7 +34,7 @@ class FeatureTwin:
         from workbench.engine.compiled.joining import join  # there is numba where there is `fused`
 
         self._fused, self._join, self._embed, self._eps = fused, join, embed, np.float32(net.eps)
-        self._fuse = Matrix.of(net.fuse)
+        self._fuse = net.fuse.weight
         norms = [norm.weight.float() for norm in (net.norm_embed, net.norm_feature) if isinstance(norm, Norm)]
         self._norms = (torch.stack(norms) if norms else torch.empty(2, 0)).numpy()
 
@@ -52,7 +51,7 @@ class FeatureTwin:
         weight, kind = net.qkv.weight, type(net)
         as_ever = all(getattr(kind, name) is getattr(FeatureNet, name) for name in OWN)
         as_ever &= all(getattr(kind, name) is getattr(DecoderLayer, name) for name in ("mix", "turned", "mixed", "fed"))
-        plain = net.norms in (NORMS, NORMS[2:]) and net.guesses_features and net.qkv.bias is None
+        plain = net.norms in (NORMS, NORMS[2:]) and net.guesses_features and net.qkv.bias is net.fuse.bias is None
         rows = head.rows
         if not as_ever or not plain or rows is None or weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
             return None
@@ -70,10 +69,13 @@ class FeatureTwin:
     def pairs(self, tokens: Int[Tensor, " n"], features: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
         """As `FeatureNet.pairs`, of token ids."""
         table = self._embed.weight
-        out = torch.empty(len(tokens), 2 * table.shape[1], dtype=table.dtype)
-        bits = [each.view(torch.int16).numpy() for each in (table.detach(), features.contiguous(), out)]
-        self._join(bits[0], tokens.numpy(), bits[1], self._norms, self._eps, bits[2])
-        return self._fuse(out)
+        out = torch.empty(len(tokens), len(self._fuse), dtype=table.dtype)
+        given = (
+            _bits(table), tokens.numpy(), _bits(features), self._norms, self._eps, _bits(self._fuse), _bits(out),
+            np.zeros(2, np.int64),
+        )  # fmt: skip
+        together(lambda: self._join(*given))
+        return out
 
     def stream(
         self,
@@ -98,7 +100,7 @@ class FeatureTwin:
             shut[:, used - sees.shape[1] :].masked_fill_(sees.logical_not(), -torch.inf)
         elif n > 1:
             shut[:, start:] = torch.full((n, n), -torch.inf).triu_(1)
-        cache = cast(TreeCache, _Room(room, Window(slice(0, 1), start, None, used)))
+        cache = _Room(room, Window(slice(0, 1), start, None, used))
         return self._fused(x[0], shut[None, None], places[None], cache, (0,))[0]
 
     def read(self, stream: Float[Tensor, "n D"]) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n K"]]:
@@ -107,8 +109,13 @@ class FeatureTwin:
         return states, logits
 
 
-class _Room:
-    """A drafter's entries as a pass finds its cache."""
+def _bits(numbers: Tensor) -> np.ndarray:
+    """Of bfloat16 the bits, as compiled functions read and write them."""
+    return numbers.detach().contiguous().view(torch.int16).numpy()
+
+
+class _Room(TreeCache):
+    """A drafter's entries as a pass finds its cache: the buffer and the window, and nothing else of one."""
 
     def __init__(self, room: Float[Tensor, "two 1 H C d"], window: Window) -> None:
         self._room, self.window = room, window
