@@ -8,6 +8,7 @@ which decides nothing but how many of them are right; the target judges them all
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, cast
 
 import numpy as np
@@ -31,12 +32,12 @@ class FeatureTwin:
     """The compiled layer and head of a net. Make it with `FeatureTwin.of`."""
 
     def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: Fused) -> None:
-        from workbench.engine.compiled.joining import join  # there is numba where there is `fused`
-
-        self._fused, self._join, self._embed, self._eps = fused, join, embed, np.float32(net.eps)
+        joining: Any = import_module("workbench.engine.compiled.joining")  # there is numba where there is `fused`
+        self._fused, self._join, self._embed, self._eps = fused, joining.join, embed, np.float32(net.eps)
         self._fuse = net.fuse.weight
         norms = [norm.weight.float() for norm in (net.norm_embed, net.norm_feature) if isinstance(norm, Norm)]
         self._norms = (torch.stack(norms) if norms else torch.empty(2, 0)).numpy()
+        self.pairs(torch.zeros(1, dtype=torch.long), embed.weight[:1])  # which compiles it where it never was
 
     @classmethod
     def of(cls, net: FeatureNet, head: SharedHead, embed: nn.Module, capacity: int) -> FeatureTwin | None:
@@ -51,7 +52,8 @@ class FeatureTwin:
         weight, kind = net.qkv.weight, type(net)
         as_ever = all(getattr(kind, name) is getattr(FeatureNet, name) for name in OWN)
         as_ever &= all(getattr(kind, name) is getattr(DecoderLayer, name) for name in ("mix", "turned", "mixed", "fed"))
-        plain = net.norms in (NORMS, NORMS[2:]) and net.guesses_features and net.qkv.bias is net.fuse.bias is None
+        biases = {"qkv.bias", "fuse.bias"} & {name for name, _ in net.named_parameters()}
+        plain = net.norms in (NORMS, NORMS[2:]) and net.guesses_features and not biases
         rows = head.rows
         if not as_ever or not plain or rows is None or weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
             return None
@@ -143,18 +145,20 @@ def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> Lla
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_BASE} | net.rope, tie_word_embeddings=False,
         max_position_embeddings=capacity,
     )  # fmt: skip
-    model = LlamaForCausalLM(config).to(net.qkv.weight.dtype).requires_grad_(False).eval()
-    layer: Any = model.model.layers[0]
-    q, k, v = net.qkv.weight.detach().split(inner)
-    gate, up = net.gate_up.weight.detach().split(ffn)
+    model: Any = LlamaForCausalLM(config)
+    model = model.to(net.qkv.weight.dtype).requires_grad_(False).eval()
+    layer = model.model.layers[0]
+    q, k, v = torch.split(net.qkv.weight.detach(), inner)
+    gate, up = torch.split(net.gate_up.weight.detach(), ffn)
     attention, mlp = layer.self_attn, layer.mlp
-    for linear, weight in (
+    same: list[tuple[Any, Tensor]] = [
         (attention.q_proj, q), (attention.k_proj, k), (attention.v_proj, v), (attention.o_proj, net.out.weight),
         (mlp.gate_proj, gate), (mlp.up_proj, up), (mlp.down_proj, net.down.weight),
         (layer.input_layernorm, net.before.weight), (layer.post_attention_layernorm, net.between.weight),
         (model.model.norm, net.after.weight),
-    ):  # fmt: skip
-        linear.weight.data = weight.detach()
+    ]  # fmt: skip
+    for module, weight in same:
+        module.weight.data = weight.detach()
     model.lm_head = nn.Linear(net.width, len(rows), bias=False, device="meta")
     model.lm_head.weight = nn.Parameter(rows.detach(), requires_grad=False)
     return model
