@@ -824,6 +824,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="drafts are not Hugging Face's where a text ends in them",
     ),
     _m(
+        "a-feature-twin-takes-up-for-gate",
+        "methods/drafters/feature_twin.py",
+        "(mlp.gate_proj, gate), (mlp.up_proj, up)",
+        "(mlp.gate_proj, up), (mlp.up_proj, gate)",
+        "tests/methods/test_feature_twin.py::test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code",
+        why="a compiled drafter drafts nonsense: the text stays right, and nothing is accepted",
+    ),
+    _m(
+        "weighed-logits-forget-their-sum",
+        "engine/looking.py",
+        ".exp_() / scale[: len(tokens), 1]).float()",
+        ".exp_()).float()",
+        "tests/engine/test_looking.py::test_greedy_rounds_make_a_law_only_for_who_asks",
+        why="the trace of greedy text says that every likeliest token was certain",
+    ),
+    _m(
         "judge-is-loaded-within-a-round",
         "engine/scheduler.py",
         "        make_ready(models.target.vocab_size, models.target.device)\n",
