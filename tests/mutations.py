@@ -384,8 +384,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "p-and-accept-swapped",
         "engine/judging.py",
-        "p_stop, entropy, p_node, ruling.accept, q,",
-        "p_stop, entropy, ruling.accept, p_node, q,",
+        "p_stop, seen.entropy, p_node, ruling.accept, q,",
+        "p_stop, seen.entropy, ruling.accept, p_node, q,",
         RECORDED + "[draft-model-sampled]",
         why="drafts are kept with the target's probability instead of p/q",
     ),
@@ -822,6 +822,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         "if False), None)",
         "tests/methods/test_drafters.py::test_it_drafts_what_transformers_does",
         why="drafts are not Hugging Face's where a text ends in them",
+    ),
+    _m(
+        "a-feature-twin-takes-up-for-gate",
+        "methods/drafters/feature_twin.py",
+        "(mlp.gate_proj, gate), (mlp.up_proj, up)",
+        "(mlp.gate_proj, up), (mlp.up_proj, gate)",
+        "tests/methods/test_feature_twin.py::test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code",
+        why="a compiled drafter drafts nonsense: the text stays right, and nothing is accepted",
+    ),
+    _m(
+        "weighed-logits-forget-their-sum",
+        "engine/looking.py",
+        ".exp_() / scale[: len(tokens), 1]).float()",
+        ".exp_()).float()",
+        "tests/engine/test_looking.py::test_greedy_rounds_make_a_law_only_for_who_asks",
+        why="the trace of greedy text says that every likeliest token was certain",
     ),
     _m(
         "judge-is-loaded-within-a-round",

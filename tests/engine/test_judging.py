@@ -13,7 +13,7 @@ from worlds import small_world
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
-from workbench.engine import Engine, judging
+from workbench.engine import Engine, looking
 from workbench.engine.judging import figures
 from workbench.engine.request import Request, Row
 from workbench.methods import registry
@@ -89,10 +89,11 @@ def test_no_round_stands_still_until_its_judge_is_compiled(vocabulary: int, monk
         call = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *given, **named: (called.append(name), call(*given, **named))[1])
 
-    noted(judging, "look")
+    noted(looking, "look")
+    noted(looking, "weigh")
     noted(optimal_two, "_found_compiled")
     engine = Engine(small_world(vocabulary))
-    assert called == ["look"] * (vocabulary == 2048)
+    assert called == ["look", "weigh", "weigh"] * (vocabulary == 2048)
     called.clear()
     method = registry.get("draft-tree-sampled").with_params(verifier="optimal-two", grower="specinfer")
     row = engine.submit(Request([3, 1, 4], method, SamplingParams(1.0), 4, stop_at_eos=False))

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from workbench.core.sampling import BLOCK, WIDE, SamplingParams, law
-from workbench.engine import fused, judging
-from workbench.engine.judging import ALONE, TOP, look
+from workbench.engine import fused, looking
+from workbench.engine.looking import ALONE, FEW, TOP, look, see, weigh
 
 pytestmark = pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
 WARM = SamplingParams(temperature=0.7)
@@ -28,7 +28,7 @@ def test_compiled_and_not_it_sees_the_same(
     p = logits.softmax(1) if sampling.greedy else law(logits, sampling)
     asked: list[str] = []
     really = fused.compiled
-    monkeypatch.setattr(judging, "compiled", lambda part: (asked.append(part), really(part))[1])
+    monkeypatch.setattr(looking, "compiled", lambda part: (asked.append(part), really(part))[1])
     p_top, top, entropy = look(logits, p, sampling)
     assert asked == ["laws"]
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
@@ -50,3 +50,67 @@ def test_other_dtypes_are_looked_at_plainly() -> None:
     logits = torch.randn(2, WIDE, dtype=torch.float64)
     p_top, _, entropy = look(logits, logits.softmax(1), SamplingParams())
     assert p_top.dtype == entropy.dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [WIDE, WIDE + 37, 5 * WIDE + 300])
+@pytest.mark.parametrize("n", [1, ALONE + 3])
+def test_logits_are_weighed_as_their_softmax_is(n: int, size: int, dtype: torch.dtype) -> None:
+    logits = (4 * torch.randn(n, size, generator=torch.Generator().manual_seed(n))).to(dtype)
+    logits[:, 5], logits[0, 7:] = -torch.inf, logits[0, 7:] - 200
+    found = weigh(logits, TOP)
+    assert found is not None
+    p = logits.double().softmax(1)
+    order = logits.double().sort(dim=1, descending=True, stable=True).indices[:, :TOP]  # of equal logits the first
+    assert found.top.tolist() == order.tolist()
+    torch.testing.assert_close(found.p_top.double(), p.gather(1, order), rtol=1e-5, atol=1e-30)
+    torch.testing.assert_close(
+        found.logs.double(), logits.double().log_softmax(1).gather(1, order), rtol=1e-6, atol=1e-5
+    )
+    torch.testing.assert_close(found.entropy.double(), torch.special.entr(p).sum(1), atol=2e-6, rtol=1e-5)
+    tokens, at = torch.arange(n) + 3, torch.arange(n).flip(0)
+    torch.testing.assert_close(found.chances(tokens, at).double(), p[at, tokens], rtol=1e-5, atol=1e-30)
+    torch.testing.assert_close(found.chances(tokens).double(), p[torch.arange(n), tokens], rtol=1e-5, atol=1e-30)
+
+
+def test_where_little_can_be_said_no_token_is_named_twice() -> None:
+    logits = torch.full((1, WIDE), -torch.inf)
+    logits[0, [1999, 3]] = torch.tensor([0.5, 1.0])
+    found = weigh(logits, TOP)
+    assert found is not None
+    assert found.top.tolist() == [[3, 1999, 0, 1, 2, 4, 5, 6]]
+    assert found.p_top[0, 2:].tolist() == [0.0] * (TOP - 2)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_logits_that_are_none_show_in_the_entropy(sign: float) -> None:
+    logits = torch.randn(1, WIDE)
+    logits[0, 700] = sign * torch.nan
+    found = weigh(logits, 1)
+    assert found is not None
+    assert found.entropy.isnan().all()
+
+
+def test_greedy_rounds_make_a_law_only_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what they know is the same wherever it comes from."""
+    logits = (4 * torch.randn(3, WIDE, generator=torch.Generator().manual_seed(1))).bfloat16()
+    logits[1] = logits[1].roll(1)
+    seen = see(logits, SamplingParams())
+    assert not isinstance(seen.law, torch.Tensor)
+    assert seen.best is not None
+    assert seen.best.tolist() == logits.float().numpy().argmax(1).tolist()
+    torch.testing.assert_close(seen.law(), logits.float().softmax(1))
+    assert seen.law() is seen.law()
+    monkeypatch.setenv("WORKBENCH_COMPILED", "0")
+    plain, tokens, at = see(logits, SamplingParams()), torch.tensor([4, 9]), torch.tensor([2, 0])
+    assert isinstance(plain.law, torch.Tensor)
+    torch.testing.assert_close(seen.entropy, plain.entropy, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(seen.p_top, plain.p_top, atol=0, rtol=2e-5)
+    for rows in (at, None):
+        torch.testing.assert_close(seen.chances(tokens, rows), plain.chances(tokens, rows), atol=0, rtol=2e-5)
+
+
+def test_what_is_not_wide_or_asks_for_many_is_sorted() -> None:
+    assert weigh(torch.randn(1, WIDE - 1), 1) is None
+    assert weigh(torch.randn(1, WIDE), FEW + 1) is None
+    assert weigh(torch.randn(1, WIDE, dtype=torch.float64), 1) is None

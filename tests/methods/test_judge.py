@@ -133,8 +133,8 @@ def test_what_a_processor_forbids_is_not_kept() -> None:
     logits = P.log().expand(2, 4).clone()
     logits[0, 1] = -torch.inf
     p = logits.softmax(1)
-    assert ruled(drawn(1), p, logits=P.log().expand(2, 4)).accept.tolist() == [1]
-    assert ruled(drawn(1), p, logits=logits).accept.tolist() == [0]
+    assert ruled(drawn(1), p, said=P.log().expand(2, 4)).accept.tolist() == [1]
+    assert ruled(drawn(1), p, said=logits).accept.tolist() == [0]
 
 
 # -- through the engine ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import torch
 from workbench.core.probes import Probed
 from workbench.core.rejection import Verdict
 from workbench.core.tree import DraftTree
-from workbench.engine.judging import TOP
+from workbench.engine.looking import TOP
 from workbench.engine.method import Configured
 from workbench.engine.models import Models
 from workbench.engine.request import Request, Row

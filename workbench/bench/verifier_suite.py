@@ -25,7 +25,7 @@ from workbench.core.sampling import SamplingParams, law
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.clock import synchronise
-from workbench.engine.judging import look
+from workbench.engine.looking import look
 from workbench.engine.machine import describe, machine_facts
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier

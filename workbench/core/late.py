@@ -15,6 +15,7 @@ from torch import Tensor
 from workbench.core.transfer import listed, to_host
 
 T = TypeVar("T", int, float)
+M = TypeVar("M")
 
 
 class Late(Sequence[T], Generic[T]):
@@ -54,6 +55,26 @@ class Late(Sequence[T], Generic[T]):
     def tolist(self) -> list[T]:
         """All of them, as a tensor gives them."""
         return self[:]
+
+
+class Once(Generic[M]):
+    """What is made when it is first asked for, and kept.
+
+    Example:
+        >>> sums = Once(lambda: sum(range(5)))
+        >>> sums(), sums()
+        (10, 10)
+    """
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], M]) -> None:
+        self._make, self._made = make, list[M]()
+
+    def __call__(self) -> M:
+        if not self._made:
+            self._made.append(self._make())
+        return self._made[0]
 
 
 def carry(numbers: Sequence[Tensor | Late[Any]]) -> list[Any]:

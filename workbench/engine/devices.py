@@ -101,10 +101,15 @@ def check_dtype(dtype: str, device: str = "auto") -> None:
         raise ModelError(f"int8 is not to be had here: only compiled passes read bytes, and {why}.", "Use float32.")
 
 
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None
+
+
 def why_not_compiled() -> str:
     """Why passes over few tokens are not compiled in this process, as the end of a sentence; empty where they are."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return f"they are for Linux on x86-64, not for {platform.system()} on {platform.machine()}"
-    if find_spec("numba") is None:
+    if not _has_numba():
         return "numba, which compiles them, is not installed (pip install numba)"
     return "WORKBENCH_COMPILED=0 switches them off" if os.environ.get("WORKBENCH_COMPILED", "1") == "0" else ""

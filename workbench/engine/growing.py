@@ -18,8 +18,10 @@ from torch import Tensor
 
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.grown import Grown
+from workbench.core.late import Once
 from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.looking import weigh
 
 if TYPE_CHECKING:
     from workbench.engine.request import Row
@@ -47,20 +49,38 @@ class Laws:
 
 @dataclass(frozen=True)
 class WholeLaws(Laws):
-    """Laws that were computed whole."""
+    """Laws that are computed whole: when they are first asked for, where likeliest tokens are enough for most.
 
-    p: Float[Tensor, "w V"]
+    Attributes:
+        law: float [w, V], or what makes them.
+        hidden: see `Laws`.
+        logits: float [w, V], of laws that are their plain softmax.
+    """
+
+    law: Float[Tensor, "w V"] | Callable[[], Tensor]
     hidden: Float[Tensor, "w D"] | None = None
+    logits: Float[Tensor, "w V"] | None = None
 
     @classmethod
     def of(
         cls, logits: Float[Tensor, "w V"], sampling: SamplingParams, hidden: Float[Tensor, "w D"] | None = None
     ) -> WholeLaws:
         """The laws of logits: as text is sampled, or when it is greedy plain."""
-        return cls(logits.float().softmax(1) if sampling.greedy else law(logits, sampling), hidden)
+        if not sampling.greedy:
+            return cls(law(logits, sampling), hidden)
+        return cls(Once(lambda: logits.float().softmax(1)), hidden, logits)
+
+    @property
+    def p(self) -> Float[Tensor, "w V"]:
+        """The laws."""
+        return self.law if isinstance(self.law, Tensor) else self.law()
 
     def whole(self) -> Float[Tensor, "w V"]:
         return self.p
+
+    def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+        found = None if self.logits is None else weigh(self.logits, min(k, self.logits.shape[1]))
+        return super().best(k) if found is None else (found.logs, found.top)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,30 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.draw import Purpose
 from workbench.core.errors import WorkbenchError
 from workbench.core.late import Late
 from workbench.core.probes import Probed, Probes
-from workbench.core.sampling import WIDE, SamplingParams, entropy_of, largest, law, with_history
+from workbench.core.sampling import largest, with_history
 from workbench.core.transfer import on_host, to_device, to_host
 from workbench.core.tree import DraftTree
-from workbench.engine.fused import compiled, together
+from workbench.engine.looking import TOP, see
 from workbench.engine.parts import siblings_of
 from workbench.engine.rejecting import lossless
-from workbench.engine.rejecting import make_ready as make_tests_ready
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
 
-TOP = 8
-"""Likeliest tokens kept at each verified node: enough for token recycling, and for most of the law in the card."""
-
-ALONE = 2
-"""Laws up to which other threads are not asked to help."""
 N_FIGURES = 19
 """Tensors that `figures` returns for each row."""
 
@@ -81,58 +74,52 @@ def figures(
     if row.sampling.needs_history:
         histories = _histories(row, tree, logits.device)
         logits = with_history(logits, row.sampling, histories)
-    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-    greedy = row.sampling.greedy
-    p = logits.softmax(1) if greedy else law(logits, row.sampling)
+    greedy, seen = row.sampling.greedy, see(logits, row.sampling)
     place = len(row.committed)
     tested = row.verifier.draws(row.sampling) and n > 0
     row.uniform = row.draw.uniform(place, Purpose.ACCEPT, n).tolist() if tested else None
     u_stop = None
     if not greedy:
         u_stop = torch.from_numpy(row.draw.uniform(place, Purpose.STOP, n + 1)).to(logits.device, non_blocking=True)
-    p_top, top, entropy = look(logits, p, row.sampling)
     v = Verification(
-        tree, logits, p, row.sampling, u_stop, hidden, taps, row.committed, row.verifier_state, probed, raw, histories,
-        entropy, late=on_host(p.device),
+        tree, seen.logits, seen.law, row.sampling, u_stop, hidden, taps, row.committed, row.verifier_state, probed, raw,
+        histories, seen.entropy, late=on_host(logits.device), best=seen.best,
     )  # fmt: skip
     ruling = row.verifier.rule(v)
     exact_for = row.verifier.exact_for
     is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy text is the target's all the same
-    exact = lossless(tree, logits, p, u_stop, v.late).accept if record and n and not is_sound else None
+    exact = lossless(v).accept if record and n and not is_sound else None
     stop = ruling.stop
     if isinstance(stop, Late):
-        p_stop = Late[float](n + 1, lambda at: p[at, torch.tensor(stop.some(at.tolist()))])
+        p_stop = Late[float](n + 1, lambda at: seen.chances(torch.tensor(stop.some(at.tolist())), at))
     else:
-        p_stop = p.gather(1, stop.unsqueeze(1)).squeeze(1)
-    if n == 0:
-        p_node = p.new_zeros(0)
-    elif tree.fanout <= 1:  # a chain: node i hangs on place i
-        p_node = p[:-1].gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
-    else:
-        p_node = p[tree.parents + 1, tree.tokens]
+        p_stop = seen.chances(stop)
+    like = seen.p_top
+    at = None if tree.fanout <= 1 else tree.parents + 1  # in a chain node i hangs on place i
+    p_node = seen.chances(tree.tokens, at) if n else like.new_zeros(0)
     reason = ruling.reason
-    nothing = q = top_q = q_of = inputs = p.new_zeros(0)
+    nothing = q = top_q = q_of = inputs = like.new_zeros(0)
     if reason is not None and "q" in reason.inputs:
         q = reason.inputs["q"]
     elif tree.score is not None:
-        q = tree.score.to(p.dtype)
+        q = tree.score.to(like.dtype)
     elif tree.q is not None:
-        q = tree.logq.to(p.dtype).exp()
+        q = tree.logq.to(like.dtype).exp()
     if record and tree.q is not None and tree.q_of is not None:
         q_best, best = largest(tree.q, TOP)
-        top_q = torch.stack([best.to(p.dtype), q_best.to(p.dtype)])
+        top_q = torch.stack([best.to(like.dtype), q_best.to(like.dtype)])
         q_of = tree.q_of
     row.reason = reason
     if reason is not None and reason.inputs:
-        inputs = torch.stack([values.to(p.dtype) for values in reason.inputs.values()])
+        inputs = torch.stack([values.to(like.dtype) for values in reason.inputs.values()])
     columns = tree.grown.columns if record and tree.grown is not None else []
     return [
-        tree.tokens, tree.parents, stop, p_stop, entropy, p_node, ruling.accept, q, top, p_top,
+        tree.tokens, tree.parents, stop, p_stop, seen.entropy, p_node, ruling.accept, q, seen.top, seen.p_top,
         top_q, nothing if ruling.score is None else ruling.score, inputs,
         nothing if reason is None or reason.of is None else reason.of, q_of,
         nothing if ruling.paid is None else ruling.paid,
         nothing if probes is None else torch.stack([probes.tokens, probes.parents, probes.places]),
-        torch.stack([column.to(p.dtype) for column in columns]) if columns else nothing,
+        torch.stack([column.to(like.dtype) for column in columns]) if columns else nothing,
         nothing if exact is None else exact,
     ]  # fmt: skip
 
@@ -145,39 +132,3 @@ def _histories(row: Row, tree: DraftTree, device: torch.device) -> list[Tensor]:
     for token, parent in zip(tokens, parents, strict=True):
         histories.append(torch.cat([histories[parent + 1], to_device([token], device)]))
     return histories
-
-
-def look(
-    logits: Float[Tensor, "n V"], p: Float[Tensor, "n V"], sampling: SamplingParams
-) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"], Float[Tensor, " n"]]:
-    """The `TOP` likeliest tokens of each law, falling: probabilities and ids; and its entropy in nats.
-
-    Wide ones in one compiled pass where passes are compiled: 20 small operations are 0.3 ms when the target's weights
-    have just gone through the caches.
-
-    Args:
-        logits: after `with_history`.
-        p: their law.
-        sampling: that made the law.
-    """
-    compact = logits.dtype == p.dtype == torch.float32 and logits.is_contiguous() and p.is_contiguous()
-    if compact and p.shape[1] >= WIDE and on_host(p.device) and (laws := compiled("laws")) is not None:
-        n = p.shape[0]
-        p_top, top, entropy = np.empty((n, TOP), np.float32), np.empty((n, TOP), np.int64), np.empty(n, np.float32)
-        heat = 1.0 if sampling.greedy else sampling.temperature
-        given = (logits.numpy(), p.numpy(), heat, top, p_top, entropy, np.zeros(2, np.int64))
-        if n > ALONE:
-            together(lambda: laws.look(*given))
-        else:
-            laws.look(*given)
-        return torch.from_numpy(p_top), torch.from_numpy(top), torch.from_numpy(entropy)
-    p_top, top = largest(p, TOP)
-    return p_top, top, entropy_of(logits, p, top[:, :1], p_top[:, 0], sampling)
-
-
-def make_ready(vocabulary: int, device: torch.device) -> None:
-    """Have what looks at wide laws loaded, and compiled where it never was: no round shall stand still for it."""
-    if vocabulary >= WIDE and on_host(device):
-        logits = torch.zeros(ALONE + 1, vocabulary)
-        look(logits, logits.softmax(1), SamplingParams())
-        make_tests_ready(vocabulary)

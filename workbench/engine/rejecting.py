@@ -18,25 +18,22 @@ from workbench.core import rejection, relaxed
 from workbench.core.places import Fans, RowsOf
 from workbench.core.rejection import Ruling, greedy_match
 from workbench.core.relaxed import Lift, Relaxed
-from workbench.core.sampling import WIDE, likeliest
+from workbench.core.sampling import WIDE
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.fused import compiled, together
+from workbench.engine.told import Verification
 
 _ONE_LAW = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
 """Kinds of siblings that were all drawn from one law."""
 NOTHING = Lift()
 
 
-def lossless(
-    tree: DraftTree,
-    logits: Float[Tensor, "N_plus_1 V"],
-    p: Float[Tensor, "N_plus_1 V"],
-    u_stop: Float[Tensor, " N_plus_1"] | None,
-    late: bool = False,
-) -> Ruling:
+def lossless(v: Verification) -> Ruling:
     """The exact rule for every draft: greedy match where nothing is drawn, else recursive rejection."""
-    return greedy_match(tree, likeliest(logits)) if u_stop is None else recursive_rejection(tree, p, u_stop, late)
+    if v.u_stop is None:
+        return greedy_match(v.tree, v.likeliest())
+    return recursive_rejection(v.tree, v.p, v.u_stop, v.late)
 
 
 def recursive_rejection(

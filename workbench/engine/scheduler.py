@@ -21,7 +21,7 @@ from workbench.engine.clock import Clock
 from workbench.engine.decoder import Decoder, House
 from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.extras import prefill_scored
-from workbench.engine.judging import make_ready
+from workbench.engine.looking import make_ready
 from workbench.engine.models import Models
 from workbench.engine.pretrained import encode
 from workbench.engine.recording import params_of

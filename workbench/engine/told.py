@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.probes import Probed
 from workbench.core.rejection import Verdict
-from workbench.core.sampling import SamplingParams, entropy_of, largest, law, with_history
+from workbench.core.sampling import SamplingParams, entropy_of, largest, law, likeliest, with_history
 from workbench.core.tree import DraftTree
 from workbench.engine.plan import Plan
 
@@ -56,8 +56,8 @@ class Verification:
 
     Attributes:
         tree: the draft.
-        logits: the target's, after penalties and processors.
-        p: the law tokens are drawn from; when greedy, the plain softmax, for reading only.
+        said: the target's logits, after penalties and processors, or what makes them: `logits`.
+        law: the law tokens are drawn from; when greedy, the plain softmax, for reading only; or what makes it: `p`.
         sampling: in force for this row.
         u_stop: uniforms for the emitted token; None when greedy.
         hidden: what the target's LM head read.
@@ -70,11 +70,12 @@ class Verification:
         entropy: of p at each place, in nats, where it is known: see `entropies`.
         late: whether the ruling's `stop` and `paid` may be `Late`. A rule that reads them of another rule's ruling
             calls it with `replace(v, late=False)`.
+        best: the target's likeliest token at each place, where it is known: see `likeliest`.
     """
 
     tree: DraftTree
-    logits: Float[Tensor, "N_plus_1 V"]
-    p: Float[Tensor, "N_plus_1 V"]
+    said: Float[Tensor, "N_plus_1 V"] | Callable[[], Tensor]
+    law: Float[Tensor, "N_plus_1 V"] | Callable[[], Tensor]
     sampling: SamplingParams
     u_stop: Float[Tensor, " N_plus_1"] | None
     hidden: Float[Tensor, "N_plus_1 D"] | None = None
@@ -86,6 +87,21 @@ class Verification:
     histories: Sequence[Tensor] = ()
     entropy: Float[Tensor, " N_plus_1"] | None = None
     late: bool = False
+    best: Int[Tensor, " N_plus_1"] | None = None
+
+    @property
+    def logits(self) -> Float[Tensor, "N_plus_1 V"]:
+        """The target's, after penalties and processors."""
+        return self.said if isinstance(self.said, Tensor) else self.said()
+
+    @property
+    def p(self) -> Float[Tensor, "N_plus_1 V"]:
+        """The law tokens are drawn from. Made when it is first asked for: a rule that can do without does not ask."""
+        return self.law if isinstance(self.law, Tensor) else self.law()
+
+    def likeliest(self) -> Int[Tensor, " N_plus_1"]:
+        """The target's likeliest token at each place. A round has it for its trace, whatever the rule."""
+        return likeliest(self.logits) if self.best is None else self.best
 
     def entropies(self) -> Float[Tensor, " N_plus_1"]:
         """The entropy of p at each place, in nats. A round has it for its trace, whatever the rule."""

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 
 from workbench.core.errors import ModelError
 from workbench.engine.layers import text_config
+from workbench.engine.looking import weigh
 from workbench.engine.packed import Matrix, is_small_on_cpu
 
 KEY = "draft_vocabulary"
@@ -46,9 +47,15 @@ class TrimmedLinear(nn.Linear):
         return {name: value for name, value in self.__dict__.items() if name not in ("_rows", "_seen")}
 
 
+def rows_of(head: nn.Module, kept: Int[Tensor, " K"]) -> Float[Tensor, "K D"]:
+    """Some rows of an LM head, copied."""
+    weight = head.get_parameter("weight").detach()
+    return weight[kept.to(weight.device)]
+
+
 def product_with(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Tensor], Tensor]:
     """The product with some rows of an LM head, [T, D] → [T, K], laid out for few rows at a time."""
-    rows = head.get_parameter("weight").detach()[kept.to(head.get_parameter("weight").device)]
+    rows = rows_of(head, kept)
     return Matrix(rows) if is_small_on_cpu(head) else partial(nn.functional.linear, weight=rows)
 
 
@@ -79,6 +86,13 @@ class SharedHead:
         self.kept = None if ids is None else torch.tensor(ids, device=head.get_parameter("weight").device)
         self._product = None if self.kept is None else product_with(head, self.kept)
 
+    @property
+    def rows(self) -> Float[Tensor, "K D"] | None:
+        """A copy of the weights of the tokens kept; None where all are, or the head has a bias."""
+        if self.kept is None or getattr(self._head, "bias", None) is not None:
+            return None
+        return rows_of(self._head, self.kept)
+
     def __call__(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b K"]:
         """Logits, one for each token kept."""
         if self._product is None:
@@ -96,9 +110,13 @@ class SharedHead:
         return spread(said.flatten(0, -2), self.kept, self._size).view(*said.shape[:-1], self._size)
 
     def ranked(self, logits: Float[Tensor, "w K"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Log-probabilities, plain, and ids of the k likeliest tokens of logits that it gave, in float32."""
-        found = logits.topk(min(k, logits.shape[1]), dim=1)
-        return (found.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), self.tokens(found.indices)
+        """Log-probabilities, plain, and ids of the k likeliest tokens of logits that it gave, in any type."""
+        k = min(k, logits.shape[1])
+        if (found := weigh(logits, k)) is not None:
+            return found.logs, self.tokens(found.top)
+        logits = logits.float()
+        top = logits.topk(k, dim=1)
+        return (top.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), self.tokens(top.indices)
 
     def tokens(self, places: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
         """Token ids of places among the logits."""

@@ -31,14 +31,17 @@ class Entries:
 
     def put(self, new: Float[Tensor, "two 1 H n d"]) -> tuple[Tensor, Tensor]:
         """Append keys and values; return all of them, [1, H, used, d] each."""
-        end = self.used + new.shape[3]
-        if end > self._buffer.shape[3]:
-            self._buffer = torch.cat([self._buffer, torch.zeros_like(self._buffer)], 3)
-            return self.put(new)
-        self._buffer[:, :, :, self.used : end] = new
-        self.used = end
-        keys, values = self._buffer[:, :, :, :end].unbind(0)
+        buffer, start = self.reserve(new.shape[3])
+        buffer[:, :, :, start : self.used] = new
+        keys, values = buffer[:, :, :, : self.used].unbind(0)
         return keys, values
+
+    def reserve(self, n: int) -> tuple[Float[Tensor, "two 1 H C d"], int]:
+        """Room for n more entries, which the caller writes: all of it, and where theirs begins."""
+        start, self.used = self.used, self.used + n
+        while self.used > self._buffer.shape[3]:
+            self._buffer = torch.cat([self._buffer, torch.zeros_like(self._buffer)], 3)
+        return self._buffer, start
 
     def settle(self) -> None:
         """Make everything stable."""

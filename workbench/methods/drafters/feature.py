@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import listed, to_device
+from workbench.engine.clock import Mark
 from workbench.engine.growing import Growth, Laws, WholeLaws
 from workbench.engine.heard import states_of
 from workbench.engine.models import Models
@@ -25,10 +26,20 @@ from workbench.engine.vision.showing import see
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature_maps import explain_feature_drafter
 from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen
+from workbench.methods.drafters.feature_twin import FeatureTwin, twin_of
 from workbench.methods.drafters.trained import head_of, load_fitting
 from workbench.methods.growers.best_first import BestFirst
 
 FEATURES = Wanted(features=True)
+
+
+class _Said(NamedTuple):
+    """States that a twin gave last, the logits behind them, and when its head began and ended."""
+
+    states: Tensor
+    logits: Tensor
+    start: Mark
+    end: Mark
 
 
 @dataclass(slots=True)
@@ -45,6 +56,7 @@ class FeatureState:
             first.
         features: true features, [m, D] each, that have not been read yet.
         tokens: the tokens that follow them.
+        twin: what runs the net's layer and the head where passes are compiled.
     """
 
     net: FeatureNet
@@ -55,6 +67,8 @@ class FeatureState:
     guess: Tensor | None = None
     features: list[Tensor] = field(default_factory=list[Tensor])
     tokens: list[int] = field(default_factory=list[int])
+    twin: FeatureTwin | None = None
+    _said: _Said | None = None
 
     def read(self, entered: Entered, place: int) -> None:
         """Read a prompt; `place` is the position behind its last pair."""
@@ -62,18 +76,20 @@ class FeatureState:
             self.guess = self.stay(entered.inputs, entered.places)
         self.place = place
 
-    def stay(self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"]) -> Float[Tensor, "k D"]:
-        """Read true inputs, whose entries stay; what is guessed behind the last of them."""
-        state = self._run(x, places)[:, -1]
+    def stay(
+        self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"], since: Mark | None = None
+    ) -> Float[Tensor, "k D"]:
+        """Read true inputs, whose entries stay; what is guessed behind the last of them. `since`: see `_run`."""
+        state = self._run(x, places, last_only=True, since=since)[:, -1]
         self.entries.settle()
         return state
 
     def newest(self) -> Float[Tensor, "k D"] | None:
         """What is guessed behind the newest pair, once all that was accepted has been read: in one call, for good."""
-        pairs = self.fresh()
+        since, pairs = self.models.target.clock.mark(), self.fresh()
         if pairs is not None:
             n = pairs.shape[1]
-            self.guess = self.stay(pairs, torch.arange(self.place, self.place + n, device=pairs.device))
+            self.guess = self.stay(pairs, torch.arange(self.place, self.place + n, device=pairs.device), since)
             self.place += n
         return self.guess
 
@@ -82,7 +98,7 @@ class FeatureState:
         if not self.features:
             return None
         tokens = to_device(self.tokens, self.features[0].device)
-        pairs = self.net.pairs(self.models.target.embed(tokens), self.net.taken(torch.cat(self.features)))
+        pairs = self._pairs(tokens, self.net.taken(torch.cat(self.features)))
         self.features, self.tokens = [], []
         return pairs.unsqueeze(0)
 
@@ -97,26 +113,55 @@ class FeatureState:
             places: their positions, counted from the newest stable pair.
             sees: bool [w, s + w] over all speculative entries, the new ones last; None: a chain that sees them all.
         """
-        pairs = self.net.pairs(self.models.target.embed(tokens), features).unsqueeze(0)
+        since = self.models.target.clock.mark()
+        return self._run(self._pairs(tokens, features).unsqueeze(0), places + (self.place - 1), sees, since=since)[0]
+
+    def _pairs(self, tokens: Int[Tensor, " n"], features: Float[Tensor, "n D"]) -> Float[Tensor, "n E"]:
+        if self.twin is not None:
+            return self.twin.pairs(tokens, features)
+        return self.net.pairs(self.models.target.embed(tokens), features)
+
+    def _run(
+        self,
+        x: Tensor,
+        places: Tensor,
+        sees: Tensor | None = None,
+        last_only: bool = False,
+        since: Mark | None = None,
+    ) -> Tensor:
+        """States, [1, n, D]; of the last input alone where no more is asked for and a twin runs.
+
+        `since`: when fusing the inputs began, which is a part of the forward.
+        """
+        clock, meter = self.models.target.clock, self.models.meter
+        start = since or clock.mark()
+        if self.twin is not None and self.twin.takes(x.shape[1]):
+            stream = self.twin.stream(x, places, sees, self.entries)
+            meter.add(start, between := clock.mark())
+            states, logits = self.twin.read(stream[-1:] if last_only else stream)
+            self._said = _Said(states, logits, between, clock.mark())
+            return states.unsqueeze(0)
         mask = None
         if sees is not None:
-            mask = sees.new_ones(len(tokens), self.entries.stable + sees.shape[1])
+            mask = sees.new_ones(x.shape[1], self.entries.stable + sees.shape[1])
             mask[:, self.entries.stable :] = sees
-        return self._run(pairs, places + (self.place - 1), mask)[0]
-
-    def _run(self, x: Tensor, places: Tensor, mask: Tensor | None = None) -> Tensor:
-        clock = self.models.target.clock
-        start = clock.mark()
         state = self.net(x, places, mask, self.entries)
-        self.models.meter.add(start, clock.mark())
+        meter.add(start, clock.mark())
         return state
 
-    def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Log-probabilities and ids of the k likeliest tokens behind each feature, by the target's own LM head."""
+    def logits(self, features: Float[Tensor, "w D"]) -> tuple[Float[Tensor, "w K"], Mark, Mark]:
+        """Of the tokens that the drafter keeps behind each feature, by the target's own LM head; and when it read."""
+        said = self._said
+        if said is not None and said.states.data_ptr() == features.data_ptr() and said.states.shape == features.shape:
+            return said.logits, said.start, said.end
         clock = self.models.target.clock
         start = clock.mark()
-        logits = self.head(self.net.said(features)).float()
-        self.models.meter.add(start, clock.mark())
+        return self.head(self.net.said(features)), start, clock.mark()
+
+    def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+        """Log-probabilities and ids of the k likeliest tokens behind each feature."""
+        logits, start, end = self.logits(features)
+        self.models.meter.add(start, end)
         return self.head.ranked(logits, k)
 
 
@@ -130,7 +175,7 @@ class FeatureLaws(Laws):
 
     def whole(self) -> Float[Tensor, "w V"]:
         """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
-        return WholeLaws.of(self.state.head.whole(self.state.net.said(self.features)), self.sampling).p
+        return WholeLaws.of(self.state.head.spread(self.state.logits(self.features)[0]), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Of the tokens that the drafter keeps, plain: without temperature."""
@@ -190,9 +235,8 @@ class FeatureDrafter(LawDrafter):
         net, clock = load_net(self.net, models, self.recipe), models.target.clock
         features = read_features(row, models)
         capacity = len(row.committed) + row.remaining + SCRATCH
-        state = self.state(
-            net, models, head_of(self.net, models), Entries(net.heads, net.head_size, capacity, features)
-        )
+        head, entries = head_of(self.net, models), Entries(net.heads, net.head_size, capacity, features)
+        state = self.state(net, models, head, entries, twin=twin_of(net, head, models))
         start = clock.mark()
         with torch.inference_mode():
             seen = what_was_seen(row, models, features)

@@ -233,10 +233,9 @@ class Medusa(LawDrafter):
             start = target.clock.mark()
             logits = ready[0].state.guess(torch.stack([h for h in hidden.values() if h is not None]))
             meter.add(start, target.clock.mark(), map(id, ready))
-            best = logits.float().log_softmax(-1).topk(min(RANKS, logits.shape[-1]), dim=-1)
-            tokens = ready[0].state.head.tokens(best.indices)
+            head = ready[0].state.head
             for b, row in enumerate(ready):
                 grower, state = row.plan.grower or Template(), hidden[id(row)]
                 assert state is not None
-                trees[id(row)] = grower.grow(HeadsGrowth(row, state, best.values[b], tokens[b]), row.plan)
+                trees[id(row)] = grower.grow(HeadsGrowth(row, state, *head.ranked(logits[b], RANKS)), row.plan)
         return [trees[id(row)] for row in rows]

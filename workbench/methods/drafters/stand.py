@@ -16,7 +16,7 @@ from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.engine.growing import Growth, Laws
-from workbench.engine.judging import TOP
+from workbench.engine.looking import TOP
 from workbench.engine.models import Models
 from workbench.engine.owned import BROKEN, Arrays, Look, Owned, Top, in_rows, numbers, tokens_in
 from workbench.engine.parts import LawDrafter

@@ -16,6 +16,7 @@ from workbench.core.sampling import law, likeliest, pick, sayable, with_history
 from workbench.core.transfer import of_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling, chain_parents
 from workbench.engine.growing import Growth, goes_on
+from workbench.engine.looking import weigh
 from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
@@ -137,6 +138,7 @@ def draft_chain(
     ]
     tokens: list[list[Tensor]] = [[] for _ in rows]
     laws: list[list[Tensor]] = [[] for _ in rows]
+    keep = [row.verifier.reads_laws for row in rows]
     active = list(range(len(rows)))
     feed = list(first)
     for step in range(depth):
@@ -156,14 +158,17 @@ def draft_chain(
                 active.remove(i)
                 continue
             u = uniforms[i]
-            token = likeliest(logits) if u is None else pick(q, u[step : step + 1])
+            found = weigh(logits, 1) if u is None and not keep[i] else None  # its likeliest token is all that is asked
+            if found is not None:
+                token, q = found.top[0], found.p_top
+            else:
+                token = likeliest(logits) if u is None else pick(q, u[step : step + 1])
             tokens[i].append(token)
             laws[i].append(q)
             feed[i] = token
         active = [i for i in active if rows[i].plan.depth > step + 1]
         if not active:
             break
-    keep = [row.verifier.reads_laws for row in rows]
     return [
         _chain_tree(torch.cat(t), torch.cat(laws[i]), sampled[i], source, keep=keep[i]) for i, t in enumerate(tokens)
     ]
@@ -176,7 +181,7 @@ def _uniforms(row: Row) -> Float[Tensor, " K"]:
 
 def _chain_tree(
     tokens: Int[Tensor, " K"],
-    laws: Float[Tensor, "K V"],
+    laws: Float[Tensor, "K V_or_1"],
     sampled: bool,
     source: str,
     logits: bool = True,
@@ -184,12 +189,16 @@ def _chain_tree(
 ) -> DraftTree:
     """`laws` are the laws the tokens were drawn from, or (greedy) the drafter's logits, unless `logits` says no.
 
-    Greedy chains carry their laws, which decide nothing there, for whoever reads them (`keep`).
+    Greedy chains carry their laws, which decide nothing there, for whoever reads them (`keep`). Of those that do not
+    `laws` may be the tokens' probabilities alone, [K, 1].
     """
     n = tokens.shape[0]
     parents = chain_parents(n, tokens.device)
-    laws = laws if sampled or not logits else laws.softmax(1)
-    chance = laws.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    if laws.shape[1] == 1:
+        chance = laws[:, 0]
+    else:
+        laws = laws if sampled or not logits else laws.softmax(1)
+        chance = laws.gather(1, tokens.unsqueeze(1)).squeeze(1)
     q_of = torch.arange(n + 1, device=tokens.device) if sampled or keep else None
     if q_of is not None:
         q_of[-1] = -1

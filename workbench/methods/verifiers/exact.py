@@ -13,7 +13,6 @@ from workbench.core.following import following, shares
 from workbench.core.places import Fans, place_by_place
 from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.rules import Rule
-from workbench.core.sampling import likeliest
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.parts import Verifier
 from workbench.engine.rejecting import passes, recursive_rejection
@@ -40,7 +39,7 @@ class Exact(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """Greedy match, the rule for chosen drafts, or `judge`."""
         if v.u_stop is None:
-            return greedy_match(v.tree, likeliest(v.logits))
+            return greedy_match(v.tree, v.likeliest())
         if not len(v.tree) or v.tree.q is None:
             return recursive_rejection(v.tree, v.p, v.u_stop, v.late)
         return self.judge(v.tree, v.p, v.u_stop, v.late)

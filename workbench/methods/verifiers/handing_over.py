@@ -12,7 +12,6 @@ from torch import Tensor
 from workbench.core.late import Late
 from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.rules import Rule
-from workbench.core.sampling import likeliest
 from workbench.core.tree import DraftTree
 from workbench.engine.rejecting import recursive_rejection
 from workbench.engine.told import Verification
@@ -21,7 +20,7 @@ from workbench.engine.told import Verification
 def exact_ruling(v: Verification) -> Ruling:
     """Greedy match or recursive rejection: what decides where the target writes."""
     if v.u_stop is None:
-        return greedy_match(v.tree, likeliest(v.logits))
+        return greedy_match(v.tree, v.likeliest())
     return recursive_rejection(v.tree, v.p, v.u_stop, v.late)
 
 

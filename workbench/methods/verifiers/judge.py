@@ -148,7 +148,7 @@ class Judge(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """1 where the judge keeps a node, elsewhere the exact rule's chance."""
         tree = v.tree
-        exact = lossless(tree, v.logits, v.p, v.u_stop, v.late)
+        exact = lossless(v)
         if exact.reason is None or v.hidden is None or not len(tree):
             return exact
         judged = v.state(v.hidden[1:]).sigmoid().to(v.p.dtype)

@@ -9,7 +9,6 @@ from workbench.core.params import param
 from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import EXCESS, OTHERS, Rule
-from workbench.core.sampling import likeliest
 from workbench.engine.declared import Claim
 from workbench.engine.parts import Verifier
 from workbench.engine.rejecting import relaxed_rejection
@@ -70,7 +69,7 @@ class Lenient(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """Recursive rejection against p/λ."""
         if v.u_stop is None:
-            return greedy_match(v.tree, likeliest(v.logits))
+            return greedy_match(v.tree, v.likeliest())
         tree = v.tree
         found = relaxed_rejection(tree, v.p, v.u_stop, Lift(self.lenience), v.late, priced=True)
         inputs = {"residual": found.residual, "q_left": found.q_left}

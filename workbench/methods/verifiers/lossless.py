@@ -38,4 +38,4 @@ class Lossless(Verifier):
 
     def rule(self, v: Verification) -> Ruling:
         """Greedy match or recursive rejection."""
-        return lossless(v.tree, v.logits, v.p, v.u_stop, v.late)
+        return lossless(v)

@@ -13,7 +13,6 @@ from workbench.core.params import param
 from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import Rule
-from workbench.core.sampling import likeliest
 from workbench.core.transfer import listed, on_host
 from workbench.engine.declared import Claim
 from workbench.engine.models import Models
@@ -118,7 +117,7 @@ class Nearest(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """Recursive rejection against p̃ₓ."""
         if v.u_stop is None:
-            return greedy_match(v.tree, likeliest(v.logits))
+            return greedy_match(v.tree, v.likeliest())
         near = v.state.of(v.tree.tokens, self.neighbours)  # [N, k]
         found = relaxed_rejection(v.tree, v.p, v.u_stop, Lift(near=near, mass=self.mass), v.late)
         inputs = {"residual": found.residual, "q_left": found.q_left, "near": found.lifted - found.residual}

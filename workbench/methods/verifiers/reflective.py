@@ -15,7 +15,6 @@ from workbench.core.probes import Probes
 from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import Rule
-from workbench.core.sampling import likeliest
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.declared import Claim
@@ -90,7 +89,7 @@ class Reflective(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """Recursive rejection against p̂; against p where nothing was asked."""
         if v.u_stop is None:
-            return greedy_match(v.tree, likeliest(v.logits))
+            return greedy_match(v.tree, v.likeliest())
         tree, p = v.tree, v.p
         if v.probed is None:
             return replace(recursive_rejection(tree, p, v.u_stop, v.late), paid=p.new_zeros(len(tree)))

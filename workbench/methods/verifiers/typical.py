@@ -15,7 +15,7 @@ from workbench.core.params import param
 from workbench.core.places import drawn, later
 from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
 from workbench.core.rules import Rule
-from workbench.core.sampling import SamplingParams, likeliest
+from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, ancestors, children_of
 from workbench.engine.declared import Claim
 from workbench.engine.models import Models
@@ -73,7 +73,7 @@ class TypicalAcceptance(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """0 or 1 for each node; its probability is the score by which `walk` chooses among paths."""
         if v.u_stop is None:
-            found = greedy_match(v.tree, likeliest(v.logits))
+            found = greedy_match(v.tree, v.likeliest())
             return replace(found, paid=v.p.new_zeros(len(v.tree)))
         tree, p = v.tree, v.p
         entropy = v.entropies()

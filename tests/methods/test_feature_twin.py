@@ -1,0 +1,74 @@
+"""A feature drafter's layer on compiled passes, beside its own code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from workbench.engine import fused
+from workbench.engine.trimmed import SharedHead
+from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.feature_twin import FeatureTwin
+from workbench.methods.drafters.mtp import MTPNet
+
+pytestmark = pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
+D, HEADS, FFN, VOCABULARY, CAPACITY = 64, 2, 96, 40, 64
+KEPT = [1, 2, 5, 7, 11, 20, 30, 39]
+
+
+def parts(
+    kind: type[FeatureNet] = FeatureNet, dtype: torch.dtype = torch.bfloat16
+) -> tuple[FeatureNet, SharedHead, nn.Embedding]:
+    """A net with weights of its own everywhere, the target's head as it keeps it, and the target's embedding."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        net = kind(D, HEADS, FFN, CAPACITY)
+        for name, weight in net.named_parameters():
+            nn.init.normal_(weight, 1.0 if name.startswith(("norm", "before", "between", "after")) else 0.0, 0.15)
+        head, embed = nn.Linear(D, VOCABULARY, bias=False, dtype=dtype), nn.Embedding(VOCABULARY, D, dtype=dtype)
+    return net.to(dtype).settle(), SharedHead(head, {"draft_vocabulary": KEPT}), embed
+
+
+def entries(net: FeatureNet) -> Entries:
+    return Entries(net.heads, net.head_size, 3, torch.zeros(1, dtype=torch.bfloat16))  # grows on the way
+
+
+def close(mine: Tensor, theirs: Tensor) -> None:
+    """To a few roundings of bfloat16."""
+    torch.testing.assert_close(mine.float(), theirs.float(), atol=0.06, rtol=0.04)
+
+
+@torch.inference_mode()
+def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code() -> None:
+    net, head, embed = parts()
+    twin = FeatureTwin.of(net, head, embed, CAPACITY)
+    assert twin is not None
+    assert twin.takes(5)
+    mine, theirs = entries(net), entries(net)
+    tokens, features = torch.tensor([4, 39, 0, 7, 7]), torch.randn(5, D, generator=torch.Generator().manual_seed(1))
+    features = features.bfloat16()
+    pairs = twin.pairs(tokens, features)
+    close(pairs, net.pairs(embed(tokens), features))
+    x, places = pairs[None], torch.arange(11, 16)
+    states, logits = twin.read(twin.stream(x, places, None, mine))
+    wanted = net(x, places, None, theirs)[0]
+    close(states, wanted)
+    close(logits, head(net.said(wanted)))
+    mine.settle()
+    theirs.settle()
+    sees = torch.tensor([[True, False], [False, True]])  # two siblings, which do not see each other
+    siblings, place = x[:, :2], torch.tensor([16, 16])
+    grown = twin.read(twin.stream(siblings, place, sees, mine))[0]
+    mask = torch.cat([torch.ones(2, 5, dtype=torch.bool), sees], 1)
+    close(grown, net(siblings, place, mask, theirs)[0])
+    assert mine.used == theirs.used == 7
+    assert not torch.equal(twin.read(twin.stream(siblings, place, torch.ones(2, 2, dtype=torch.bool), mine))[0], grown)
+
+
+def test_nets_that_run_otherwise_have_none() -> None:
+    assert FeatureTwin.of(*parts(MTPNet), CAPACITY) is None
+    assert FeatureTwin.of(*parts(dtype=torch.float32), CAPACITY) is None
+    net, _, embed = parts()
+    assert FeatureTwin.of(net, SharedHead(nn.Linear(D, VOCABULARY, bias=False), {}), embed, CAPACITY) is None

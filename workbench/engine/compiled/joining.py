@@ -1,0 +1,81 @@
+"""What enters a feature drafter, of token ids and features: both normed and fused, without a thread of torch's.
+
+Its product is a small one, but torch's threads wait for more work with their core busy, which is the core that the
+compiled layer behind it needs.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+from numba import njit
+
+from workbench.engine.compiled.instructions import float_of, put
+from workbench.engine.compiled.sharing import done, take, wait
+
+OUTS = 64
+"""Outputs of a piece."""
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _widen(bits, out):
+    for i in range(bits.shape[0]):
+        out[i] = float_of(np.int32(bits[i]) << np.int32(16))
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+@no_type_check
+def _product(one, other):
+    total = np.float32(0)
+    for i in range(one.shape[0]):
+        total += one[i] * other[i]
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _norm(x, weight, eps):
+    """RMS norm in place; without a weight nothing happens."""
+    if weight.shape[0] > 0:
+        by = np.float32(1) / np.sqrt(_product(x, x) / np.float32(x.shape[0]) + eps)
+        for i in range(x.shape[0]):
+            x[i] = x[i] * by * weight[i]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def join(table, tokens, features, norms, eps, fuse, out, taken):
+    """Each token's embedding and its feature, normed, side by side, times a matrix. Any number of threads run it.
+
+    What it takes:
+        table: int16 [V, D], bits of bfloat16, as all that is not said to be float32.
+        tokens: int64 [n].
+        features: int16 [n, D].
+        norms: float32 [2, D], weights of the norms of embeddings and features, or [2, 0] where there are none.
+        eps: float32, of the norms.
+        fuse: int16 [E, 2 D].
+        out: int16 [n, E], written.
+        taken: int64 [2], zeros: pieces that were taken, pieces that are done.
+    """
+    n, size = features.shape
+    width = fuse.shape[0]
+    pieces = (width + OUTS - 1) // OUTS
+    x, row = np.empty((n, 2 * size), np.float32), np.empty(2 * size, np.float32)
+    is_first, piece = True, take(taken, pieces)
+    while piece >= 0:
+        if is_first:
+            for t in range(n):
+                _widen(table[tokens[t]], x[t, :size])
+                _widen(features[t], x[t, size:])
+                _norm(x[t, :size], norms[0], eps)
+                _norm(x[t, size:], norms[1], eps)
+            is_first = False
+        for o in range(piece * OUTS, min(width, piece * OUTS + OUTS)):
+            _widen(fuse[o], row)
+            for t in range(n):
+                put(out[t, o:].ctypes.data, _product(row, x[t]))
+        done(taken)
+        piece = take(taken, pieces)
+    wait(taken, pieces)
