@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from workbench.engine.compiled.pieces import (
-    _exp,  # pyright: ignore[reportPrivateUsage]
+    exp,
     largest,
     largest_of,
 )
@@ -91,7 +91,7 @@ def _powers(x, most):
     for i in range(x.shape[0]):
         less = x[i] - most
         less = np.float32(-87) if less < np.float32(-87) else less  # NaN stays
-        power = _exp(less)
+        power = exp(less)
         total += power
         product += power * less
     return total, product

@@ -113,7 +113,7 @@ def turn(head, cos, sin):
 
 @njit(nogil=True, cache=True, inline="always", error_model="numpy")
 @no_type_check
-def _exp(x):
+def exp(x):
     """The exponential, to 1e-7 of it: a power of two times a polynomial of what is left (Cephes' coefficients)."""
     x = np.minimum(np.maximum(x, np.float32(-87)), np.float32(88))
     whole = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
@@ -166,7 +166,7 @@ def _odds(scored):
     """Scores become weights that sum to what is returned."""
     top = largest(scored)
     for j in range(scored.shape[0]):
-        scored[j] = _exp(scored[j] - top)
+        scored[j] = exp(scored[j] - top)
     total = np.float32(0)
     for j in range(scored.shape[0]):
         total += scored[j]
@@ -178,7 +178,7 @@ def _odds(scored):
 def gate(rows, up):
     """SiLU of a row times another, in its place."""
     for i in range(rows.shape[0]):
-        rows[i] = rows[i] / (np.float32(1) + _exp(-rows[i])) * up[i]
+        rows[i] = rows[i] / (np.float32(1) + exp(-rows[i])) * up[i]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
