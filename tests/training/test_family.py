@@ -16,9 +16,11 @@ from safetensors.torch import load_file
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
+from workbench.engine.borrowed import lender_to
 from workbench.engine.bundle import bundled
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.models import HeadInfo, load_models
+from workbench.engine.published import PUBLISHED, SMOLLM2
 from workbench.engine.trimmed import n_kept
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
@@ -136,7 +138,9 @@ def test_a_resumed_run_of_heads_reads_on(options: ReadOptions, tmp_path: Path, m
     assert asked == [0, 1, 2, 3]
 
 
-def test_a_draft_model_is_trained_and_drafts(options: ReadOptions, tmp_path: Path) -> None:
+def test_a_draft_model_is_trained_and_drafts(
+    options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "drafter"
     chosen = {"target": "text-target", "readings": options.out, "out": out, "checkpoint": tmp_path / "run.pt",
               "vocabulary": 700, "hidden": 64, "layers": 1, "inner": 96, "steps": 40, "rows": 8, "positions": 256,
@@ -158,7 +162,11 @@ def test_a_draft_model_is_trained_and_drafts(options: ReadOptions, tmp_path: Pat
         for name in ("autoregressive", "draft-model")
     )
     assert drafted.token_ids == plain.token_ids
+    assert lender_to(str(out)) is None
+    monkeypatch.setitem(PUBLISHED, "text-target", SMOLLM2)  # of such a target no tokenizer is kept
     more = recipes.run("chat-drafter", chosen | {"steps": 44}, quiet)
+    assert lender_to(str(out))
+    assert load_models("text-target", str(out), "cpu", "float32", strict=True).drafter is not None
     assert more["curve"][:-1] == figures["curve"], "a resumed run goes on with its curve"
     assert np.isfinite(more["losses"]["loss"])
 

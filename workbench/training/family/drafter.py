@@ -19,9 +19,11 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.core.errors import ParameterError
+from workbench.engine.borrowed import FILES, VOCABULARY
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.placed import named
 from workbench.engine.pretrained import load_model, load_tokenizer
+from workbench.engine.published import PUBLISHED, words_sum
 from workbench.engine.trimmed import KEY
 from workbench.trace.files import write_whole
 from workbench.training.distill import distillation_loss
@@ -237,7 +239,13 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
         result.held["agreement"] = agreement(drafter, kept, exam)
         curve.add(result.tokens, result.held["agreement"])
         drafter.train()
-        save_model(drafter, teacher.tokenizer, options.out, {KEY: kept_ids, "target": teacher.name})
+        told = {KEY: kept_ids, "target": teacher.name}
+        if teacher.name in PUBLISHED:
+            told[VOCABULARY] = words_sum(teacher.tokenizer.get_vocab())
+        save_model(drafter, teacher.tokenizer, options.out, told)
+        if VOCABULARY in told:  # such a target always brings its tokenizer
+            for name in FILES:
+                (options.out / name).unlink(missing_ok=True)
         return f"chat-drafter: says the target's likeliest token at {result.held['agreement']:.3f} of held-out places"
 
     loop = options.loop("chat-drafter")
