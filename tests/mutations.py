@@ -1473,6 +1473,23 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="an ensemble of prompt tokens guesses what it was not trained to, and nobody sees it",
     ),
     _m(
+        "pseudo-states-are-kept-for-the-text",
+        "engine/block.py",
+        "whole[: 1 + n, : 1 + n] = sees",
+        "whole[: 1 + n, : 1 + n], whole[:, 1 + n :] = sees, True",
+        "tests/methods/test_hidden_transfer.py::test_entries_that_are_kept_are_a_clean_readings",
+        why="the draft sees guesses at itself, and what is written is no longer the target's",
+    ),
+    _m(
+        "pseudo-states-of-another-node",
+        "methods/drafters/hidden_transfer.py",
+        "(states.to(row.models.target.dtype))[at.place, at.step]",
+        "(states.to(row.models.target.dtype))[0, at.step]",
+        "tests/methods/test_hidden_transfer.py::"
+        "test_guesses_are_what_the_upper_layers_make_of_pseudo_states_behind_the_text",
+        why="behind an accepted draft the guesses are those of the token before it, and most are rejected",
+    ),
+    _m(
         "rows-beside-embeddings-read-nothing",
         "engine/segment.py",
         "embed(segment.tokens) if segment.states is None else segment.states",
