@@ -1229,6 +1229,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="in bfloat16 a drafted token attends to what comes behind it",
     ),
     _m(
+        "tiles-of-half-an-input",
+        "engine/compiled/tiles.py",
+        "for tile in _INPUTS:",
+        "for tile in _INPUTS[:1]:",
+        "tests/engine/test_tiles.py::test_a_product_loses_no_more_than_two_halves_do",
+        why="passes by tiles round what goes into every product to bfloat16",
+    ),
+    _m(
+        "tiles-keep-our-shapes",
+        "engine/compiled/tiles.py",
+        "        configure(before.ctypes.data)",
+        "        pass",
+        "tests/engine/test_tiles.py::test_a_threads_tiles_have_their_shapes_back",
+        why="who multiplies by tiles in the same thread finds them of another shape",
+    ),
+    _m(
         "a-compiled-token-sees-every-branch",
         "engine/compiled/forward.py",
         "if mask[t, j] == 0:",

@@ -43,12 +43,24 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+HAS_TILES = fused.may_compile() and fused._may_use_tiles()
+WAYS = pytest.mark.parametrize(
+    "way",
+    ["vectors", pytest.param("tiles", marks=pytest.mark.skipif(not HAS_TILES, reason="a processor without AMX"))],
+    indirect=True,
+)
+"""By what a test's models multiply; those of other tests by vectors."""
+
+
 @pytest.fixture(autouse=True)
-def no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wide passes are compiled on every machine: where there are tiles (AMX), they would be left to these."""
-    monkeypatch.setattr(fused, "_has_tiles", lambda: False)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide passes are compiled on every machine: where tiles (AMX) are torch's alone, they would be left to these."""
+    if getattr(request, "param", "vectors") == "vectors":
+        monkeypatch.setattr(fused, "_has_tiles", lambda: False)
+        monkeypatch.setattr(fused, "_may_use_tiles", lambda: False)
 
 
+@WAYS
 @pytest.mark.parametrize(
     ("kind", "heads", "groups"),
     [*((kind, 4, 2) for kind in KINDS), ("llama", 4, 4), ("llama", 3, 1), ("mistral", 8, 2), ("llama", 7, 1)],
@@ -107,6 +119,7 @@ def spoiled(decoder: Any, part: str) -> None:
         decoder._head = decoder._head.roll(1, 0).contiguous()
 
 
+@WAYS
 @pytest.mark.parametrize("part", ["scale", "order", "gate and up", "keys and values", "rope", "bias", "norms",
                                   "last norm", "head"])  # fmt: skip
 def test_a_wrong_part_is_seen_when_a_model_is_taken_in(
@@ -135,6 +148,7 @@ def test_a_wrong_part_is_seen_when_a_model_is_taken_in(
     assert "is not compiled" in caplog.text
 
 
+@WAYS
 def test_a_model_with_an_attention_sink_is_taken_in() -> None:
     model = small()
     with torch.no_grad():
@@ -147,6 +161,7 @@ def test_a_model_with_an_attention_sink_is_taken_in() -> None:
     assert difference(decoder, model) == ""
 
 
+@WAYS
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(kind: str) -> None:
     runner, text = compiled(small(kind)), worlds.random_prompt(40, seed=7)
@@ -156,13 +171,14 @@ def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(kind: str) -> No
 
 
 def test_beside_tiles_the_bits_of_few_tokens_do_not_depend_on_how_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "_has_tiles", lambda: True)
+    monkeypatch.setattr(fused, "_has_tiles", lambda: True)  # torch's alone
     runner, text = compiled(small()), worlds.random_prompt(40, seed=7)
     alone = worlds.logits_after(runner, text, [1] * 40)
     for pieces in ([fused.MOST_BESIDE_TILES] * 2 + [8], [7, 13, 4, 16], [2, 3, 5, 6, 8, 16]):
         assert torch.equal(worlds.logits_after(runner, text, pieces), alone)
 
 
+@WAYS
 def test_what_a_token_gets_does_not_depend_on_the_branches_beside_it_nor_on_other_rows() -> None:
     runner, text = compiled(small()), worlds.random_prompt(30, seed=3)
     alone = worlds.logits_after(runner, text, [1] * 30)
@@ -183,6 +199,7 @@ def test_what_a_token_gets_does_not_depend_on_the_branches_beside_it_nor_on_othe
     assert torch.equal(after, alone[25:])  # what moved in the cache is read in the same order
 
 
+@WAYS
 def test_any_number_of_threads_gives_the_same_bits_and_a_busy_pool_delays_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -318,7 +335,6 @@ def test_a_compilation_that_fails_is_said_and_stops_nothing(
 
 
 def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = compiled(small(max_position_embeddings=256))
     asked: list[int] = []
     whole = fused.Fused.__call__
 
@@ -327,8 +343,12 @@ def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPa
         return whole(self, x, *rest)
 
     monkeypatch.setattr(fused.Fused, "__call__", count)
-    for tiles, wanted in ((False, [1, 16, 17, fused.MOST]), (True, [1, 16])):
-        monkeypatch.setattr(fused, "_has_tiles", lambda tiles=tiles: tiles)
+    whole_range = [1, 16, 17, fused.MOST]
+    ways = [(False, False, whole_range), (True, False, [1, 16]), *([(True, True, whole_range)] if HAS_TILES else [])]
+    for torchs, ours, wanted in ways:
+        monkeypatch.setattr(fused, "_has_tiles", lambda torchs=torchs: torchs)
+        monkeypatch.setattr(fused, "_may_use_tiles", lambda ours=ours: ours)
+        runner = compiled(small(max_position_embeddings=256))
         asked.clear()
         for n in (1, 16, 17, fused.MOST, fused.MOST + 1):
             slot = runner.open()

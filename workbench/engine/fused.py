@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 MOST = 128
 """Tokens a row up to which a pass is compiled, the largest tree among them: prompts are left to products for many."""
 MOST_BESIDE_TILES = 16
-"""Tokens of all rows up to which it is where the processor multiplies tiles (AMX), which are faster from there on. So
-there only passes of few tokens give a token the same bits whatever is beside it."""
-Part = Literal["discounts", "forward", "instructions", "laws", "overlaps", "pairs", "siblings"]
+"""Tokens of all rows up to which it is where torch multiplies by tiles (AMX) and this does not, as with bytes: torch is
+faster from there on. So there only passes of few tokens give a token the same bits whatever is beside it."""
+Part = Literal["discounts", "forward", "instructions", "laws", "llvm", "overlaps", "pairs", "siblings", "tiles"]
 """Modules of `workbench.engine.compiled` that are asked for by name: a misspelt one would pass for one not compiled."""
 _workers: ThreadPoolExecutor | None = None
 
@@ -63,6 +63,13 @@ def _has_tiles() -> bool:
     return bool(torch.cpu._is_amx_tile_supported())
 
 
+@cache
+def _may_use_tiles() -> bool:
+    """Whether what is compiled may multiply by tiles; asks the system for them."""
+    tiles = compiled("tiles")
+    return tiles is not None and _has_tiles() and tiles.are_there() and bool(torch.cpu._init_amx())
+
+
 class Fused:
     """A decoder's layers and LM head for passes over few tokens. Make it with `Fused.of`.
 
@@ -77,7 +84,9 @@ class Fused:
         self._run, self._read, self._see = forward.run_layers, forward.read_logits, forward.list_seen
         self._phases: int = forward.PHASES
         layers = [part for part in map(_Layer.of, trunk.get_submodule("layers").children()) if part is not None]
-        self.dtype, self._kind = model.dtype, int(stored(model) == torch.int8)
+        kinds = compiled("llvm")
+        assert kinds is not None
+        self.dtype, self._kind = model.dtype, kinds.INT8 if stored(model) == torch.int8 else kinds.BF16
         read = [[_read(linear) for linear in layer.linears] for layer in layers]
         self._kept = [tensor for row in read for pair in row for tensor in pair]  # or their memory may be freed
         self._weights = np.array([[weight.data_ptr() for weight, _ in row] for row in read], np.int64)
@@ -92,6 +101,11 @@ class Fused:
         self.heads, self.groups = q.shape[0] // self.size, k.shape[0] // self.size
         self._sizes = (self.heads, self.groups, self.size, gate.shape[0])
         self._head, self._head_scale = _read(head)
+        weights = [self._head, *(weight for layer in layers for weight in layer.weights)]
+        fit = all(weight.shape[0] % 16 == 0 for weight in weights)
+        self._by_tiles = self._kind == kinds.BF16 and fit and _may_use_tiles()
+        if self._by_tiles:
+            self._kind = kinds.TILES
         self.n_tokens = self._head.shape[0]
         with torch.inference_mode():
             places = torch.arange(capacity, device=model.device).unsqueeze(0)
@@ -128,7 +142,7 @@ class Fused:
     def takes(self, shape: Sequence[int]) -> bool:
         """Whether a pass over [rows, tokens] is one for the compiled layers."""
         n_rows, n = shape
-        return n <= MOST and (n_rows * n <= MOST_BESIDE_TILES or not _has_tiles())
+        return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not _has_tiles())
 
     def __call__(
         self,

@@ -120,8 +120,8 @@ def _contents(lessons: dict[str, Page]) -> str:
     lines = [
         "# Lessons",
         "",
-        f"{len(lessons)} notebooks, executed as they are tested: in FAST mode, on the bundled models, on a CPU. Widgets stand "
-        "here as pictures; open a notebook with `workbench lab` to use them.",
+        f"{len(lessons)} notebooks, executed as they are tested: in FAST mode, on the bundled models, on a CPU. "
+        "Widgets stand here as pictures; open a notebook with `workbench lab` to use them.",
         "",
     ]
     for name, page in lessons.items():

@@ -25,12 +25,14 @@ import numpy as np
 from numba import njit
 
 from workbench.engine.compiled.instructions import HEADS, LANES, put
-from workbench.engine.compiled.pieces import aligned, attend, deal, gate, norm, product, turn
+from workbench.engine.compiled.llvm import TILES
+from workbench.engine.compiled.pieces import aligned, attend, deal, gate, norm, product, ready, room, turn
 from workbench.engine.compiled.sharing import done, take, wait
+from workbench.engine.compiled.tiles import begin, end
 
 PHASES = 5
 """Of a layer."""
-_OUT, _WIDE, _HEAD = 64, 128, 1024
+_OUT, _WIDE, _HEAD = 96, 256, 2048
 """Outputs of a piece: behind attention and feed-forward, within it, and of the LM head. Fewer share the work more
 evenly, more of them read memory in longer runs."""
 
@@ -52,8 +54,9 @@ def run_layers(
     wide_dealt = aligned(n_tokens, forward)
     some = np.empty((n_tokens, max(size, _WIDE)), np.float32)
     row_of_some, odds = some.shape[1], np.empty((HEADS, seen.shape[1] + LANES), np.float32)
-    shared = heads // groups
-    stream, at = x.ctypes.data, 0
+    shared, attended = heads // groups, mixed.reshape((n_tokens, heads * size))
+    packed, before = room(kind, n_tokens, max(width, heads * size, forward)), begin(kind == TILES, n_tokens)
+    stream, at, come = x.ctypes.data, 0, np.int64(0)
     for i_layer in range(len(layers)):
         number, attends, feeds = layers[i_layer], halves[i_layer, 0], halves[i_layer, 1]
         w, s = weights[number], scales[number]
@@ -63,13 +66,12 @@ def run_layers(
         while piece >= 0:
             if is_first:
                 norm(x, norms[number, 0], eps, normed)
-                deal(normed, dealt)
-                is_first = False
+                come, is_first = ready(kind, normed, dealt, packed), False
             part = 0 if piece < heads else 1 + (piece - heads) // groups
             head = piece if part == 0 else (piece - heads) % groups
             lo = head * size
             product(
-                kind, w[part], width, lo, lo + size, dealt.ctypes.data, n_tokens,
+                kind, w[part], width, lo, lo + size, come, n_tokens,
                 some.ctypes.data - 4 * lo, row_of_some, s[part], 0,
             )  # fmt: skip
             if biases.shape[0] > 0:
@@ -104,11 +106,12 @@ def run_layers(
         wait(taken[at], pieces)
         at += 1
 
-        pieces = attends * ((width + _OUT - 1) // _OUT)
+        pieces, is_first = attends * ((width + _OUT - 1) // _OUT), True
         piece = take(taken[at], pieces)
         while piece >= 0:
+            if is_first:
+                come, is_first = ready(kind, attended, attended, packed), False
             lo, hi = piece * _OUT, min(width, piece * _OUT + _OUT)
-            come = mixed.ctypes.data
             product(kind, w[3], heads * size, lo, hi, come, n_tokens, stream, width, s[3], 1)
             done(taken[at])
             piece = take(taken[at], pieces)
@@ -120,10 +123,8 @@ def run_layers(
         while piece >= 0:
             if is_first:
                 norm(x, norms[number, 1], eps, normed)
-                deal(normed, dealt)
-                is_first = False
+                come, is_first = ready(kind, normed, dealt, packed), False
             lo, hi = piece * _WIDE, min(forward, piece * _WIDE + _WIDE)
-            come = dealt.ctypes.data
             product(kind, w[4], width, lo, hi, come, n_tokens, wide.ctypes.data, forward, s[4], 0)
             to = some.ctypes.data - 4 * lo
             product(kind, w[5], width, lo, hi, come, n_tokens, to, row_of_some, s[5], 0)
@@ -138,14 +139,14 @@ def run_layers(
         piece = take(taken[at], pieces)
         while piece >= 0:
             if is_first:
-                deal(wide, wide_dealt)
-                is_first = False
+                come, is_first = ready(kind, wide, wide_dealt, packed), False
             lo, hi = piece * _OUT, min(width, piece * _OUT + _OUT)
-            product(kind, w[6], forward, lo, hi, wide_dealt.ctypes.data, n_tokens, stream, width, s[6], 1)
+            product(kind, w[6], forward, lo, hi, come, n_tokens, stream, width, s[6], 1)
             done(taken[at])
             piece = take(taken[at], pieces)
         wait(taken[at], pieces)
         at += 1
+    end(before)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -160,17 +161,17 @@ def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
     some = aligned(n_tokens, _HEAD)
     pieces, is_first = (size + _HEAD - 1) // _HEAD, True
     normed, dealt = aligned(n_tokens, width), aligned(n_tokens, width)
+    packed, before, come = room(kind, n_tokens, width), begin(kind == TILES, n_tokens), np.int64(0)
     piece = take(taken, pieces)
     while piece >= 0:
         if is_first:
             norm(x, last, eps, normed)
-            deal(normed, dealt)
-            is_first = False
+            come, is_first = ready(kind, normed, dealt, packed), False
         lo, hi = piece * _HEAD, min(size, piece * _HEAD + _HEAD)
         if piece == 0:
             hidden[:] = normed
         to = some.ctypes.data - 4 * lo
-        product(kind, weight, width, lo, hi, dealt.ctypes.data, n_tokens, to, _HEAD, scale, 0)
+        product(kind, weight, width, lo, hi, come, n_tokens, to, _HEAD, scale, 0)
         for t in range(n_tokens):
             at = out.ctypes.data + 2 * (t * size + lo)
             for i in range(hi - lo):
@@ -178,6 +179,7 @@ def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
         done(taken)
         piece = take(taken, pieces)
     wait(taken, pieces)
+    end(before)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

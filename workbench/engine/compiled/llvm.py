@@ -10,9 +10,10 @@ from typing import Any
 
 from llvmlite import ir
 
-BF16, INT8 = 0, 1
-"""Kinds of weights: bfloat16, and signed bytes with scales. Keys and values are bfloat16."""
-SIZE = (2, 1)
+BF16, INT8, TILES = 0, 1, 2
+"""Kinds of weights: bfloat16, signed bytes with scales, and bfloat16 that tiles multiply. Keys and values are
+bfloat16."""
+SIZE = (2, 1, 2)
 """Bytes of a number of each kind."""
 LANES = 16
 """Numbers of a vector."""
@@ -70,6 +71,21 @@ def _fold(b: Any, one: Any, other: Any, half: int) -> Any:
     own = [i if first else LANES + i for i, first in enumerate(is_first)]
     across = [i + half if first else LANES + i - half for i, first in enumerate(is_first)]
     return b.fadd(*(b.shuffle_vector(one, other, ir.Constant(WORDS, lanes)) for lanes in (own, across)))
+
+
+def turned(b: Any, rows: list[Any]) -> list[Any]:
+    """16 vectors of 16 numbers as a matrix: its columns. Squares of 1, 2, 4, 8 numbers change places in turn."""
+    half = 1
+    while half < LANES:
+        is_own = [i & half == 0 for i in range(LANES)]
+        upper = [i if own else LANES + i - half for i, own in enumerate(is_own)]
+        lower = [i + half if own else LANES + i for i, own in enumerate(is_own)]
+        now = list(rows)
+        for i in (i for i, own in enumerate(is_own) if own):
+            for to, lanes in ((i, upper), (i + half, lower)):
+                now[to] = b.shuffle_vector(rows[i], rows[i + half], ir.Constant(WORDS, lanes))
+        rows, half = now, 2 * half
+    return rows
 
 
 def fma(b: Any, x: Any, y: Any, z: Any) -> Any:

@@ -23,6 +23,8 @@ from workbench.engine.compiled.instructions import (
     mix,
     scores,
 )
+from workbench.engine.compiled.llvm import TILES
+from workbench.engine.compiled.tiles import TILE, pack, tiled, tokens_of
 
 _BYTES = np.array(SIZE)
 
@@ -33,7 +35,11 @@ def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
     """Outputs lo to below hi, multiples of `OUTS`, of all rows of x (dealt); `out` is where output 0 of row 0 would be.
 
     Up to eight rows share each weight that is read; more go in parts as even as can be, of which six rows are the best.
+    By tiles, lo and hi are multiples of 16, and x is what `ready` made of it.
     """
+    if kind == TILES:
+        tiled(w, n, lo, hi, x, rows, out, per_row, add)
+        return
     parts = 1 if rows <= ROWS else (rows + 5) // 6
     for o in range(lo, hi, OUTS):
         row = 0
@@ -53,6 +59,32 @@ def deal(rows, out):
             for i in range(LANES):
                 out[t, lo + i] = rows[t, lo + 2 * i]
                 out[t, lo + LANES + i] = rows[t, lo + 2 * i + 1]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def ready(kind, rows, dealt, packed):
+    """The address of rows, float32 [T, n], as `product` takes them: `dealt`, or, for tiles, `packed`; both are scratch.
+
+    Rows that are dealt already come as both.
+    """
+    is_dealt = rows.ctypes.data == dealt.ctypes.data
+    if kind == TILES:
+        pack(is_dealt, rows, packed)
+        return packed.ctypes.data
+    if not is_dealt:
+        deal(rows, dealt)
+    return dealt.ctypes.data
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def room(kind, rows, width):
+    """Where `ready` packs rows of up to so many numbers; nothing where it does not."""
+    if kind != TILES:
+        return np.empty(0, np.int32)
+    groups = (rows + TILE - 1) // TILE
+    return aligned(groups * tokens_of(rows) + 1, width).reshape(-1).view(np.int32)  # `pack` writes past its end
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})

@@ -1,0 +1,98 @@
+"""Products by tiles: as exact as two halves of bfloat16 allow, and torch's own tiles are none the worse for them."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numba
+import numpy as np
+import pytest
+import torch
+
+from workbench.engine import fused
+
+pytestmark = pytest.mark.skipif(
+    not (fused.may_compile() and fused._may_use_tiles()), reason="a processor without AMX, or nothing is compiled"
+)
+INPUTS, OUTPUTS = 96, 80
+
+
+def by_tiles(x: np.ndarray, weight: torch.Tensor, out: np.ndarray, is_dealt: bool = False, add: bool = False) -> None:
+    """out = x Wᵀ, or that added to it, in one pass."""
+    from workbench.engine.compiled import pieces, tiles
+    from workbench.engine.compiled.llvm import TILES
+
+    (outputs, n), rows = weight.shape, x.shape[0]
+    packed, before = pieces.room(TILES, rows, n), tiles.begin(True, rows)
+    given = x.copy()
+    if is_dealt:
+        pieces.deal(x, given)
+    come = pieces.ready(TILES, given, given if is_dealt else np.empty_like(x), packed)
+    pieces.product(
+        TILES, weight.data_ptr(), n, 0, outputs, come, rows, out.ctypes.data, out.shape[1], 0, int(add)
+    )  # fmt: skip
+    tiles.end(before)
+
+
+def of(rows: int, seed: int = 0) -> tuple[np.ndarray, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(OUTPUTS, INPUTS, generator=generator).to(torch.bfloat16)
+    return torch.randn(rows, INPUTS, generator=generator).numpy(), weight
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 15, 16, 17, 31, 33, 40, 64, 127])
+def test_a_product_loses_no_more_than_two_halves_do(rows: int) -> None:
+    x, weight = of(rows)
+    exact, size = x.astype(np.float64) @ weight.double().numpy().T, np.abs(x) @ weight.float().abs().numpy().T
+    for is_dealt in (False, True):
+        out = np.full((rows + 1, OUTPUTS + 3), 7.0, np.float32)
+        by_tiles(x, weight, out, is_dealt)
+        assert (np.abs(out[:rows, :OUTPUTS] - exact) <= 2**-17 * size).all()  # one half alone: 2⁻⁹
+        assert (out[rows] == 7).all()
+        assert (out[:, OUTPUTS:] == 7).all()  # nothing beside it is touched
+        before = out.copy()
+        by_tiles(x, weight, out, is_dealt, add=True)
+        assert np.array_equal(out[:rows, :OUTPUTS], 2 * before[:rows, :OUTPUTS])
+
+
+def test_a_rows_product_is_the_same_whatever_stands_beside_it() -> None:
+    x, weight = of(127)
+    alone = np.empty((127, OUTPUTS), np.float32)
+    for row in range(127):
+        by_tiles(x[row : row + 1], weight, alone[row : row + 1])
+    for rows in (2, 13, 16, 17, 32, 50, 127):
+        out = np.empty((rows, OUTPUTS), np.float32)
+        by_tiles(x[:rows], weight, out)
+        assert np.array_equal(out, alone[:rows])
+
+
+def test_infinite_and_missing_numbers_stay_in_their_row() -> None:
+    x, weight = of(3)
+    out, spoiled = np.empty((3, OUTPUTS), np.float32), np.empty((3, OUTPUTS), np.float32)
+    by_tiles(x, weight, out)
+    x[1, 5], x[1, 6] = np.inf, np.nan
+    by_tiles(x, weight, spoiled)
+    assert not np.isfinite(spoiled[1]).any()
+    assert np.array_equal(spoiled[[0, 2]], out[[0, 2]])
+
+
+def test_a_threads_tiles_have_their_shapes_back() -> None:
+    """Whoever else multiplies by tiles in this thread may count on them."""
+    from workbench.engine.compiled import tiles
+
+    @numba.njit
+    @no_type_check
+    def within(theirs: np.ndarray, seen: np.ndarray) -> None:
+        before = tiles.begin(True, 5)
+        tiles.configure(theirs.ctypes.data)
+        inner = tiles.begin(True, 7)
+        tiles.keep(seen[0].ctypes.data)
+        tiles.end(inner)
+        tiles.keep(seen[1].ctypes.data)
+        tiles.end(before)
+
+    theirs, seen = np.zeros(tiles.CONFIG, np.uint8), np.zeros((2, tiles.CONFIG), np.uint8)
+    theirs[0], theirs[16], theirs[48] = 1, 24, 11  # one tile of 11 rows of 24 bytes
+    within(theirs, seen)
+    assert not np.array_equal(seen[0], theirs)
+    assert np.array_equal(seen[1], theirs)
