@@ -169,6 +169,27 @@ def test_a_draft_model_is_trained_and_drafts(
     assert load_models("text-target", str(out), "cpu", "float32", strict=True).drafter is not None
     assert more["curve"][:-1] == figures["curve"], "a resumed run goes on with its curve"
     assert np.isfinite(more["losses"]["loss"])
+    fresh = chosen | {"checkpoint": tmp_path / "further.pt", "begin": out, "vocabulary": 650, "hidden": 32,
+                      "resume": False}  # fmt: skip
+    before = load_file(out / "model.safetensors")
+    for name, average in (("moved", 0.0), ("mean", 0.5)):
+        further = recipes.run(
+            "chat-drafter",
+            fresh | {"steps": 3, "out": tmp_path / name, "average": average},
+            quiet,
+        )
+        assert further["kept"] == 700, "it keeps its tokens"
+        assert further["begun"]["steps"] == more["steps"]
+    assert further["losses"]["agreement"] > 0.6 * more["losses"]["agreement"], "and what it knows"
+    moved, mean = (load_file(tmp_path / name / "model.safetensors") for name in ("moved", "mean"))
+    assert any((before[name].float() - moved[name].float()).abs().max() > 1e-3 for name in before), "a step moved it"
+    for name in before:
+        torch.testing.assert_close(
+            mean[name].float(), (before[name].float() + moved[name].float()) / 2, atol=2e-3, rtol=2e-3
+        )
+    for folder in (tmp_path / "none", Path("text-drafter")):
+        with pytest.raises(ParameterError, match="no drafter that was trained by this recipe for text-target"):
+            recipes.run("chat-drafter", fresh | {"begin": folder, "out": tmp_path / "third"}, quiet)
 
 
 def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> Trace:

@@ -123,8 +123,9 @@ def _drafter(options: DrafterOptions, report: Report) -> dict[str, Any]:
 
 
 def _chat_drafter(options: ChatDrafterOptions, report: Report) -> dict[str, Any]:
+    begun = _begun(options.begin)
     result, facts = train_chat_drafter(options, report)
-    return finish(result, options.out, {"options": chosen(options), **facts})
+    return finish(result, options.out, {"options": chosen(options), **facts, **begun})
 
 
 def _chat_heads(options: ChatHeadOptions, report: Report) -> dict[str, Any]:

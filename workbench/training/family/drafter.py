@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from workbench.core.errors import ParameterError
+from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.engine.borrowed import FILES, VOCABULARY
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.placed import named
@@ -50,6 +50,9 @@ class ChatDrafterOptions(RunOptions):
         positions: Positions per step at which the laws are compared; the LM heads are most of the cost.
         text_weight: Weight of the cross-entropy on the text itself, next to the divergence from the target.
         held: Dialogues kept out of training on which agreement is measured.
+        begin: Folder of a finished drafter for this target, whose shape and tokens it keeps and with whose weights it
+            begins; none: fresh ones.
+        average: Share of the weights of `begin` in those that are kept at the end (see `chat-heads`).
     """
 
     target: str = "smollm2"
@@ -69,6 +72,8 @@ class ChatDrafterOptions(RunOptions):
     seed: int = 1
     threads: int = 2
     checkpoint_seconds: float = 240.0
+    begin: Path | None = None
+    average: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -208,10 +213,13 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     torch.set_num_threads(options.threads)
     teacher, readings = load_teacher(options), Readings(options.readings)
     train, held = readings.part(held=False), readings.part(held=True)[: options.held]
-    kept_ids, facts = chosen_tokens(readings, held, options.vocabulary, teacher.ends)
+    begun = None if options.begin is None else _begun(options.begin, teacher)
+    before = None if begun is None else list(getattr(begun.config, KEY))
+    kept_ids, facts = chosen_tokens(readings, held, options.vocabulary, teacher.ends, before)
     kept = torch.tensor(kept_ids)
     place = places_among(kept, len(teacher.head))
-    drafter = build_model(config_of(options, teacher), options.seed)
+    drafter = build_model(config_of(options, teacher), options.seed) if begun is None else begun
+    first = {} if begun is None else {name: weight.clone() for name, weight in begun.state_dict().items()}
     report(f"chat-drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters, {facts['covered']:.1%} covered")
     optimizers = options.optimizers(drafter)
     rows, table = batches(readings, train, options.rows, options.seed), teacher.head[kept]
@@ -250,7 +258,34 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
 
     loop = options.loop("chat-drafter")
     result = run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)
+    if first and options.average:
+        drafter.load_state_dict(meant(drafter.state_dict(), first, options.average))
+        save_model(drafter, teacher.tokenizer, options.out, {KEY: kept_ids, "target": teacher.name})
     return result, facts | {"curve": curve.points}
+
+
+def meant(weights: dict[str, Tensor], before: dict[str, Tensor], share: float) -> dict[str, Tensor]:
+    """The mean of two models of one shape: `share` of each of its weights is what it was before."""
+    return {name: torch.lerp(weight, before[name].to(weight), share) for name, weight in weights.items()}
+
+
+def _begun(folder: Path, teacher: Teacher) -> LlamaForCausalLM:
+    """The drafter to go on from.
+
+    Raises:
+        ParameterError: it is another model than one that this recipe made for this target.
+    """
+    message = f"The model in {folder} is no drafter that was trained by this recipe for {teacher.name}."
+    try:
+        found = load_model(str(folder), torch.device("cpu"), torch.float32)
+    except (OSError, ValueError, WorkbenchError) as error:
+        raise ParameterError(f"{message} {error}", "Give the folder of one, or leave `begin` out.") from None
+    config: Any = found.config
+    is_ours = isinstance(found, LlamaForCausalLM) and hasattr(config, KEY) and config.target == teacher.name
+    if not is_ours or config.vocab_size != len(teacher.head):
+        raise ParameterError(message, "Give the folder of one, or leave `begin` out.")
+    assert isinstance(found, LlamaForCausalLM)
+    return found.requires_grad_(True).train()
 
 
 Exam = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]

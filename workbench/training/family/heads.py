@@ -23,7 +23,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.kangaroo import ExitAdapter
 from workbench.methods.drafters.medusa import RANKS, MedusaHeads
-from workbench.training.family.drafter import Curve, Teacher, answers_of, beside, load_teacher, together
+from workbench.training.family.drafter import Curve, Teacher, answers_of, beside, load_teacher, meant, together
 from workbench.training.family.inuse import InUse
 from workbench.training.family.lesson import HELD_ROWS, Course, keeping, lesson_of, still
 from workbench.training.family.readings import Readings, batches
@@ -208,8 +208,7 @@ def _train_layer(
 
     net, result = train_net(options, Shared(teacher, kept), batch, report, groups, net, on_measured=keep, theirs=theirs)
     if before and options.average:
-        mixed = {name: torch.lerp(w, before[name].to(w), options.average) for name, w in net.state_dict().items()}
-        net.load_state_dict(mixed)
+        net.load_state_dict(meant(net.state_dict(), before, options.average))
         save_net(net, options.folder, teacher.name, **_facts(options, teacher, kept, net))
     return result, curve
 
