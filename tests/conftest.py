@@ -57,7 +57,14 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What passes cost beside other tests is not remembered for this machine's user."""
+    """What passes cost beside other tests is not remembered for this machine's user; what numba compiles is.
+
+    The folder of that is chosen when it is imported: behind a test that moves the user's cache, as `own_cache` does,
+    each worker compiled all of it once more, for half a minute, and left it to nobody.
+    """
+    from workbench.engine import fused
+
+    fused.compiled("forward")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("workbench.engine.calibration.FACTS", str(tmp_path_factory.mktemp("costs") / "costs.json"))
         yield

@@ -1899,4 +1899,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "tests/engine/test_borrowed.py::test_another_tokenizer_than_it_learnt_with_is_refused",
         why="a target of other words takes the draft model, and every draft is nonsense",
     ),
+    _m(
+        "parameters-put-together-for-each-value",
+        "methods/combinations.py",
+        "v != specs[k].default",
+        "v != made.method.params[k].default",
+        "tests/methods/test_combinations.py::test_parameters_are_put_together_once_for_each_setting",
+        why="the page of methods takes five seconds each time that it is opened",
+    ),
 )

@@ -37,6 +37,20 @@ def test_the_matrix_has_every_method_at_its_drafter_and_its_verifiers() -> None:
     assert {len(row["cells"]) for row in found["rows"]} == {len(found["verifiers"])}
 
 
+def test_parameters_are_put_together_once_for_each_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for once for each of its values, they took the methods page five seconds each time it was opened."""
+    method, asked, params = registry.get("draft-model"), 0, Method.params
+
+    def counted(self: Method) -> object:
+        nonlocal asked
+        asked += 1
+        return params.__get__(self)
+
+    monkeypatch.setattr(Method, "params", property(counted))
+    assert offers(method, title(method.verifier), "shown")
+    assert asked <= 1 + len(method.policies) * len(method.growers)
+
+
 def with_an_approximate_judge() -> Method:
     return next(m for m in registry.methods() if Promise.APPROXIMATE in m.promises.values())
 

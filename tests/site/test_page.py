@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from workbench.site import build
+from workbench.site import build, pairs
 from workbench.site.page import Page, to_page
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -140,3 +141,26 @@ def test_contents_are_nested_by_level() -> None:
     assert [token["id"] for token in nested] == ["t"]
     assert [token["id"] for token in nested[0]["children"]] == ["a", "c"]
     assert nested[0]["children"][0]["children"][0]["name"] == "B &amp; C"
+
+
+RELATIVE = re.compile(r"""\]\(\s*<?([^)\s>:#]+)[)\s>#]|(?:src|href)="([^":#]+)[#"]""")
+"""Where a link or a picture of a Markdown page leads to, if not to another address or to its own page."""
+
+
+def dead_ends(work: Path) -> list[str]:
+    """`page: link` of what leads to no file of the site's sources."""
+    return [
+        f"{page.relative_to(work)}: {target}"
+        for page in sorted(work.rglob("*.md"))
+        for target in map("".join, RELATIVE.findall(page.read_text(encoding="utf-8")))
+        if not (page.parent / target).exists()
+    ]
+
+
+def test_every_link_between_the_sources_leads_to_one_of_them(tmp_path: Path) -> None:
+    """MkDocs is strict, but runs when all lessons have; the front page named a picture that was of another kind."""
+    build._write_sources({name: Page(name, "") for name in pairs.names()}, tmp_path)
+    assert (tmp_path / "index.md").is_file()
+    assert dead_ends(tmp_path) == []
+    (tmp_path / "more.md").write_text("![A](screenshot-live.png) [b](index.md#here) [c](https://d.e) <img src='x'>")
+    assert dead_ends(tmp_path) == ["more.md: screenshot-live.png"]

@@ -138,7 +138,7 @@ def test_a_cell_of_the_matrix_is_found_in_seconds(fake_app: str, open_page: Open
     assert told.locator("h3").inner_text() == "Drafts of Draft model, judged by optimal-two"
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Draft model, optimal-two:")
     assert board.locator("tbody button[tabindex='0']").count() == 1, "one stop of the tab key"
-    assert serious(page) == []
+    assert serious(page, "#combinations") == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

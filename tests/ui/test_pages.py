@@ -93,10 +93,11 @@ ORACLE = recorded.folder() / f"oracle{recorded.SUFFIX}"
 # -- In the browser ---------------------------------------------------------------------------------------------------
 
 
-def serious(page: Any) -> list[str]:
+def serious(page: Any, within: str = ".wb") -> list[str]:
+    """What axe finds in a part of a page. All of /methods takes it four seconds: that is looked at here."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found = Axe().run(page, context=".wb", options={"resultTypes": ["violations"]}).response["violations"]
+    found = Axe().run(page, context=within, options={"resultTypes": ["violations"]}).response["violations"]
     return [
         f"{v['id']}: {n['target']} {n['failureSummary'][:200]}"
         for v in found

@@ -156,15 +156,15 @@ def targets(saved: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
         saved: the saved rows; by default those of the repository.
     """
     rows = list((board.read(BOARD) if saved is None else saved).values())
-    return [
-        _target([row for row in rows if row["target"] == name]) for name in dict.fromkeys(r["target"] for r in rows)
-    ]
+    titles = {method.name: method.title for method in known.methods()}
+    names = dict.fromkeys(row["target"] for row in rows)
+    return [_target([row for row in rows if row["target"] == name], titles) for name in names]
 
 
-def _target(rows: Sequence[Row]) -> dict[str, Any]:
+def _target(rows: Sequence[Row], titles: Mapping[str, str]) -> dict[str, Any]:
     own = {row["kind"]: row for row in sorted(rows, key=lambda row: list(kinds.KINDS).index(row["kind"]))}
     names = [name for name in dict.fromkeys(n for row in rows for n in row["methods"]) if name != BASELINE]
-    methods = [_method(name, own) for name in names]
+    methods = [_method(name, titles.get(name, name), own) for name in names]
     methods.sort(key=lambda m: -m["all"]["speedup"]["value"] if m["all"]["speedup"] else 0.0)
     newest = max(rows, key=lambda row: row["date"])
     return {
@@ -177,11 +177,10 @@ def _target(rows: Sequence[Row]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _method(name: str, own: Mapping[str, Row]) -> dict[str, Any]:
+def _method(name: str, title: str, own: Mapping[str, Row]) -> dict[str, Any]:
     having = {kind: row for kind, row in own.items() if name in row["methods"]}
     params = next(iter(having.values()))["methods"][name]["params"]
     cells = {kind: _cell(name, {kind: row}) for kind, row in having.items()}
-    title = next((m.title for m in known.methods() if m.name == name), name)
     return {"method": name, "title": title, "params": params, "all": _cell(name, having), "cells": cells}
 
 

@@ -160,7 +160,8 @@ def setting(made: Configured) -> str:
 
 def changed(made: Configured) -> str:
     """The parameters that are not at their defaults, in words."""
-    values = {k: v for k, v in made.values.items() if v != made.method.params[k].default}
+    specs = made.method.params  # once: it is put together anew each time
+    values = {k: v for k, v in made.values.items() if v != specs[k].default}
     return ", ".join(f"{k}={v}" for k, v in values.items()) or "defaults"
 
 
