@@ -1497,12 +1497,29 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "prompt-tokens-read-each-others",
-        "methods/drafters/ppd.py",
+        "methods/drafters/in_pass.py",
         "same = (place[:, None] == place) & (part[:, None] == part)",
         "same = place[:, None] == place",
         "tests/methods/test_ppd.py::test_prompt_tokens_read_their_own_place_and_part_alone",
         "tests/methods/test_ppd.py::test_guesses_are_what_the_target_says_at_prompt_tokens_behind_the_text",
         why="an ensemble of prompt tokens guesses what it was not trained to, and nobody sees it",
+    ),
+    _m(
+        "pseudo-states-are-kept-for-the-text",
+        "engine/block.py",
+        "whole[: 1 + n, : 1 + n] = sees",
+        "whole[: 1 + n, : 1 + n], whole[:, 1 + n :] = sees, True",
+        "tests/methods/test_hidden_transfer.py::test_entries_that_are_kept_are_a_clean_readings",
+        why="the draft sees guesses at itself, and what is written is no longer the target's",
+    ),
+    _m(
+        "pseudo-states-of-another-node",
+        "methods/drafters/hidden_transfer.py",
+        "(states.to(row.models.target.dtype))[at.place, at.step]",
+        "(states.to(row.models.target.dtype))[0, at.step]",
+        "tests/methods/test_hidden_transfer.py::"
+        "test_guesses_are_what_the_upper_layers_make_of_pseudo_states_behind_the_text",
+        why="behind an accepted draft the guesses are those of the token before it, and most are rejected",
     ),
     _m(
         "rows-beside-embeddings-read-nothing",
@@ -1889,6 +1906,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "tests/engine/test_changes.py::"
         "test_a_change_of_method_keeps_the_parameters_that_mean_the_same_and_no_others_of_their_name",
         why="after a switch SWIFT scores sets on as many tokens as Lookahead's window had columns",
+    ),
+    _m(
+        "a-borrowed-tokenizer-that-nobody-compares",
+        "engine/borrowed.py",
+        "return words_sum(tokenizer.get_vocab()) == self.vocabulary",
+        "return True",
+        "tests/engine/test_borrowed.py::test_another_tokenizer_than_it_learnt_with_is_refused",
+        why="a target of other words takes the draft model, and every draft is nonsense",
     ),
     _m(
         "parameters-put-together-for-each-value",

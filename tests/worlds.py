@@ -166,6 +166,7 @@ def random_features(folder: Path, models: Models, seed: int = 0) -> dict[str, He
         "ahead": 3,
         "inner": 8,
         "exit_layer": 1,
+        "transfer_layer": 1,
     }
     for kind, head in registry.heads().items():
         if kind == "medusa":

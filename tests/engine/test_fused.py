@@ -89,7 +89,7 @@ def test_layers_taps_and_logits_are_the_models_no_worse_than_the_lean_layers(
         runner.rewind(slots[0], slots[0].length)
         thin = runner.forward([Segment(slots[0], torch.tensor([7, 8]))], without={2, 5})
         outputs.append([whole.logits[0], whole.logits[1, :3], whole.taps[1], whole.taps[2], whole.hidden[0],
-                        some.logits, some.hidden, bare.logits, bare.hidden, thin.logits])  # fmt: skip
+                        some.logits, some.hidden, bare.logits, bare.hidden.bfloat16(), thin.logits])  # fmt: skip
     for mine, own, exact in zip(*outputs, strict=True):
         assert mine.shape == own.shape == exact.shape
         assert mine.dtype == own.dtype == torch.bfloat16

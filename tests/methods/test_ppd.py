@@ -17,9 +17,11 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.engine.models import HeadInfo
 from workbench.methods import registry
-from workbench.methods.drafters.ppd import PromptTokens, laid_out
+from workbench.methods.drafters.in_pass import laid_out
+from workbench.methods.drafters.ppd import PromptTokens
 from workbench.methods.growers.dynamic_sparse import Machine, machine_of
-from workbench.training.family.ppd import Cuts, guesses
+from workbench.training.family.in_pass import Cuts, guesses
+from workbench.training.family.ppd import read
 from workbench.training.heads.artefact import save_net
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -116,7 +118,7 @@ def test_each_prompt_token_is_taught_by_the_feature_that_decides_its_token() -> 
     answer = torch.zeros(1, 10, dtype=torch.bool)
     answer[0, 3:8] = True
     at = torch.tensor([[3, 5, 6]])
-    for step, (states, truth) in enumerate(guesses(net, models.target.model, ids, features, Cuts(at, answer))):
+    for step, (states, truth) in enumerate(guesses(net, models.target.model, read, ids, features, Cuts(at, answer))):
         places = [place for place in at[0].tolist() if place + step + 1 <= 7]
         assert truth[:, 0].tolist() == [place + step + 1 for place in places]
         for place, state in zip(places, states, strict=True):

@@ -16,9 +16,11 @@ from safetensors.torch import load_file
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
+from workbench.engine.borrowed import lender_to
 from workbench.engine.bundle import bundled
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.models import HeadInfo, load_models
+from workbench.engine.published import PUBLISHED, SMOLLM2
 from workbench.engine.trimmed import n_kept
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
@@ -136,7 +138,9 @@ def test_a_resumed_run_of_heads_reads_on(options: ReadOptions, tmp_path: Path, m
     assert asked == [0, 1, 2, 3]
 
 
-def test_a_draft_model_is_trained_and_drafts(options: ReadOptions, tmp_path: Path) -> None:
+def test_a_draft_model_is_trained_and_drafts(
+    options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "drafter"
     chosen = {"target": "text-target", "readings": options.out, "out": out, "checkpoint": tmp_path / "run.pt",
               "vocabulary": 700, "hidden": 64, "layers": 1, "inner": 96, "steps": 40, "rows": 8, "positions": 256,
@@ -158,7 +162,11 @@ def test_a_draft_model_is_trained_and_drafts(options: ReadOptions, tmp_path: Pat
         for name in ("autoregressive", "draft-model")
     )
     assert drafted.token_ids == plain.token_ids
+    assert lender_to(str(out)) is None
+    monkeypatch.setitem(PUBLISHED, "text-target", SMOLLM2)  # of such a target no tokenizer is kept
     more = recipes.run("chat-drafter", chosen | {"steps": 44}, quiet)
+    assert lender_to(str(out))
+    assert load_models("text-target", str(out), "cpu", "float32", strict=True).drafter is not None
     assert more["curve"][:-1] == figures["curve"], "a resumed run goes on with its curve"
     assert np.isfinite(more["losses"]["loss"])
     fresh = chosen | {"checkpoint": tmp_path / "further.pt", "begin": out, "vocabulary": 650, "hidden": 32,
@@ -251,22 +259,37 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
     assert f"τ = {chain['tau']:.2f}" in text
 
 
-def test_prompt_tokens_learn_through_the_frozen_target(options: ReadOptions, tmp_path: Path) -> None:
-    """They say what it says itself more often than at first, and nothing else has changed."""
-    chosen = {"method": "ppd", "target": "text-target", "readings": options.out, "out": tmp_path, "rows": 4,
+def test_pseudo_states_of_a_layer_that_the_target_lacks_are_refused(options: ReadOptions, tmp_path: Path) -> None:
+    chosen = {"method": "hidden-transfer", "target": "text-target", "readings": options.out, "out": tmp_path,
+              "checkpoint": None, "steps": 1, "threads": 1, "held": 4}  # fmt: skip
+    for layer in (0, 13):
+        with pytest.raises(ParameterError, match=f"transfer_layer={layer}, but the target has 12 layers"):
+            recipes.run("chat-heads", chosen | {"transfer_layer": layer}, quiet)
+
+
+@pytest.mark.parametrize(
+    ("method", "trained"),
+    [("ppd", {"embeds": (3, 1, 288)}), ("hidden-transfer", {f"steps.{k}.weight": (288, 288) for k in range(3)})],
+)
+def test_what_guesses_in_the_targets_pass_learns_through_it(
+    method: str, trained: dict[str, tuple[int, ...]], options: ReadOptions, tmp_path: Path
+) -> None:
+    """The target is made to say what it says itself more often than at first, and nothing else has changed."""
+    chosen = {"method": method, "target": "text-target", "readings": options.out, "out": tmp_path, "rows": 4,
               "checkpoint": tmp_path / "run.pt", "threads": 1, "held": 4, "half": False, "resume": False}  # fmt: skip
     begun = recipes.run("chat-heads", chosen | {"steps": 1}, quiet)
     figures = recipes.run("chat-heads", chosen | {"steps": 8}, quiet)
     assert figures["losses"]["token 1"] < begun["losses"]["token 1"]
-    net, config = load_saved(tmp_path / "text-target-ppd")
-    assert {name: tuple(weight.shape) for name, weight in net.named_parameters()} == {"embeds": (3, 1, 288)}
+    folder = tmp_path / f"text-target-{method}"
+    net, config = load_saved(folder)
+    assert {name: tuple(weight.shape) for name, weight in net.named_parameters()} == trained
     assert "draft_vocabulary" not in config, "the target guesses, and keeps all of its tokens"
     models = load_models("text-target", None, "cpu", "float64")
-    models.heads["ppd"] = HeadInfo("tokens", tmp_path / "text-target-ppd", config)
+    models.heads[method] = HeadInfo("probes", folder, config)
     prompt = models.tokenizer("Once upon a time")["input_ids"]
     plain, drafted = (
         Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
-        for name in ("autoregressive", "ppd")
+        for name in ("autoregressive", method)
     )
     assert drafted.token_ids == plain.token_ids
     assert metrics.drafted(drafted.rounds) > 0
@@ -306,8 +329,8 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
 
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
     kinds = (
-        *("drafter", "medusa", "hydra", "hydra-plus-plus", "clover", "ppd", "eagle", "eagle-3", "mtp", "pard"),
-        "kangaroo",
+        *("drafter", "medusa", "hydra", "hydra-plus-plus", "clover", "ppd", "hidden-transfer", "eagle", "eagle-3"),
+        *("mtp", "pard", "kangaroo"),
     )
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
     forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
@@ -318,6 +341,7 @@ def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
         "hydra-plus-plus": [("hydra-plus-plus", "chain"), ("hydra-plus-plus", "tree")],
         "clover": [("clover", "chain"), ("clover", "tree")],
         "ppd": [("ppd", "chain"), ("ppd", "tree")],
+        "hidden-transfer": [("hidden-transfer", "chain"), ("hidden-transfer", "tree")],
         "eagle": [("eagle-2", "chain"), ("eagle-2", "tree")],
         "eagle-3": [("eagle-3", "chain"), ("eagle-3", "tree")],
         "mtp": [("mtp", "chain"), ("mtp", "tree")],

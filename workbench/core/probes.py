@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.tree import DraftTree, ancestors
+
+
+@dataclass(frozen=True, slots=True)
+class Entering:
+    """Where probes come into a pass that are made of what the target thinks of the draft half way up.
+
+    Attributes:
+        layer: how many of the target's first layers have run by then, over all but these probes; at least 1.
+        made: from the residual streams behind those layers, row 0 at the last committed token and row i + 1 at node i,
+            to the streams of the probes.
+    """
+
+    layer: int
+    made: Callable[[Float[Tensor, "N_plus_1 D"]], Float[Tensor, "P D"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +43,7 @@ class Probes:
         source: who asked for them, for display.
         states: [P, D], input embeddings that are read in the tokens' place, which then are for display alone; None:
             the tokens are read.
+        entering: where they come in above the first layer; the tokens are for display then, too.
     """
 
     tokens: Int[Tensor, " P"]
@@ -37,6 +53,7 @@ class Probes:
     farthest: int
     source: str = ""
     states: Float[Tensor, "P D"] | None = None
+    entering: Entering | None = None
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -74,7 +91,7 @@ class Probed:
 
 
 def joined(tree: DraftTree, several: list[Probes]) -> Probes:
-    """Probes of several askers in one block, none of which sees another's; as tokens, without given embeddings.
+    """Probes of several askers in one block, none of which sees another's; as tokens, without what is read for them.
 
     Args:
         tree: the draft, of N nodes.

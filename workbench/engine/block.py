@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -77,6 +77,27 @@ class Block:
         whole[1 + n :, 1:] = probes.sees
         places, given = torch.cat([places, probes.places]), self._given(tokens, models)
         return Segment(row.place, torch.cat([tokens, probes.tokens]), whole, places, given)
+
+    @property
+    def enters(self) -> int:
+        """Behind how many layers some of its probes come in; 0: none does."""
+        return max((p.entering.layer for p in self.asked.values() if p.entering is not None), default=0)
+
+    def below(self) -> Block:
+        """What of it the layers below that read."""
+        return replace(self, asked={part: p for part, p in self.asked.items() if p.entering is None})
+
+    def entered(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
+        """The residual streams of the whole block at that layer. Argument: those of `below`."""
+        at = 1 + len(self.tree)
+        found, drafted = [stream[:at]], stream[:at]
+        for probes in self.asked.values():
+            if probes.entering is not None:
+                found.append(probes.entering.made(drafted).to(stream.dtype))
+            else:
+                found.append(stream[at : at + len(probes)])
+                at += len(probes)
+        return torch.cat(found)
 
     def _given(self, drafted: Int[Tensor, " n"], models: Models) -> Float[Tensor, "n_plus_P D"] | None:
         """Input embeddings of root, draft and probes where some probe is none of a token; None: all are tokens."""

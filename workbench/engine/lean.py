@@ -190,7 +190,8 @@ class LeanDecoder:
             layers: indices of the layers to run; all by default.
             last_only: logits of the last position only (m = 1).
             taps: layers whose residual stream is wanted.
-            head: compute logits; without them both they and what the LM head reads are empty.
+            head: compute logits; without them there are none, and in the place of what the LM head reads stands the
+                stream behind the last of `layers`, as this pass computes it: compiled ones do so in float32.
             states: residual stream before the first of `layers`; None: the tokens' embeddings.
             without: halves that are left out (see `workbench.engine.layers`).
             everywhere: with `last_only`, what the LM head would read at every position (k = n, else m).
@@ -203,7 +204,7 @@ class LeanDecoder:
         x = torch.embedding(self.table, ids.view(-1)) if states is None else states.reshape(ids.numel(), -1)
         x, found = self.through(order, x, mask, positions, cache, taps, without)
         if not head:
-            return self.table.new_empty(n_rows, 0, size), self.table.new_empty(n_rows, 0, x.shape[1]), found
+            return self.table.new_empty(n_rows, 0, size), x.view(n_rows, -1, x.shape[1]), found
         every = x
         if last_only and ids.shape[1] > 1:
             x = x.view(*ids.shape, -1)[:, -1]
@@ -225,7 +226,7 @@ class LeanDecoder:
         """The residual stream behind some layers, and [B, n, D] after each tapped one. Arguments as of a forward."""
         if self.fused is not None and self.fused.takes(positions.shape):
             return self.fused(x, mask, positions, cache, order, taps, without)
-        rope, store = self.places(positions, cache)
+        x, (rope, store) = x.to(self.table.dtype), self.places(positions, cache)
         found: dict[int, Tensor] = {}
         for number in order:
             layer = self.layers[number]

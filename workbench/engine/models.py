@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.core.errors import ModelError, TokenizerMismatchError
 from workbench.engine.admission import admit
+from workbench.engine.borrowed import lender
 from workbench.engine.bundle import DEFAULT_TARGET, bundled, config_of
 from workbench.engine.checkpoints.description import Checkpoint
 from workbench.engine.checkpoints.fits import Wanted, other_embedding, why_not
@@ -247,7 +248,8 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     """
     where = models.target.device
     kind = resolve_drafter_dtype(dtype, where, models.target.dtype)
-    if not same_vocabulary(models.tokenizer, load_tokenizer(name)):
+    lent = lender(Path(locate(name)))  # by whose word the tokenizer itself need not be loaded twice, nor be here
+    if not (lent.lends(models.tokenizer) if lent else same_vocabulary(models.tokenizer, load_tokenizer(name))):
         raise TokenizerMismatchError(
             f"{name} and {models.target_name} do not share a vocabulary: token ids would mean different things.",
             "Choose a draft model of the target's family. Methods without a draft model still work: autoregressive, "

@@ -8,9 +8,17 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, PreTrainedModel
 
-from workbench.core.errors import CapacityError, ModelError, PromptError, WorkbenchError, is_out_of_memory
+from workbench.core.errors import (
+    CapacityError,
+    ModelError,
+    PromptError,
+    TokenizerMismatchError,
+    WorkbenchError,
+    is_out_of_memory,
+)
 from workbench.core.panics import no_panic
 from workbench.engine import devices
+from workbench.engine.borrowed import lender
 from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.engine.checksums import check_weights
 from workbench.engine.fused import may_compile
@@ -21,6 +29,8 @@ from workbench.engine.packed import has_bfloat16, pack
 from workbench.engine.published import PUBLISHED
 from workbench.engine.quantised import computing, quantise, refuse_int8
 from workbench.engine.trimmed import trim
+
+TRAIN = "Fetch the target again, or train the draft model anew: workbench train chat-drafter."
 
 
 def resolve_device(device: str) -> torch.device:
@@ -114,12 +124,22 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
 
 
 def load_tokenizer(name: str) -> Any:
-    """The tokenizer of a model.
+    """The tokenizer of a model: its own, or of a draft model that brings none the target's.
 
     Raises:
-        ModelError: none in the folder, or unreadable.
+        TokenizerMismatchError: the target's is not what the draft model learnt with.
+        ModelError: none in the folder, or unreadable; the target that lends its own is not on this machine.
     """
     place = locate(name)
+    if (found := lender(Path(place))) is not None:
+        try:
+            tokenizer = load_tokenizer(found.target)
+        except ModelError as error:
+            said = f"{name} reads text by the tokenizer of {found.target}. {error.message}"
+            raise ModelError(said, error.remedy) from error
+        if not found.lends(tokenizer):
+            raise TokenizerMismatchError(f"{name} learnt with another tokenizer than this {found.target}'s.", TRAIN)
+        return tokenizer
     try:
         with no_panic():
             return AutoTokenizer.from_pretrained(place, trust_remote_code=False)

@@ -37,7 +37,7 @@ class Published:
         copy_bytes: of its files once they are here.
         licence: of the weights.
         shape: what its configuration must say.
-        vocabulary: SHA-256 of its tokens and their ids; see `vocabulary_of`.
+        vocabulary: SHA-256 of its tokens and their ids; see `words_sum`.
     """
 
     name: str
@@ -127,8 +127,14 @@ def why_another(model: Published, folder: Path) -> str:
 
 
 def vocabulary_of(tokenizer: dict[str, Any]) -> str:
-    """SHA-256 of the tokens and ids in a tokenizer.json, in the order of ids."""
-    words = {**tokenizer["model"]["vocab"], **{t["content"]: t["id"] for t in tokenizer["added_tokens"]}}
+    """`words_sum` of the tokens in a tokenizer.json."""
+    found = tokenizer["model"].get("vocab", {})
+    words = found if isinstance(found, dict) else {word: i for i, (word, *_) in enumerate(found)}
+    return words_sum({**words, **{t["content"]: t["id"] for t in tokenizer.get("added_tokens", [])}})
+
+
+def words_sum(words: dict[str, int]) -> str:
+    """SHA-256 of tokens and their ids, in the order of ids."""
     rows = sorted((i, word) for word, i in words.items())
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 

@@ -24,6 +24,7 @@ from workbench.core.tree import DraftTree
 from workbench.engine.changing import prime, switch
 from workbench.engine.clock import Mark, Span
 from workbench.engine.decoder import House
+from workbench.engine.entering import forward_entering
 from workbench.engine.judging import N_FIGURES
 from workbench.engine.learning import forget, let_go
 from workbench.engine.request import Row
@@ -121,17 +122,24 @@ class DraftAndVerify:
 
     def verify(self, turns: list[Turn]) -> list[Turn]:
         """The target's logits and hidden states for each row, from one forward for all that begin at one layer."""
-        groups: dict[int, list[Turn]] = {}
+        groups: dict[tuple[int, int], list[Turn]] = {}
         for turn in turns:
             if self._guard(turn.row, lambda t=turn: t.lay_out(self.models)):
                 assert turn.block is not None
-                groups.setdefault(0 if turn.block.exits is None else turn.block.exits.layer, []).append(turn)
-        for layer in sorted(groups):
-            self._verify(groups[layer], layer)
+                begin = 0 if turn.block.exits is None else turn.block.exits.layer
+                groups.setdefault((begin, turn.block.enters), []).append(turn)
+        for begin, enters in sorted(groups):
+            self._verify(groups[begin, enters], begin, enters)
         return [turn for turn in turns if turn.logits is not None]
 
-    def _verify(self, turns: list[Turn], begin: int) -> None:
-        """One forward, of the layers from `begin` on. A row whose forward fails ends, and has no logits."""
+    def _verify(self, turns: list[Turn], begin: int, enters: int) -> None:
+        """One forward, of the layers from `begin` on. A row whose forward fails ends, and has no logits.
+
+        Args:
+            turns: whose.
+            begin: behind how many layers it goes on from what drafting left.
+            enters: behind how many layers probes come in; 0: none does.
+        """
         asked: list[tuple[Turn, Segment]] = []
         for turn in turns:
             self._guard(turn.row, lambda t=turn: asked.append((t, t.segment(self.models))))
@@ -141,13 +149,17 @@ class DraftAndVerify:
         taps = {layer for turn, _ in asked for layer in turn.row.taps}
         try:
             target, pieces = self.models.target, [piece for _, piece in asked]
-            out = target.forward_behind(pieces, begin, taps) if begin else target.forward(pieces, taps=taps)
+            if enters:
+                blocks = [(turn.row, turn.block) for turn, _ in asked if turn.block is not None]
+                out = forward_entering(self.models, blocks, enters, taps)
+            else:
+                out = target.forward_behind(pieces, begin, taps) if begin else target.forward(pieces, taps=taps)
         except Exception as error:
             if len(asked) == 1:
                 self._guard(asked[0][0].row, lambda e=error: _raise(e))
                 return
             for turn, _ in asked:
-                self._verify([turn], begin)
+                self._verify([turn], begin, enters)
             return
         for b, (turn, _) in enumerate(asked):
             turn.read(out, b)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from workbench.engine.borrowed import spoken
 from workbench.engine.bundle import bundled, config_of
 from workbench.engine.checkpoints.own import own_heads, problem
 from workbench.engine.names import folder_of, known_targets, own_drafter
@@ -66,7 +66,7 @@ def drafters(target: str) -> list[dict[str, Any]]:
     for name, folder, config in known_targets():
         if name == target:
             continue
-        same = _vocabulary(str(folder)) == _vocabulary(_folder_of(target))
+        same = spoken(folder) == spoken(Path(_folder_of(target)))
         reason = "" if same else f"{name} and {target} do not share a vocabulary."
         found.append(
             {"name": name, "title": name, "available": same, "reason": reason, "detail": _detail(folder, config)}
@@ -113,7 +113,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
 
 def same_words(target: str, drafter: str) -> bool | None:
     """Whether two models share the words of their vocabularies; None where only loading them could tell."""
-    first, second = (_vocabulary(_folder_of(name)) for name in (target, drafter))
+    first, second = (spoken(Path(_folder_of(name))) for name in (target, drafter))
     return first == second if first and second else None
 
 
@@ -135,15 +135,6 @@ def takes_squares(folder: Path) -> bool:
 
 def _folder_of(name: str) -> str:
     return str(folder_of(name) or path_of(name))  # a name of the Hub is none of a folder that is called like it
-
-
-@lru_cache(maxsize=16)
-def _vocabulary(folder: str) -> str:
-    """The tokenizer's vocabulary as text; empty when the folder has none."""
-    path = Path(folder) / "tokenizer.json"
-    if not path.is_file():
-        return ""
-    return json.dumps(json.loads(path.read_text())["model"].get("vocab", {}), sort_keys=True)
 
 
 def _detail(folder: Path, config: dict[str, Any]) -> str:

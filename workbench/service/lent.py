@@ -13,6 +13,7 @@ import torch
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.admission import admit
+from workbench.engine.borrowed import lender_to
 from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.engine.models import find_heads, same_vocabulary
 from workbench.engine.names import is_drafter, locate, own_drafter
@@ -56,6 +57,8 @@ class Lent:
     def load(self, name: str) -> None:
         """Load a model that somebody named; what is wrong with it is kept."""
         try:
+            if (lent := lender_to(name)) is not None and lent.target not in self.loaded:
+                raise ModelError(f"{name} reads text by the tokenizer of {lent.target}, which is not loaded here.")
             model = load_model(name, self.device, self.dtype)
             self.processors[name] = load_processor(name, model)
             self.loaded[name] = model, load_tokenizer(name)

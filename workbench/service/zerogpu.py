@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, WorkbenchError
+from workbench.engine.borrowed import lender_to
 from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.engine.names import is_drafter, known_targets
 from workbench.engine.placed import named
@@ -71,7 +72,10 @@ class ZeroClient(BaseBackend):
         self.costs = Costs()
         self._lent = Lent(isolated, device, dtype)
         self._turn = contextlib.nullcontext() if isolated else threading.Lock()
-        for name in dict.fromkeys([*(name for name, _, _ in known_targets()), *map(named, names)]):
+        found = [*(name for name, _, _ in known_targets()), *map(named, names)]
+        for name in sorted(
+            dict.fromkeys(found), key=lambda name: lender_to(name) is not None
+        ):  # whoever lends a tokenizer goes before
             self._lent.load(name)
         if not self._lent.loaded:
             raise ModelError("No model could be loaded.", " ".join(self._lent.problems.values()))

@@ -1,8 +1,8 @@
-"""The tree of parallel prompt decoding: of how many nodes, and with how many prompt tokens behind each.
+"""The tree of parallel prompt decoding: of how many nodes, and with how many probes behind each.
 
-A prompt token costs a place in the pass of the target as a node does, and pays in the next round only: that one can be
-drafted as many levels deep as prompt tokens stood where this one ended. So rounds are a chain of states, s = 0 … m
-levels that can be drafted, and each state has a tree of its own.
+A probe, there a prompt token, costs a place in the pass of the target as a node does, and pays in the next round only:
+that one can be drafted as many levels deep as probes stood where this one ended. So rounds are a chain of states,
+s = 0 … m levels that can be drafted, and each state has a tree of its own.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TURNS = 20
 
 SPARSE = GrowthRule(
     "dynamic-sparse",
-    "Planned with its prompt tokens",
-    "Of all trees with prompt tokens behind their nodes this one was expected to write most a second over this round "
+    "Planned with its probes",
+    "Of all trees with probes behind their nodes this one was expected to write most a second over this round "
     "and those behind it, by how often each rank was right on held-out text and by what passes cost here.",
     "chance that its ranks are right",
 )
@@ -47,7 +47,7 @@ class Sparse:
 
     Attributes:
         paths: of ranks; parents before children, likelier ones first.
-        behind: prompt tokens behind the root and behind each node.
+        behind: probes behind the root and behind each node.
         tokens: expected of a round, the target's own among them.
         next: chance of each state in the round that follows.
         size: of the pass, in tokens.
@@ -102,7 +102,7 @@ class DynamicSparse(Grower):
     with passes of the target measured once on this machine in this dtype and kept.
 
     Attributes:
-        places: nodes and prompt tokens of a pass, at most.
+        places: nodes and probes of a pass, at most.
         counts_time: see above; without it the most tokens a round are wanted, of passes of so many nodes.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §4. There all states' passes
@@ -112,7 +112,7 @@ class DynamicSparse(Grower):
     name: ClassVar[str] = "dynamic-sparse"
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
-    places: int = param(24, ge=2, le=MOST_NODES, doc="nodes and prompt tokens of one pass, at most")
+    places: int = param(24, ge=2, le=MOST_NODES, doc="nodes and probes of one pass, at most")
     counts_time: bool = param(
         True, doc="whether what passes cost here counts; without, the tree has as many nodes as it may"
     )
@@ -140,7 +140,7 @@ class DynamicSparse(Grower):
 
 
 def planned_behind(row: Row, tree: DraftTree) -> tuple[int, ...] | None:
-    """Prompt tokens behind the root and each node of what this grower has just drafted; None: another one did."""
+    """Probes behind the root and each node of what this grower has just drafted; None: another one did."""
     state = row.grower_state
     if not isinstance(state, Sizing) or state.now is None or row.plan.grower != row.configured.grower:
         return None
@@ -158,8 +158,8 @@ def machine_of(
 
     Args:
         chances: P[level, rank], the last level's for all deeper ones.
-        levels: m, prompt tokens behind one place at most.
-        most: nodes and prompt tokens of a pass, at least 2.
+        levels: m, probes behind one place at most.
+        most: nodes and probes of a pass, at least 2.
         costs: seconds of a pass over 1 … most + 1 tokens, the root among them; None: they are alike.
     """
     seconds = np.array(costs or [1.0] * (most + 1))
@@ -186,7 +186,7 @@ def _best(
     order: Sequence[Path], chances: Sequence[Sequence[float]], worth: Float64[np.ndarray, " S"],
     dues: Float64[np.ndarray, " M"],
 ) -> Sparse:  # fmt: skip
-    """The tree of one state that pays best, and the prompt tokens behind it.
+    """The tree of one state that pays best, and the probes behind it.
 
     Args:
         order: nodes from the likeliest on; so many of the first make a tree. None: nothing can be drafted.
@@ -232,7 +232,7 @@ def _lasting(after: Float64[np.ndarray, "S S"]) -> Float64[np.ndarray, " S"]:
 def told(machine: Machine) -> str:
     """The trees and what they were chosen by, for a round's notes."""
     trees = ", ".join(
-        f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.behind)} prompt tokens, in "
+        f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.behind)} probes, in "
         f"{machine.share[s]:.0%} of rounds"
         for s, tree in enumerate(machine.states)
     )

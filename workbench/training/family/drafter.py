@@ -19,9 +19,11 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.core.errors import ParameterError, WorkbenchError
+from workbench.engine.borrowed import FILES, VOCABULARY
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.placed import named
 from workbench.engine.pretrained import load_model, load_tokenizer
+from workbench.engine.published import PUBLISHED, words_sum
 from workbench.engine.trimmed import KEY
 from workbench.trace.files import write_whole
 from workbench.training.distill import distillation_loss
@@ -245,15 +247,26 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
         result.held["agreement"] = agreement(drafter, kept, exam)
         curve.add(result.tokens, result.held["agreement"])
         drafter.train()
-        save_model(drafter, teacher.tokenizer, options.out, {KEY: kept_ids, "target": teacher.name})
+        write_drafter(drafter, teacher, kept_ids, options.out)
         return f"chat-drafter: says the target's likeliest token at {result.held['agreement']:.3f} of held-out places"
 
     loop = options.loop("chat-drafter")
     result = run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)
     if first and options.average:
         drafter.load_state_dict(meant(drafter.state_dict(), first, options.average))
-        save_model(drafter, teacher.tokenizer, options.out, {KEY: kept_ids, "target": teacher.name})
+        write_drafter(drafter, teacher, kept_ids, options.out)
     return result, facts | {"curve": curve.points}
+
+
+def write_drafter(drafter: LlamaForCausalLM, teacher: Teacher, kept: list[int], out: Path) -> None:
+    """Write a drafter's folder; without the tokenizer where the target always brings its own."""
+    told: dict[str, Any] = {KEY: kept, "target": teacher.name}
+    if teacher.name in PUBLISHED:
+        told[VOCABULARY] = words_sum(teacher.tokenizer.get_vocab())
+    save_model(drafter, teacher.tokenizer, out, told)
+    if VOCABULARY in told:
+        for name in FILES:
+            (out / name).unlink(missing_ok=True)
 
 
 def meant(weights: dict[str, Tensor], before: dict[str, Tensor], share: float) -> dict[str, Tensor]:

@@ -56,6 +56,8 @@ class ChatHeadOptions(HeadOptions):
         mixes: Let the newest token into that block, as Clover-2 does.
         prompts: Prompt tokens of PPD.
         ensemble: Embeddings of each of them.
+        transfers: Tokens ahead for which hidden transfer makes states.
+        transfer_layer: Layer behind which it makes them.
         ttt: Steps of a draft in EAGLE-3's training-time test, and in MTP's.
         head_size: Numbers of an attention head of EAGLE's or MTP's layer; 0: the heads share the target's width.
         exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps.
@@ -89,6 +91,8 @@ class ChatHeadOptions(HeadOptions):
     mixes: bool = True
     prompts: int = 3
     ensemble: int = 1
+    transfers: int = 3
+    transfer_layer: int = 4
     ttt: int = 3
     head_size: int = 0
     exit_layer: int = 8

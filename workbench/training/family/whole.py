@@ -95,13 +95,13 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     heads = _heads(shape.hidden_size, shape.num_attention_heads)
     out = options.out or options.run or bundled_folder()
     work = options.work / Path(named(options.target)).name
-    exit_layer = max(1, shape.num_hidden_layers // 6)
+    exit_layer, transfer_layer = (max(1, shape.num_hidden_layers // share) for share in (6, 3))
     asked = ChatHeadOptions(
         method=kind, target=options.target, out=out, checkpoint=(options.run or work) / "heads.pt", heads=heads,
-        ffn=options.ffn or max(16, shape.hidden_size * 2 // 3 // 16 * 16), exit_layer=exit_layer, rows=options.rows,
-        places=options.places, minutes=options.minutes, steps=options.steps, half=options.half, seed=options.seed,
-        threads=options.threads, checkpoint_seconds=options.checkpoint_seconds, loss=options.loss, curves=options.run,
-        answers=work / "answers",
+        ffn=options.ffn or max(16, shape.hidden_size * 2 // 3 // 16 * 16), exit_layer=exit_layer,
+        transfer_layer=transfer_layer, rows=options.rows, places=options.places, minutes=options.minutes,
+        steps=options.steps, half=options.half, seed=options.seed, threads=options.threads,
+        checkpoint_seconds=options.checkpoint_seconds, loss=options.loss, curves=options.run, answers=work / "answers",
     )  # fmt: skip
     taps = _taps(kind, asked, shape.num_hidden_layers)
     asked.readings = work / "-".join(["readings", *map(str, taps)])

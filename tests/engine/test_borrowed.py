@@ -1,0 +1,94 @@
+"""A draft model that keeps no tokenizer: it speaks its target's, and is refused where that is another one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from workbench.core.errors import ModelError, TokenizerMismatchError
+from workbench.engine import Engine, Request
+from workbench.engine.borrowed import FILES, VOCABULARY, lender, lender_to, spoken
+from workbench.engine.bundle import bundled
+from workbench.engine.models import load_models
+from workbench.engine.pretrained import load_tokenizer
+from workbench.engine.published import PUBLISHED, SMOLLM2, Published
+from workbench.methods import registry
+from workbench.service.choices import same_words
+
+
+def say(folder: Path, **told: str) -> None:
+    """Let a model's configuration say something else."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | told))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The bundled draft model without its tokenizer, as if its target were a published one."""
+    monkeypatch.setitem(PUBLISHED, "text-target", SMOLLM2)
+    place = Path(shutil.copytree(bundled()["text-drafter"], tmp_path / "borrower"))
+    vocabulary = spoken(place)
+    for name in FILES:
+        (place / name).unlink()
+    say(place, **{VOCABULARY: vocabulary})
+    return place
+
+
+def test_smollm2s_drafter_keeps_no_copy_and_says_whose_words_it_speaks() -> None:
+    place = bundled()["smollm2-drafter"]
+    assert not [name for name in FILES if (place / name).exists()]
+    assert spoken(place) == SMOLLM2.vocabulary
+    assert lender_to("smollm2-drafter")
+    assert lender_to("text-drafter") is None
+
+
+def test_it_speaks_its_targets_tokenizer_and_drafts(folder: Path) -> None:
+    words = load_tokenizer("text-target").get_vocab()
+    assert load_tokenizer(str(folder)).get_vocab() == words
+    assert same_words("text-target", str(folder))
+    models = load_models("text-target", str(folder), "cpu", "float64", strict=True)
+    plain, drafted = (
+        Engine(models).generate(Request([1, 2, 3], registry.get(name), max_new_tokens=12))
+        for name in ("autoregressive", "draft-model")
+    )
+    assert drafted.token_ids == plain.token_ids
+
+
+def test_another_tokenizer_than_it_learnt_with_is_refused(folder: Path) -> None:
+    say(folder, **{VOCABULARY: SMOLLM2.vocabulary})
+    assert same_words("text-target", str(folder)) is False
+    with pytest.raises(TokenizerMismatchError, match="do not share a vocabulary"):
+        load_models("text-target", str(folder), "cpu", "float32", strict=True)
+    with pytest.raises(TokenizerMismatchError, match="learnt with another tokenizer than this text-target's"):
+        load_tokenizer(str(folder))
+
+
+def test_a_tokenizer_of_its_own_comes_first(folder: Path) -> None:
+    say(folder, **{VOCABULARY: "0" * 64})
+    for name in FILES:
+        shutil.copyfile(bundled()["text-drafter"] / name, folder / name)
+    assert lender(folder) is None
+    assert load_tokenizer(str(folder)).get_vocab() == load_tokenizer("text-target").get_vocab()
+
+
+def test_a_folder_of_ones_own_lends_nothing(folder: Path) -> None:
+    """What a stranger's file names is not looked for on this machine."""
+    say(folder, target=str(bundled()["text-target"]))
+    assert lender(folder) is None
+    assert spoken(folder) == ""
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_tokenizer(str(folder))
+
+
+def test_a_target_that_is_not_here_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    shape = ("tiny", "Tiny", "owner/tiny", "no-such-package", "1.0", "tiny.gguf", "0" * 64, 1, 1, "MIT", ())
+    monkeypatch.setitem(PUBLISHED, "tiny", Published(*shape, spoken(folder)))
+    say(folder, target="tiny")
+    with pytest.raises(ModelError, match=r"by the tokenizer of tiny\. tiny is not on this machine") as caught:
+        load_tokenizer(str(folder))
+    assert "no-such-package==1.0" in caught.value.remedy

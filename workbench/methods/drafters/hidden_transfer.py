@@ -1,0 +1,105 @@
+"""Hidden transfer: half way up, hidden states of tokens to come are made of those of the draft, and go on as if true.
+
+What a layer in the middle makes of the token at place t is turned by trained matrices P(k) into *pseudo hidden states*
+of the tokens at t + 1, t + 2, …. They enter the pass there, beside the draft, and the layers above refine them:
+
+    layers 1 … l       x(t) → h(t)
+    between            h(t) → P(1) h(t), P(2) h(t), …, at places t + 1, t + 2, …
+    layers l + 1 … L   see the text, the draft as far as their node, and those before them → guesses
+
+Where such probes stand and what is done with their guesses, `InPass` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from workbench.core.errors import ModelError
+from workbench.core.probes import Entering, Probes
+from workbench.core.transfer import to_device
+from workbench.core.tree import DraftTree
+from workbench.engine.entering import may_enter
+from workbench.engine.models import Models
+from workbench.engine.request import Row
+from workbench.methods.drafters.in_pass import InPass, Layout, ProbeNet, ProbeState
+from workbench.methods.drafters.trained import load_fitting
+
+AGAIN = "Train it for this target: workbench train hidden-transfer --target …"
+
+
+class Transfers(ProbeNet):
+    """K matrices, D², each of which begins as the identity; nothing else is trained.
+
+    Args:
+        width: the target's hidden size D.
+        transfers: K.
+        transfer_layer: l, how many of the target's layers come before, counted from 1.
+        context: longest sequence, in positions; of no account here.
+
+    Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3.
+    """
+
+    kind: ClassVar[str] = "hidden-transfer"
+    begins: ClassVar[tuple[str, ...]] = ("steps.",)
+
+    def __init__(self, width: int, transfers: int = 3, transfer_layer: int = 4, context: int = 1024) -> None:
+        super().__init__()
+        if type(transfer_layer) is not int or transfer_layer < 1:
+            raise TypeError(f"transfer_layer={transfer_layer!r:.20} is no number of layers")
+        self.width, self.levels, self.transfer_layer = width, transfers, transfer_layer
+        self.steps = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(transfers))
+        for step in self.steps:
+            nn.init.eye_(step.get_parameter("weight"))
+
+    def forward(self, states: Float[Tensor, "*b D"]) -> Float[Tensor, "*b K D"]:
+        """Pseudo hidden states of the K places behind each, of residual streams behind layer l."""
+        return torch.stack([step(states) for step in self.steps], -2)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the constructor needs to build it again."""
+        return {"width": self.width, "transfers": self.levels, "transfer_layer": self.transfer_layer}
+
+
+@dataclass(frozen=True)
+class HiddenTransfer(InPass):
+    """Pseudo hidden states as probes. See `InPass`.
+
+    Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (Transfers.kind, "trees")
+    called: ClassVar[str] = "pseudo states"
+
+    def prime(self, row: Row, models: Models) -> ProbeState:
+        """The matrices, loaded once for the target.
+
+        Raises:
+            ModelError: they cannot be read, or are none for this target; its passes cannot be parted.
+        """
+        net, target = load_fitting(Transfers, models, "transfer matrices", AGAIN), models.target
+        if net.transfer_layer > target.n_layers:
+            message = f"These transfer matrices read layer {net.transfer_layer}; the target has {target.n_layers}."
+            raise ModelError(message, AGAIN)
+        if not may_enter(row, models, net.transfer_layer):
+            raise ModelError(
+                f"What layers of {models.target_name or 'this target'} hand on is more than one hidden state: behind "
+                f"layer {net.transfer_layer} none can enter.",
+                "Choose another method.",
+            )
+        return ProbeState(net)
+
+    def asked(self, row: Row, tree: DraftTree, at: Layout, bare: Probes) -> Probes:
+        """Pseudo states; a trace shows at each the token that it was made behind."""
+        net: Transfers = row.state.net
+        tokens = torch.cat([to_device(row.committed[-1:], tree.tokens.device), tree.tokens])[at.place]
+
+        def made(states: Float[Tensor, "n D"]) -> Float[Tensor, "P D"]:
+            return net(states.to(row.models.target.dtype))[at.place, at.step]
+
+        return replace(bare, tokens=tokens, entering=Entering(net.transfer_layer, made))

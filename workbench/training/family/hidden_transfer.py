@@ -1,0 +1,63 @@
+"""How transfer matrices learn: through the frozen layers above them, back to the states that they made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import DynamicCache
+
+from workbench.core.errors import ParameterError
+from workbench.engine.layers import Views, decoder_layers, entered, text_config
+from workbench.methods.drafters.hidden_transfer import Transfers
+from workbench.training.family.drafter import Curve
+from workbench.training.family.in_pass import Read, keeps, teach
+from workbench.training.family.lesson import Course
+from workbench.training.loop import RunResult
+
+__all__ = ["keeps", "read", "train"]
+
+
+def train(course: Course) -> tuple[RunResult, Curve]:
+    """Train the matrices, and nothing else: they begin as the identity.
+
+    Raises:
+        ParameterError: the target has no such layer.
+
+    Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3 (distillation from the target's
+    law at the true token's place; all steps count the same).
+    """
+    layer, layers = course.options.transfer_layer, text_config(course.teacher.config).num_hidden_layers
+    if not 1 <= layer <= layers:
+        raise ParameterError(f"transfer_layer={layer}, but the target has {layers} layers.", f"Use 1 to {layers}.")
+    return teach(course, read, 1.0)
+
+
+def read(net: Transfers, model: Any, what: Read) -> Float[Tensor, "B P D"]:
+    """What the LM head reads at pseudo states, which enter behind layer l and go through those above it."""
+    _, layers = decoder_layers(model)
+    kept: list[Tensor] = []
+
+    def keep(module: Any, args: Any, output: Any) -> None:
+        kept.append(output[0] if isinstance(output, tuple) else output)
+
+    hook = layers[net.transfer_layer - 1].register_forward_hook(keep)
+    try:
+        with torch.no_grad():
+            cache = DynamicCache()
+            model.model(what.ids, past_key_values=cache, use_cache=True)
+    finally:
+        hook.remove()
+    c = what.at.shape[1] // net.levels
+    behind = what.at[:, :: net.levels].unsqueeze(-1).expand(-1, c, net.width)
+    made = net(kept[0].gather(1, behind)).flatten(1, 2)  # place by place, step by step, as they are laid out
+    if net.transfer_layer == len(layers):
+        return model.model.norm(made)
+    above = Views(model)(range(net.transfer_layer, len(layers)), ())
+    with entered(layers[net.transfer_layer], made):
+        return above.model(
+            inputs_embeds=made, past_key_values=cache, attention_mask=what.mask, position_ids=what.places,
+            use_cache=True,
+        )[0]  # fmt: skip
