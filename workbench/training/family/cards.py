@@ -56,7 +56,8 @@ def card(model: Trained) -> str:
 
 def _begun(before: Figures, average: str | None) -> str:
     """What it was before this training, and how much of that is in it."""
-    mixed = f" The weights are a mean: {float(average):.0%} are those." if float(average or 0) else ""
+    share = float(average or 0)
+    mixed = f" The weights are a mean: {share:.0%} are those." if share else ""
     return (
         f"- **Begun** with finished weights, trained in {steps_of(before)}, {minutes_of(before)}, on"
         f" {before['answer_tokens']:,} tokens of answers to other prompts. Losses there: {losses_of(before)}.{mixed}"
