@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from workbench.core.errors import ParameterError, WorkbenchError
+from workbench.core.errors import ParameterError
 from workbench.engine.borrowed import FILES, VOCABULARY
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.placed import named
@@ -275,22 +275,22 @@ def meant(weights: dict[str, Tensor], before: dict[str, Tensor], share: float) -
 
 
 def _begun(folder: Path, teacher: Teacher) -> LlamaForCausalLM:
-    """The drafter to go on from.
+    """The drafter to go on from, as transformers makes it: no gradient goes through layers packed for decoding.
 
     Raises:
         ParameterError: it is another model than one that this recipe made for this target.
     """
     message = f"The model in {folder} is no drafter that was trained by this recipe for {teacher.name}."
     try:
-        found = load_model(str(folder), torch.device("cpu"), torch.float32)
-    except (OSError, ValueError, WorkbenchError) as error:
+        config = LlamaConfig.from_pretrained(str(folder), local_files_only=True)
+        if not hasattr(config, KEY) or config.target != teacher.name or config.vocab_size != len(teacher.head):
+            raise ParameterError(message, "Give the folder of one, or leave `begin` out.")
+        found = LlamaForCausalLM.from_pretrained(
+            str(folder), config=config, dtype=torch.float32, use_safetensors=True, local_files_only=True
+        )
+    except (OSError, ValueError) as error:
         raise ParameterError(f"{message} {error}", "Give the folder of one, or leave `begin` out.") from None
-    config: Any = found.config
-    is_ours = isinstance(found, LlamaForCausalLM) and hasattr(config, KEY) and config.target == teacher.name
-    if not is_ours or config.vocab_size != len(teacher.head):
-        raise ParameterError(message, "Give the folder of one, or leave `begin` out.")
-    assert isinstance(found, LlamaForCausalLM)
-    return found.requires_grad_(True).train()
+    return found.train()
 
 
 Exam = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]
