@@ -1245,6 +1245,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="in bfloat16 a drafted token attends to what comes behind it",
     ),
     _m(
+        "a-twin-turns-by-rounded-rates",
+        "methods/drafters/feature_twin.py",
+        "    model.model.rotary_emb.inv_freq = rates",
+        "    _ = rates",
+        "tests/methods/test_feature_twin.py::test_far_into_a_text_it_turns_as_the_net_does",
+        why="behind long prompts EAGLE's drafts are wrong by an angle that grows with the text",
+    ),
+    _m(
         "tiles-of-half-an-input",
         "engine/compiled/tiles.py",
         "for tile in _INPUTS:",

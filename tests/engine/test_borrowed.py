@@ -19,7 +19,7 @@ from workbench.methods import registry
 from workbench.service.choices import same_words
 
 
-def say(folder: Path, **told: str) -> None:
+def say(folder: Path, **told: object) -> None:
     """Let a model's configuration say something else."""
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | told))
@@ -81,6 +81,13 @@ def test_a_folder_of_ones_own_lends_nothing(folder: Path) -> None:
     assert spoken(folder) == ""
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_tokenizer(str(folder))
+
+
+@pytest.mark.parametrize("target", [["text-target"], {"text-target": 1}, 7, None])
+def test_a_name_that_is_none_lends_nothing(folder: Path, target: object) -> None:
+    say(folder, target=target)
+    assert lender(folder) is None
+    assert spoken(folder) == ""
 
 
 def test_a_target_that_is_not_here_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+import worlds
 from torch import Tensor, nn
 
-from workbench.engine import fused
+from workbench.engine import Engine, Models, Request, Runner, fused
+from workbench.engine.models import HeadInfo
 from workbench.engine.trimmed import SharedHead
+from workbench.methods import registry
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.feature_twin import FeatureTwin
 from workbench.methods.drafters.mtp import MTPNet
+from workbench.trace import metrics
+from workbench.training.heads.artefact import save_net
 
 pytestmark = pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
 D, HEADS, FFN, VOCABULARY, CAPACITY = 64, 2, 96, 40, 64
@@ -19,12 +26,12 @@ KEPT = [1, 2, 5, 7, 11, 20, 30, 39]
 
 
 def parts(
-    kind: type[FeatureNet] = FeatureNet, dtype: torch.dtype = torch.bfloat16
+    kind: type[FeatureNet] = FeatureNet, dtype: torch.dtype = torch.bfloat16, capacity: int = CAPACITY
 ) -> tuple[FeatureNet, SharedHead, nn.Embedding]:
     """A net with weights of its own everywhere, the target's head as it keeps it, and the target's embedding."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        net = kind(D, HEADS, FFN, CAPACITY)
+        net = kind(D, HEADS, FFN, capacity)
         for name, weight in net.named_parameters():
             nn.init.normal_(weight, 1.0 if name.startswith(("norm", "before", "between", "after")) else 0.0, 0.15)
         head, embed = nn.Linear(D, VOCABULARY, bias=False, dtype=dtype), nn.Embedding(VOCABULARY, D, dtype=dtype)
@@ -67,8 +74,50 @@ def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code() -> None:
     assert not torch.equal(twin.read(twin.stream(siblings, place, torch.ones(2, 2, dtype=torch.bool), mine))[0], grown)
 
 
+@torch.inference_mode()
+def test_far_into_a_text_it_turns_as_the_net_does() -> None:
+    """A long prompt is read by the net itself and drafted behind by the twin: both must turn by the same angles."""
+    far = 2000
+    net, head, embed = parts(capacity=far + 20)
+    twin = FeatureTwin.of(net, head, embed, far + 20)
+    assert twin is not None
+    mine, theirs = entries(net), entries(net)
+    x = torch.randn(1, 6, D, generator=torch.Generator().manual_seed(2)).bfloat16()
+    for kept in (mine, theirs):
+        net(x[:, :5], torch.arange(5), None, kept)
+        kept.settle()
+    states, _ = twin.read(twin.stream(x[:, 5:], torch.tensor([far]), None, mine))
+    close(states, net(x[:, 5:], torch.tensor([far]), None, theirs)[0])
+
+
 def test_nets_that_run_otherwise_have_none() -> None:
     assert FeatureTwin.of(*parts(MTPNet), CAPACITY) is None
     assert FeatureTwin.of(*parts(dtype=torch.float32), CAPACITY) is None
     net, _, embed = parts()
     assert FeatureTwin.of(net, SharedHead(nn.Linear(D, VOCABULARY, bias=False), {}), embed, CAPACITY) is None
+
+
+@pytest.mark.unchecked
+def test_what_it_drafts_in_an_engine_leaves_a_text_as_it_is_bit_for_bit(tmp_path: Path) -> None:
+    """The vocabulary is wide, so that rounds look at logits in one compiled pass, too."""
+    wide = {"hidden_size": 2 * D, "intermediate_size": FFN, "vocab_size": 2304}
+    models: Models = worlds.world("llama", noise=None, **wide)
+    models.target = Runner(worlds.family("llama", **wide).to(torch.bfloat16))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        net, kept = FeatureNet(2 * D, HEADS, FFN, CAPACITY), sorted(torch.randperm(2304)[:1800].tolist())
+    config = save_net(net, tmp_path / "eagle", models.target_name, torch.bfloat16, draft_vocabulary=kept)
+    models.heads = {"eagle": HeadInfo("eagle", tmp_path / "eagle", config)}
+    prompt = worlds.repeating_prompt(13, period=5)
+    plain = Engine(models).generate(Request(prompt, registry.get("autoregressive"), max_new_tokens=40))
+    for name in ("eagle", "eagle-2"):
+        engine = Engine(models)
+        row = engine.submit(Request(prompt, registry.get(name), max_new_tokens=40))
+        while row.state is None:
+            engine.step()
+        assert row.state.twin is not None
+        while not engine.idle:
+            engine.step()
+        assert row.trace is not None
+        assert row.trace.token_ids == plain.token_ids
+        assert metrics.drafted(row.trace.rounds) > 0

@@ -188,7 +188,9 @@ def test_a_draft_model_is_trained_and_drafts(
         torch.testing.assert_close(
             mean[name].float(), (before[name].float() + moved[name].float()) / 2, atol=2e-3, rtol=2e-3
         )
-    for folder in (tmp_path / "none", Path("text-drafter")):
+    with pytest.raises(ParameterError, match="what the run begins with, and where it would write"):
+        recipes.run("chat-drafter", fresh | {"out": out}, quiet)
+    for folder in (tmp_path / "none", Path("text-drafter"), Path("assets/models/text-drafter")):
         with pytest.raises(ParameterError, match="no drafter that was trained by this recipe for text-target"):
             recipes.run("chat-drafter", fresh | {"begin": folder, "out": tmp_path / "third"}, quiet)
 
@@ -318,6 +320,8 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
     fresh = recipes.run("chat-heads", chosen | {"vocabulary": 650, "steps": 1, "out": tmp_path / "third"}, quiet)
     assert further["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
     assert first["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
+    with pytest.raises(ParameterError, match="what the run begins with, and where it would write"):
+        recipes.run("chat-heads", chosen | {"begin": folder, "out": tmp_path / "first"}, quiet)
     with pytest.raises(ParameterError, match="goes on from a finished head"):
         recipes.run("chat-heads", chosen | {"method": "medusa", "begin": folder, "out": tmp_path}, quiet)
     config = configs[0] | {WEIGHTS: f"{int(configs[0][WEIGHTS], 16) ^ (1 << 99) - 1:064x}"}

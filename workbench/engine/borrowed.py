@@ -44,7 +44,8 @@ def lender(folder: Path) -> Lender | None:
     if (folder / FILES[0]).is_file():
         return None
     target, vocabulary = (config_of(folder).get(key) for key in ("target", VOCABULARY))
-    return Lender(target, str(vocabulary)) if target in PUBLISHED and vocabulary else None
+    is_named = isinstance(target, str) and isinstance(vocabulary, str)
+    return Lender(target, vocabulary) if is_named and target in PUBLISHED and vocabulary else None
 
 
 def lender_to(name: str) -> Lender | None:

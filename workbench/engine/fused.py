@@ -34,7 +34,9 @@ MOST = 128
 MOST_BESIDE_TILES = 16
 """Tokens of all rows up to which it is where torch multiplies by tiles (AMX) and this does not, as with bytes: torch is
 faster from there on. So there only passes of few tokens give a token the same bits whatever is beside it."""
-Part = Literal["discounts", "forward", "instructions", "laws", "llvm", "overlaps", "pairs", "siblings", "tiles"]
+Part = Literal[
+    "discounts", "forward", "instructions", "joining", "laws", "llvm", "overlaps", "pairs", "siblings", "tiles"
+]
 """Modules of `workbench.engine.compiled` that are asked for by name: a misspelt one would pass for one not compiled."""
 _workers: ThreadPoolExecutor | None = None
 

@@ -8,7 +8,7 @@ which decides nothing but how many of them are right; the target judges them all
 
 from __future__ import annotations
 
-from importlib import import_module
+import logging
 from typing import Any, cast
 
 import numpy as np
@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.engine.cache import TreeCache, Window
-from workbench.engine.fused import Fused, together
+from workbench.engine.fused import Fused, compiled, together
 from workbench.engine.models import Models
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import ROPE_BASE, DecoderLayer, Entries, Norm
 from workbench.methods.drafters.feature_net import NORMS, FeatureNet
+
+log = logging.getLogger(__name__)
 
 OWN = ("forward", "reads", "left", "said", "pairs", "taken")
 """What a net must not do in a way of its own."""
@@ -32,7 +34,7 @@ class FeatureTwin:
     """The compiled layer and head of a net. Make it with `FeatureTwin.of`."""
 
     def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: Fused) -> None:
-        joining: Any = import_module("workbench.engine.compiled.joining")  # there is numba where there is `fused`
+        joining: Any = compiled("joining")
         self._fused, self._join, self._embed, self._eps = fused, joining.join, embed, np.float32(net.eps)
         self._fuse = net.fuse.weight
         norms = [norm.weight.float() for norm in (net.norm_embed, net.norm_feature) if isinstance(norm, Norm)]
@@ -128,10 +130,15 @@ class _Room(TreeCache):
 
 
 def twin_of(net: FeatureNet, head: SharedHead, models: Models) -> FeatureTwin | None:
-    """The twin of a net for its target, made once."""
-    key = ("twin of", net.kind, models.heads[net.kind].name)
+    """The twin of a net for its target, made once; None where there is none, or where the target has none either."""
+    key, target = ("twin of", net.kind, models.heads[net.kind].name), models.target
     if key not in models.shared:
-        models.shared[key] = FeatureTwin.of(net, head, models.target.embed, models.target.cache.capacity)
+        models.shared[key] = None
+        if target.lean is not None and target.lean.fused is not None:
+            try:
+                models.shared[key] = FeatureTwin.of(net, head, target.embed, target.cache.capacity)
+            except Exception as error:  # numba raises many kinds, and the net's own code is there
+                log.warning("%s is not compiled: %s: %s", net.kind, type(error).__name__, error)
     return cast(FeatureTwin | None, models.shared[key])
 
 
@@ -146,7 +153,9 @@ def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> Lla
         max_position_embeddings=capacity,
     )  # fmt: skip
     model: Any = LlamaForCausalLM(config)
+    rates = model.model.rotary_emb.inv_freq.clone()
     model = model.to(net.qkv.weight.dtype).requires_grad_(False).eval()
+    model.model.rotary_emb.inv_freq = rates  # rounded to bfloat16 they turn by 0.4 too much at place 1,000
     layer = model.model.layers[0]
     q, k, v = torch.split(net.qkv.weight.detach(), inner)
     gate, up = torch.split(net.gate_up.weight.detach(), ffn)

@@ -134,7 +134,7 @@ class HydraLaws(Laws):
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Of the tokens that the heads keep, plain: without temperature."""
-        return self.state.head.ranked(self.state.head(self.features).float(), k)
+        return self.state.head.ranked(self.state.head(self.features), k)
 
 
 class HydraGrowth(Growth):

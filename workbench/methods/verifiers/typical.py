@@ -74,7 +74,7 @@ class TypicalAcceptance(Verifier):
         """0 or 1 for each node; its probability is the score by which `walk` chooses among paths."""
         if v.u_stop is None:
             found = greedy_match(v.tree, v.likeliest())
-            return replace(found, paid=v.p.new_zeros(len(v.tree)))
+            return replace(found, paid=found.accept.new_zeros(len(v.tree)))
         tree, p = v.tree, v.p
         entropy = v.entropies()
         threshold = torch.minimum(p.new_tensor(self.epsilon), self.delta * torch.exp(-entropy))  # [N+1]

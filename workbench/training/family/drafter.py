@@ -213,6 +213,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     torch.set_num_threads(options.threads)
     teacher, readings = load_teacher(options), Readings(options.readings)
     train, held = readings.part(held=False), readings.part(held=True)[: options.held]
+    refuse_same(options.begin, options.out)
     begun = None if options.begin is None else _begun(options.begin, teacher)
     before = None if begun is None else list(getattr(begun.config, KEY))
     kept_ids, facts = chosen_tokens(readings, held, options.vocabulary, teacher.ends, before)
@@ -281,16 +282,30 @@ def _begun(folder: Path, teacher: Teacher) -> LlamaForCausalLM:
         ParameterError: it is another model than one that this recipe made for this target.
     """
     message = f"The model in {folder} is no drafter that was trained by this recipe for {teacher.name}."
+    remedy = "Give the folder of one, or leave `begin` out."
     try:
-        config = LlamaConfig.from_pretrained(str(folder), local_files_only=True)
-        if not hasattr(config, KEY) or config.target != teacher.name or config.vocab_size != len(teacher.head):
-            raise ParameterError(message, "Give the folder of one, or leave `begin` out.")
-        found = LlamaForCausalLM.from_pretrained(
-            str(folder), config=config, dtype=torch.float32, use_safetensors=True, local_files_only=True
-        )
+        config: Any = LlamaConfig.from_pretrained(str(folder), local_files_only=True)
+        is_ours = isinstance(getattr(config, KEY, None), list) and getattr(config, "target", None) == teacher.name
+        found = None
+        if is_ours and config.vocab_size == len(teacher.head):
+            found = LlamaForCausalLM.from_pretrained(
+                str(folder), config=config, dtype=torch.float32, use_safetensors=True, local_files_only=True
+            )
     except (OSError, ValueError) as error:
-        raise ParameterError(f"{message} {error}", "Give the folder of one, or leave `begin` out.") from None
+        raise ParameterError(f"{message} {error}", remedy) from None
+    if found is None:
+        raise ParameterError(message, remedy)
     return found.train()
+
+
+def refuse_same(begin: Path | None, out: Path) -> None:
+    """A run must not write over what it goes on from: gone on with after an interruption, it would begin elsewhere.
+
+    Raises:
+        ParameterError: both are one folder.
+    """
+    if begin is not None and begin.resolve() == out.resolve():
+        raise ParameterError(f"{out} is what the run begins with, and where it would write.", "Give another `out`.")
 
 
 Exam = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]

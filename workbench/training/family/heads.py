@@ -23,7 +23,16 @@ from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.kangaroo import ExitAdapter
 from workbench.methods.drafters.medusa import RANKS, MedusaHeads
-from workbench.training.family.drafter import Curve, Teacher, answers_of, beside, load_teacher, meant, together
+from workbench.training.family.drafter import (
+    Curve,
+    Teacher,
+    answers_of,
+    beside,
+    load_teacher,
+    meant,
+    refuse_same,
+    together,
+)
 from workbench.training.family.inuse import InUse
 from workbench.training.family.lesson import HELD_ROWS, Course, keeping, lesson_of, still
 from workbench.training.family.readings import Readings, batches
@@ -176,6 +185,7 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
         if options.method != FeatureNet.kind:
             message = f"Only {FeatureNet.kind} goes on from a finished head, and this is {options.method}."
             raise ParameterError(message, "Leave `begin` out.")
+        refuse_same(options.begin, options.folder)
         before = _begun(options.begin, teacher)[1]
     kept, facts = chosen_tokens(readings, held, size, teacher.ends, before)
     if lesson is not None:
