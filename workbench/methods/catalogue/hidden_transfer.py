@@ -48,7 +48,6 @@ METHOD = Method(
             lambda lab: lab.tau_over(
                 "medusa", {"grower": "template", "nodes": 12, "depth": 3}, {"nodes": 12, "depth": 3}, 0.0
             ),
-            key="medusa",
         ),
     ),
     suites={
