@@ -107,6 +107,20 @@ def world(
     return models
 
 
+def alone(models: Models, requests: Sequence[Request]) -> list[list[int]]:
+    """What each request writes in an engine of its own."""
+    return [Engine(models).generate(request).token_ids for request in requests]
+
+
+def beside_each_other(models: Models, requests: Sequence[Request]) -> list[list[int]]:
+    """What each writes as a row of one batch."""
+    engine = Engine(models)
+    rows = [engine.submit(request) for request in requests]
+    while not engine.idle:
+        engine.step()
+    return [row.trace.token_ids for row in rows if row.trace is not None]
+
+
 def each_round(engine: Engine, row: Row) -> Iterator[int]:
     """Step to the end; behind each round of a primed row, how many tokens it committed."""
     while not engine.idle:

@@ -126,12 +126,7 @@ def test_rows_of_a_batch_probe_or_do_not(models: Models) -> None:
     """Their blocks differ in length; each writes what it writes alone."""
     methods = [curious(), registry.get("draft-model"), curious("draft-tree-sampled"), registry.get("autoregressive")]
     requests = [asked(method, seed) for seed, method in enumerate(methods)]
-    alone = [Engine(models).generate(request).token_ids for request in requests]
-    engine = Engine(models)
-    rows = [engine.submit(request) for request in requests]
-    while not engine.idle:
-        engine.step()
-    assert [row.trace.token_ids for row in rows if row.trace is not None] == alone
+    assert worlds.beside_each_other(models, requests) == worlds.alone(models, requests)
 
 
 def test_a_probing_round_does_not_spoil_the_states_that_drafting_leaves(device: str) -> None:

@@ -137,12 +137,7 @@ def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
         Request(PROMPT[: 5 - i % 4], registry.get(name), SamplingParams(1.0), 16, seed=i, stop_at_eos=False)
         for i, name in enumerate(names)
     ]
-    alone = [Engine(models).generate(request).token_ids for request in requests]
-    engine = Engine(models)
-    rows = [engine.submit(request) for request in requests]
-    while not engine.idle:
-        engine.step()
-    assert [row.trace.token_ids for row in rows if row.trace is not None] == alone
+    assert worlds.beside_each_other(models, requests) == worlds.alone(models, requests)
 
 
 @pytest.mark.parametrize("layer", [1, LAYERS])

@@ -57,28 +57,29 @@ def _tile(number):
     return llvm.number(number, llvm.I8)
 
 
+@no_type_check
+def _at_config(name):
+    """An instruction that reads or writes the shapes of tiles at an address."""
+
+    def codegen(ctx, b, sig, args):
+        _call(b, name, b.inttoptr(args[0], llvm.I8.as_pointer()))
+        return ctx.get_dummy_value()
+
+    return types.void(_ADDRESS), codegen
+
+
 @intrinsic
 @no_type_check
 def configure(context, address):
     """Give tiles the shapes that `CONFIG` bytes at an address say; what tiles held is gone."""
-
-    def codegen(ctx, b, sig, args):
-        _call(b, "llvm.x86.ldtilecfg", b.inttoptr(args[0], llvm.I8.as_pointer()))
-        return ctx.get_dummy_value()
-
-    return types.void(_ADDRESS), codegen
+    return _at_config("llvm.x86.ldtilecfg")
 
 
 @intrinsic
 @no_type_check
 def keep(context, address):
     """Write the shapes that tiles have now to an address."""
-
-    def codegen(ctx, b, sig, args):
-        _call(b, "llvm.x86.sttilecfg", b.inttoptr(args[0], llvm.I8.as_pointer()))
-        return ctx.get_dummy_value()
-
-    return types.void(_ADDRESS), codegen
+    return _at_config("llvm.x86.sttilecfg")
 
 
 @intrinsic
