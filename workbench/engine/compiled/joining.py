@@ -11,18 +11,12 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from workbench.engine.compiled.instructions import float_of, put
+from workbench.engine.compiled.instructions import put
+from workbench.engine.compiled.pieces import widen
 from workbench.engine.compiled.sharing import done, take, wait
 
 OUTS = 64
 """Outputs of a piece."""
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-@no_type_check
-def _widen(bits, out):
-    for i in range(bits.shape[0]):
-        out[i] = float_of(np.int32(bits[i]) << np.int32(16))
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -67,13 +61,13 @@ def join(table, tokens, features, norms, eps, fuse, out, taken):
     while piece >= 0:
         if is_first:
             for t in range(n):
-                _widen(table[tokens[t]], x[t, :size])
-                _widen(features[t], x[t, size:])
+                widen(table[tokens[t]], x[t, :size].view(np.int32))
+                widen(features[t], x[t, size:].view(np.int32))
                 _norm(x[t, :size], norms[0], eps)
                 _norm(x[t, size:], norms[1], eps)
             is_first = False
         for o in range(piece * OUTS, min(width, piece * OUTS + OUTS)):
-            _widen(fuse[o], row)
+            widen(fuse[o], row.view(np.int32))
             for t in range(n):
                 put(out[t, o:].ctypes.data, _product(row, x[t]))
         done(taken)

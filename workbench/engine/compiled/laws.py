@@ -11,11 +11,7 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from workbench.engine.compiled.pieces import (
-    exp,
-    largest,
-    largest_of,
-)
+from workbench.engine.compiled.pieces import exp, largest, largest_of, widen
 from workbench.engine.compiled.sharing import done, take, wait
 
 BLOCK = 128
@@ -73,14 +69,6 @@ def look(x, p, heat, top, p_top, entropy, taken):
         done(taken)
         row = take(taken, n)
     wait(taken, n)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-@no_type_check
-def _widen(bits, words):
-    """Float32 of the bits of bfloat16, int16, as bits."""
-    for i in range(bits.shape[0]):
-        words[i] = np.int32(bits[i]) << np.int32(16)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -166,7 +154,7 @@ def weigh_halves(bits, top, p_top, logs, entropy, scale, taken):
     wide = np.empty(size, np.float32)
     row = take(taken, n)
     while row >= 0:
-        _widen(bits[row], wide.view(np.int32))
+        widen(bits[row], wide.view(np.int32))
         scale[row, 0], scale[row, 1], entropy[row] = _weigh(wide, top[row], p_top[row], logs[row])
         done(taken)
         row = take(taken, n)

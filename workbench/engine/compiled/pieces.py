@@ -63,6 +63,14 @@ def deal(rows, out):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
+def widen(bits, words):
+    """Float32 of the bits of bfloat16, int16, as bits."""
+    for i in range(bits.shape[0]):
+        words[i] = np.int32(bits[i]) << np.int32(16)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
 def ready(kind, rows, dealt, packed):
     """The address of rows, float32 [T, n], as `product` takes them: `dealt`, or, for tiles, `packed`; both are scratch.
 
