@@ -97,22 +97,10 @@ def tvd_plus_plus(at: Places) -> Float[Tensor, " N"]:
     return -(q * advantage * logs).sum(-1)
 
 
-LOSSES: dict[str, Callable[[Places], Float[Tensor, " N"]]] = {
-    loss.__name__: loss
-    for loss in (
-        smooth_l1,
-        mse,
-        ce_soft,
-        ce_hard,
-        forward_kl,
-        reverse_kl,
-        jensen_shannon,
-        total_variation,
-        tvd_plus_plus,
-    )
-}
-
-
+_ALL = (
+    smooth_l1, mse, ce_soft, ce_hard, forward_kl, reverse_kl, jensen_shannon, total_variation, tvd_plus_plus,
+)  # fmt: skip
+LOSSES: dict[str, Callable[[Places], Float[Tensor, " N"]]] = {loss.__name__: loss for loss in _ALL}
 OF_FEATURES = (smooth_l1.__name__, mse.__name__)
 """Those that compare features, which a draft model does not guess."""
 
