@@ -173,7 +173,8 @@ def distillation_loss(
         text_weight: Weight of the text.
         losses: of laws.
     """
-    nothing, said = student.new_empty(len(student), 0), student.float()
+    said = student.float()
+    nothing = said.new_empty(len(said), 0)
     divergence, _ = losses(Places(nothing, nothing, said, teacher.float()))
     return divergence + text_weight * F.cross_entropy(said, labels)
 
