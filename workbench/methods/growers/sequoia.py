@@ -33,6 +33,9 @@ FORGETTING = 0.99
 MOVED = 0.03
 """The tree is drawn anew when a chance has changed by so much since."""
 
+FIXED = {4: "4-1-1-1", 8: "8-1-1"}
+"""Branchings of trees of constant width, which claims compare with, by that width."""
+
 PLANNED = GrowthRule(
     "sequoia",
     "Planned to pay",
@@ -121,6 +124,20 @@ class Sequoia(Grower):
                 {"grower": "rsd-c", "branching": "3-2-1-1", "depth": 4}, temperature=1.0,
             ),
             key="sequoia", method="draft-tree-sampled",
+        ),
+        *(
+            Claim(
+                f"τ / τ of {width} chains of {depth} drawn together, as many nodes ({width * depth}), temperature 1",
+                "LLaMA-2 7B and 13B, Vicuna 33B", None, None,
+                "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: k independent chains are left behind; recalled)",
+                lambda lab, width=width, depth=depth: lab.tau_over(
+                    "draft-tree-sampled",
+                    {"grower": "sequoia", "nodes": width * depth, "depth": depth, "counts_time": False},
+                    {"grower": "rsd-c", "branching": FIXED[width], "depth": depth}, temperature=1.0,
+                ),
+                key=f"sequoia-{width * depth}", method="draft-tree-sampled",
+            )
+            for width, depth in ((4, 4), (4, 8), (8, 8))
         ),
     )  # fmt: skip
 
