@@ -67,6 +67,19 @@ def _far(p, q, own, by, weight):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
+def _farther(p, q, own, a, v, b, w, c, x, d, y):
+    """The same with four terms, each with its `by` and `weight`: those of a rejection of each of four siblings."""
+    total = _NONE
+    for i in range(p.shape[0]):
+        one, two, three, four = p[i] - a * q[i], p[i] - b * q[i], p[i] - c * q[i], p[i] - d * q[i]
+        far = own * p[i] + v * (one if one > _NONE else _NONE) + w * (two if two > _NONE else _NONE)
+        far += x * (three if three > _NONE else _NONE) + y * (four if four > _NONE else _NONE)
+        total += abs(far)
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@no_type_check
 def _length(x):
     total = _NONE
     for i in range(x.shape[0]):
@@ -109,12 +122,19 @@ def others(q, special):
 def _apart(p, q, special, by, weight, n):
     """Σ |Σᵢ weightᵢ · (p − byᵢ · q)₊ − p| over the tokens that are not `special`, of the first n of both; by₀ is 0."""
     total, lo, own, space = 0.0, 0, np.float32(weight[0] - 1), np.empty(BLOCK, np.float32)
+    four, by_four = np.zeros(4, np.float32), np.zeros(4, np.float32)
+    four[: min(n, 5) - 1], by_four[: min(n, 5) - 1] = weight[1 : min(n, 5)], by[1 : min(n, 5)]
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else p.shape[0]
         while lo < end:
             hi = min(end, lo + BLOCK)
             if n == 2:
-                total += _far(p[lo:hi], q[lo:hi], own, np.float32(by[1]), np.float32(weight[1]))
+                total += _far(p[lo:hi], q[lo:hi], own, by_four[0], four[0])
+            elif n <= 5:
+                total += _farther(
+                    p[lo:hi], q[lo:hi], own, by_four[0], four[0], by_four[1], four[1], by_four[2], four[2],
+                    by_four[3], four[3],
+                )  # fmt: skip
             else:
                 out = space[: hi - lo]
                 out[:] = own * p[lo:hi]
