@@ -16,7 +16,7 @@ from workbench.core.places import by_row, fans_of, normalised
 from workbench.core.rejection import Ruling
 from workbench.core.sampling import BLOCK, WIDE, entropy_of, largest, law
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine import fused, rejecting
+from workbench.engine import compiling, rejecting
 from workbench.engine.told import Verification
 from workbench.methods.verifiers import exact, optimal_two, sums
 from workbench.methods.verifiers.entropy_adaptive import Pen, Writing
@@ -119,7 +119,7 @@ WORLDS = ["unlike", "filtered", "equal"]
 DRAWN = [(case, world) for case in CASES if case.kind is not Sampling.DETERMINISTIC for world in WORLDS]
 
 
-@pytest.mark.skipif(not fused.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
 @pytest.mark.parametrize(
     ("case", "world"),
     DRAWN,
@@ -173,7 +173,7 @@ def test_compiled_passes_give_the_numbers_of_the_forms_they_stand_for(
     assert at_once.stop.tolist() == found.stop.tolist()
 
 
-@pytest.mark.skipif(not fused.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
 @pytest.mark.parametrize("siblings", [2, 3, 5, 6])
 def test_the_price_of_any_number_of_siblings_is_the_same_compiled(siblings: int) -> None:
     """A pass adds up what up to four rejections leave; with more they are added up one after the other."""
@@ -189,7 +189,7 @@ def test_the_price_of_any_number_of_siblings_is_the_same_compiled(siblings: int)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif(not fused.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
 def test_what_a_block_has_left_is_told_where_hardly_anything_is() -> None:
     """Products that are no normal numbers would have lost their digits, and take a hundred times as long."""
     logits = torch.randn(2, V, generator=torch.Generator().manual_seed(10))
@@ -202,7 +202,7 @@ def test_what_a_block_has_left_is_told_where_hardly_anything_is() -> None:
         assert float(sums.excess(p, q, torch.tensor([[by]]))) == pytest.approx(float(wanted), rel=0.01, abs=0)
 
 
-@pytest.mark.skipif(not fused.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
 def test_sums_of_two_laws_are_the_same_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of tokens that a processor forbids, and of laws without zeros, where logits are not read."""
     logits, ahead = 2.5 * torch.randn(2, 5, V + 3, generator=torch.Generator().manual_seed(8))

@@ -1,0 +1,88 @@
+"""Draft models that have no rows of words: their embedding and LM head are the target's, each through one matrix.
+
+Nine tenths of a small model with a large vocabulary are rows of words, which the target has anyway. Such a model's
+folder holds two matrices in their place, and its configuration names the target. From these an ordinary decoder is made
+when it is loaded, as every other model of its kind:
+
+    embedding [V, H] = E Aᵀ        LM head [V, H] = U Bᵀ        E, U: the target's [V, D];  A, B: [H, D]
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from safetensors import safe_open
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from workbench.core.errors import ModelError
+from workbench.engine.borrowed import lender
+from workbench.engine.names import locate
+
+ENTER, LEAVE = "borrowed.enter", "borrowed.leave"
+"""Names of A and B among the weights."""
+ROWS = "borrowed_rows"
+"""In a draft model's configuration: width D of the rows that its matrices read."""
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def borrows(folder: Path, config: Any) -> bool:
+    """Whether the model in a folder has no rows of its own."""
+    return isinstance(getattr(config, ROWS, None), int) and lender(folder) is not None
+
+
+def with_rows(folder: Path, config: LlamaConfig, dtype: torch.dtype) -> LlamaForCausalLM:
+    """The decoder of a folder, with rows made of its target's.
+
+    Args:
+        folder: of one that `borrows`.
+        config: its configuration.
+        dtype: of the model.
+
+    Raises:
+        ModelError: the target is not on this machine, or has rows of another size.
+    """
+    found = lender(folder)
+    assert found is not None
+    weights = tensors_of(folder)
+    if ENTER not in weights or LEAVE not in weights:
+        raise ModelError(
+            f"{folder} is incomplete: it has no rows, and no matrices for its target's.", "Fetch it again."
+        )
+    theirs = tensors_of(Path(locate(found.target)), {_EMBEDDING, _HEAD})
+    embedding, width = theirs[_EMBEDDING], weights[ENTER].shape[1]
+    if embedding.shape != (config.vocab_size, width):
+        raise ModelError(
+            f"{folder} reads {config.vocab_size:,} rows of {width} of {found.target}, which has {embedding.shape[0]:,} "
+            f"of {embedding.shape[1]}.",
+            "Train it again for this target: workbench train chat-drafter.",
+        )
+    made: Any = LlamaForCausalLM
+    weights = written_out(weights, embedding, theirs.get(_HEAD, embedding))
+    return made.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
+
+
+def written_out(
+    weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
+) -> dict[str, Tensor]:
+    """A drafter's weights with rows in place of its two matrices, float32."""
+    rest = {name: weight for name, weight in weights.items() if name not in (ENTER, LEAVE)}
+    return rest | {_EMBEDDING: _through(embedding, weights[ENTER]), _HEAD: _through(head, weights[LEAVE])}
+
+
+def _through(rows: Float[Tensor, "V D"], matrix: Float[Tensor, "H D"]) -> Float[Tensor, "V H"]:
+    return rows.float() @ matrix.float().T
+
+
+def tensors_of(folder: Path, names: set[str] | None = None) -> dict[str, Tensor]:
+    """Tensors of a folder's weights: those named, or all."""
+    found: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118  it is no mapping
+                if names is None or name in names:
+                    found[name] = weights.get_tensor(name)
+    return found
