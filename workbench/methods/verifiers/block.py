@@ -56,17 +56,11 @@ class Block(Exact):
             None, None, "Sun et al. 2025, arXiv:2403.10444, abstract (5 to 8 % in seconds; τ by direction; recalled)",
             lambda lab: lab.tau_of_same_drafts(Block(), {"depth": 8}, temperature=1.0),
             key="block", method="draft-model",
-            why=(
-                "2026-11-24 08:39 UTC",
-                f"{OUR_FAULT}: two runs were compared, whose texts part at the first draw that differs, and chance "
-                "moves their τ by 5 %. Asked about the same drafts the rules differ by 1.044 (1.021–1.070, n = 25): "
-                "`workbench claims` measures it so now.",
-            ),
             why_on={
                 "smollm2": (
                     "2026-11-24 10:23 UTC",
-                    f"{OUR_FAULT}: as on the bundled pair, two runs were compared, which chance moves by 6 % with two "
-                    "draws of 20 prompts; `workbench claims` asks both rules about the same drafts now.",
+                    f"{OUR_FAULT}: two runs were compared, whose texts part at the first draw that differs; chance "
+                    "moves that by 6 %. `workbench claims` asks both rules about the same drafts now.",
                 ),
             },
         ),
