@@ -1763,6 +1763,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="block verification takes twice its time, and loses digits",
     ),
     _m(
+        "the-price-forgets-the-fourth-sibling",
+        "engine/compiled/siblings.py",
+        " + weight[3] * (four if four > _NONE else _NONE)",
+        "",
+        "tests/core/test_places.py::test_the_price_of_any_number_of_siblings_is_the_same_compiled",
+        why="lenience on trees is said to cost something else than it does",
+    ),
+    _m(
         "a-bound-is-told-as-the-price",
         "engine/recording.py",
         "PAID_AT_MOST if row.pays_less else PAID",
