@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -396,3 +398,15 @@ def test_auto_is_bfloat16_for_a_published_target_where_that_is_compiled(monkeypa
     monkeypatch.setattr(pretrained, "has_bfloat16", lambda: True)
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     assert models_module.resolve_dtype("auto", here, "smollm2") is torch.float32
+
+
+def test_all_that_is_compiled_is_kept_with_the_sources_it_was_made_of() -> None:
+    """A function's folder is chosen when it is declared: one declared later would be found again after a change."""
+    name = "workbench.engine.compiled"
+    ask = f"import sys, {name}; print(*(m for m in sys.modules if m.startswith('{name}.')))"
+    there = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout.split()
+    made = [
+        file.stem for file in Path(fused.__file__).with_name("compiled").glob("*.py") if "@njit" in file.read_text()
+    ]
+    assert "levels" in made
+    assert {f"{name}.{module}" for module in made} <= set(there)

@@ -16,25 +16,28 @@ import torch
 from jaxtyping import Float
 from safetensors import safe_open
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from workbench.core.errors import ModelError
 from workbench.engine.borrowed import lender
 from workbench.engine.names import locate
+from workbench.engine.published import PUBLISHED
 
 ENTER, LEAVE = "borrowed.enter", "borrowed.leave"
 """Names of A and B among the weights."""
 ROWS = "borrowed_rows"
 """In a draft model's configuration: width D of the rows that its matrices read."""
+ROUNDING = 0.01
+"""How far rows may be from all that matrices make of the target's, relative to their length: float16 rounds by less."""
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-def borrows(folder: Path, config: Any) -> bool:
-    """Whether the model in a folder has no rows of its own."""
-    return isinstance(getattr(config, ROWS, None), int) and lender(folder) is not None
+def borrows(config: Any) -> bool:
+    """Whether a model with this configuration has no rows of its own."""
+    return hasattr(config, ROWS)
 
 
-def with_rows(folder: Path, config: LlamaConfig, dtype: torch.dtype) -> LlamaForCausalLM:
+def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM:
     """The decoder of a folder, with rows made of its target's.
 
     Args:
@@ -43,10 +46,14 @@ def with_rows(folder: Path, config: LlamaConfig, dtype: torch.dtype) -> LlamaFor
         dtype: of the model.
 
     Raises:
-        ModelError: the target is not on this machine, or has rows of another size.
+        ModelError: it names no published target, that is not on this machine, or has rows of another size.
     """
     found = lender(folder)
-    assert found is not None
+    if found is None:
+        raise ModelError(
+            f"{folder} borrows its embedding and its LM head, and names no target of which that could be.",
+            f"Fetch it again; lenders are {', '.join(PUBLISHED)}.",
+        )
     weights = tensors_of(folder)
     if ENTER not in weights or LEAVE not in weights:
         raise ModelError(
@@ -71,6 +78,27 @@ def written_out(
     """A drafter's weights with rows in place of its two matrices, float32."""
     rest = {name: weight for name, weight in weights.items() if name not in (ENTER, LEAVE)}
     return rest | {_EMBEDDING: _through(embedding, weights[ENTER]), _HEAD: _through(head, weights[LEAVE])}
+
+
+def through_matrices(
+    weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
+) -> dict[str, Tensor]:
+    """The inverse of `written_out`; weights that have their matrices stay as they are.
+
+    Raises:
+        ValueError: its rows are none that came of the target's.
+    """
+    if ENTER in weights:
+        return weights
+    found = {name: weight for name, weight in weights.items() if name not in (_EMBEDDING, _HEAD)}
+    for name, matrix, theirs in ((_EMBEDDING, ENTER, embedding), (_HEAD, LEAVE, head)):
+        rows = weights.get(name)
+        if rows is None or rows.shape[0] != theirs.shape[0]:
+            raise ValueError(f"it has no {name} for these tokens")
+        found[matrix] = torch.linalg.lstsq(theirs.float(), rows.float()).solution.T.contiguous()
+        if (_through(theirs, found[matrix]) - rows).norm() > ROUNDING * rows.float().norm():
+            raise ValueError("its rows are its own, and not made of the target's")
+    return found
 
 
 def _through(rows: Float[Tensor, "V D"], matrix: Float[Tensor, "H D"]) -> Float[Tensor, "V H"]:

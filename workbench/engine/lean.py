@@ -252,8 +252,9 @@ class LeanDecoder:
         if x.dtype != self.table.dtype:  # from compiled layers
             assert self.fused is not None
             said, hidden = self.fused.read(x)
-            trimmed = isinstance(self.head, TrimmedLinear)
-            return spread(said, self.head.kept, self.head.out_features) if trimmed else said, hidden
+            if isinstance(self.head, TrimmedLinear):
+                said = spread(said, self.head.kept, self.head.out_features)
+            return said, hidden
         hidden = norm(self.last_norm, x.to(self.table.dtype))
         return self.head(hidden), hidden
 

@@ -122,10 +122,10 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         else:
             Auto = AutoModelForCausalLM
         with no_panic():
-            has_rows = not borrows(Path(place), config)
-            model = (
-                Auto.from_pretrained(place, **options) if has_rows else with_rows(Path(place), config, options["dtype"])
-            )
+            if borrows(config):
+                model = with_rows(Path(place), config, options["dtype"])
+            else:
+                model = Auto.from_pretrained(place, **options)
     except WorkbenchError:
         raise
     except Exception as error:  # transformers and safetensors raise many kinds

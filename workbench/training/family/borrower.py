@@ -36,7 +36,7 @@ class Borrower(nn.Module):
         self.config, self.model = config, whole.model
         self.model.embed_tokens = nn.Embedding(1, 1)  # nobody asks it
         self.model.embed_tokens.requires_grad_(False)
-        self.__dict__["_embedding"], self.__dict__["_head"] = embedding, head
+        self._theirs = (embedding, head)  # in a tuple they are no part of what is kept
         self.enter = nn.Linear(embedding.shape[1], config.hidden_size, bias=False)
         self.leave = nn.Linear(head.shape[1], config.hidden_size, bias=False)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -47,11 +47,11 @@ class Borrower(nn.Module):
 
     def states(self, ids: Int[Tensor, "B n"]) -> Float[Tensor, "B n H"]:
         """What the LM head reads."""
-        return self.model(inputs_embeds=self.enter(nn.functional.embedding(ids, self._embedding)), use_cache=False)[0]
+        return self.model(inputs_embeds=self.enter(nn.functional.embedding(ids, self._theirs[0])), use_cache=False)[0]
 
     def table(self, kept: Int[Tensor, " K"]) -> Float[Tensor, "K H"]:
         """The LM head's rows of some tokens."""
-        return self.leave(self._head[kept])
+        return self.leave(self._theirs[1][kept])
 
     def weights(self) -> dict[str, Tensor]:
         """Its weights under the names that they have in its folder."""

@@ -21,14 +21,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.core.errors import ParameterError
 from workbench.engine.borrowed import FILES, VOCABULARY
-from workbench.engine.borrowed_rows import ROWS, tensors_of, written_out
+from workbench.engine.borrowed_rows import ROWS, tensors_of, through_matrices, written_out
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.placed import named
 from workbench.engine.pretrained import load_model, load_tokenizer
 from workbench.engine.published import PUBLISHED, words_sum
 from workbench.engine.trimmed import KEY
 from workbench.trace.files import write_whole
-from workbench.training.distill import distillation_loss
+from workbench.training.distill import distillation_loss, law_losses
 from workbench.training.family.borrower import Borrower
 from workbench.training.family.readings import Readings, batches
 from workbench.training.family.vocabulary import chosen_tokens, places_among
@@ -52,6 +52,8 @@ class ChatDrafterOptions(RunOptions):
         rows: Dialogues per step.
         positions: Positions per step at which the laws are compared; the LM heads are most of the cost.
         text_weight: Weight of the cross-entropy on the text itself, next to the divergence from the target.
+        loss: Divergences from the target and their weights: forward_kl, reverse_kl, jensen_shannon, total_variation,
+            tvd_plus_plus, …, as "reverse_kl:1+ce_hard:0.1".
         held: Dialogues kept out of training on which agreement is measured.
         begin: Folder of a finished drafter for this target, whose shape and tokens it keeps and with whose weights it
             begins; none: fresh ones.
@@ -71,6 +73,7 @@ class ChatDrafterOptions(RunOptions):
     rows: int = 24
     positions: int = 2048
     text_weight: float = 0.1
+    loss: str = "forward_kl:1"
     held: int = 96
     seed: int = 1
     threads: int = 2
@@ -225,7 +228,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     drafter = fresh(config_of(options, teacher), teacher, options.seed) if begun is None else begun
     first = {} if begun is None else {name: weight.clone() for name, weight in begun.weights().items()}
     report(f"chat-drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters, {facts['covered']:.1%} covered")
-    optimizers = options.optimizers(drafter)
+    optimizers, losses = options.optimizers(drafter), law_losses(options.loss)
     rows, table = batches(readings, train, options.rows, options.seed), teacher.head[kept]
     curve, exam = Curve.of(options), answers_of(teacher, readings, held)
 
@@ -239,7 +242,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
             with torch.no_grad():
                 wanted = F.linear(features.flatten(0, 1)[chosen].to(table.dtype), table)
             said = F.linear(drafter.states(ids).flatten(0, 1)[chosen], drafter.table(kept))
-        loss = distillation_loss(said, wanted, labels, options.text_weight)
+        loss = distillation_loss(said, wanted, labels, options.text_weight, losses)
         loss.backward()
         agreed = (said.argmax(-1) == wanted.argmax(-1)).float().mean()
         return int(text.sum()), {"loss": float(loss.detach()), "agreement": float(agreed)}
@@ -298,10 +301,10 @@ def _begun(folder: Path, teacher: Teacher) -> Borrower:
     try:
         config: Any = LlamaConfig.from_pretrained(str(folder), local_files_only=True)
         is_ours = isinstance(getattr(config, KEY, None), list) and getattr(config, "target", None) == teacher.name
-        if not is_ours or not hasattr(config, ROWS):
+        if not is_ours:
             raise ParameterError(message, remedy)
         found = fresh(config, teacher, 0)
-        found.take(tensors_of(folder))
+        found.take(through_matrices(tensors_of(folder), teacher.embedding, teacher.head))
     except (OSError, ValueError, SafetensorError) as error:
         raise ParameterError(f"{message} {error}", remedy) from None
     return found.train()
