@@ -540,6 +540,13 @@ for n in (2, 3):
     assert table["recursive, without replacement"] <= table["optimum, without replacement"] + 1e-9
 
 # %% [markdown]
+# The verifier bench draws all of this for one place: each exact rule under the bound, the set H that sets it, and dashed
+# the rules of this lesson, with what they pay. Say first: which curves meet, and where, when you drag q until it is p?
+
+# %%
+w.bench(p, q, k=2, way="independent", rule="k-seq")
+
+# %% [markdown]
 # **Predict.** On the story at T = 1, which lenience would you need to gain as much acceptance as the *second* draft
 # could give? (a) λ near 0.9, (b) about 0.7, (c) below 0.5.
 

@@ -20,6 +20,7 @@ from workbench.engine import compiling, rejecting
 from workbench.engine.told import Verification
 from workbench.methods.verifiers import exact, optimal_two, sums
 from workbench.methods.verifiers.entropy_adaptive import Pen, Writing
+from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest, Neighbours
 
@@ -170,6 +171,35 @@ def test_compiled_passes_give_the_numbers_of_the_forms_they_stand_for(
     at_once = judged(case, tree, logits)
     torch.testing.assert_close(at_once.accept[told], found.accept[told])
     assert at_once.stop.tolist() == found.stop.tolist()
+
+
+@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.parametrize("siblings", [2, 3, 5, 6])
+def test_the_price_of_any_number_of_siblings_is_the_same_compiled(siblings: int) -> None:
+    """A pass adds up what up to four rejections leave; with more they are added up one after the other."""
+    logits, ahead = 2.5 * torch.randn(2, 13, V, generator=torch.Generator().manual_seed(9))
+    tree = draft(Sampling.FIXED_NUMBER, ahead.softmax(1), 12 // siblings * siblings, siblings=siblings)
+    assert tree.q is not None
+    case, laws = Case(Lenient(), Sampling.FIXED_NUMBER), logits[: len(tree) + 1]
+    found = judged(case, tree, laws).paid
+    wanted = judged(case, replace(tree, q=tree.q.double()), laws.double()).paid
+    assert isinstance(found, Tensor)
+    assert isinstance(wanted, Tensor)
+    assert float(wanted.max()) > 0.01
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
+def test_what_a_block_has_left_is_told_where_hardly_anything_is() -> None:
+    """Products that are no normal numbers would have lost their digits, and take a hundred times as long."""
+    logits = torch.randn(2, V, generator=torch.Generator().manual_seed(10))
+    logits[0, :99] = -5.5  # alike, so that digits are lost in one direction
+    p, q = logits.softmax(1).split(1)
+    q = q.index_fill(1, torch.arange(99), 0.0)
+    assert rejecting.passes(p, q)
+    for by in (0.5, 1e-20, 3e-39):
+        wanted = (by * p.double() - q).clamp(min=0).sum()
+        assert float(sums.excess(p, q, torch.tensor([[by]]))) == pytest.approx(float(wanted), rel=0.01, abs=0)
 
 
 @pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")

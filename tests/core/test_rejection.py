@@ -406,7 +406,7 @@ def test_typical_acceptance_asks_by_the_law_that_the_token_was_drafted_for() -> 
 
 
 def test_typical_acceptance_pays_the_total_variation_of_what_comes_out() -> None:
-    """Every draft of a place is put before the rule; a place of a tree, or one that was chosen, is told apart."""
+    """Every draft of a place is put before the rule; one that was chosen is told apart, a tree in the next test."""
 
     def ruled(tokens: tuple[int, ...], q: Tensor | None, heat: float = 1.0) -> Ruling:
         tree, places = siblings(tokens, q, FIXED if q is None else SAMPLED), P.expand(len(tokens) + 1, -1)
@@ -428,8 +428,54 @@ def test_typical_acceptance_pays_the_total_variation_of_what_comes_out() -> None
     assert [paid(x, Q) for x in range(len(P))] == pytest.approx([apart] * len(P), abs=1e-12)
     assert paid(0, None) == pytest.approx(1 - float(P[0]))
     assert paid(3, None) == 0, "it is rejected, and a token drawn from p"
-    assert ruled((0, 1), Q).paid is None, "which of two draws comes out depends on both"
+    assert not ruled((0,), Q).at_most
+    assert not ruled((0, 1), None).at_most, "drafts that were chosen are settled"
     assert paid(3, Q, heat=0.0) == 0
+
+
+@pytest.mark.parametrize("sharp", [1.0, 30.0], ids=["drawn", "all but settled"])
+@pytest.mark.parametrize("how", [SAMPLED, WITHOUT])
+@pytest.mark.parametrize("seed", range(4))
+def test_typical_acceptance_pays_no_more_on_trees_of_drawn_drafts_than_it_says(
+    seed: int, how: Sampling, sharp: float
+) -> None:
+    """Two drafts for the first token, one for the second behind each: of every tree that can come, what it writes."""
+    generator = torch.Generator().manual_seed(seed)
+    heat = torch.tensor([1.5, sharp]).view(2, 1, 1)
+    p, q = (heat * torch.randn(2, 4, 3, generator=generator)).double().softmax(2)  # [1 + V, V]: behind each token
+    rule, parents = TypicalAcceptance(epsilon=0.2, delta=1.0), [-1, -1, 0, 1]
+    wanted = p[0].unsqueeze(1) * p[1:]  # [V, V]
+    out, said, whole = torch.zeros_like(wanted), 0.0, 0.0
+    for first, chance in draws(q[0], 2, how):
+        for second in itertools.product(range(3), repeat=2):
+            tokens = [*first, *second]
+            q_of = torch.tensor([0, 1, 2, -1, -1])
+            tree = dataclasses.replace(
+                DraftTree.of(tokens, parents),
+                sampling=how,
+                q=torch.stack([q[0], *q[[1 + x for x in first]]]),
+                q_of=q_of,
+            )
+            laws = torch.stack([p[0], *p[[1 + x for x in tokens]]])
+            u = torch.zeros(5, dtype=torch.float64)
+            found = rule.rule(Verification(tree, laws.log(), laws, SamplingParams(1.0), u))
+            assert found.at_most
+            assert isinstance(found.stop, Tensor)
+            assert isinstance(found.paid, Tensor)
+            assert found.score is not None
+            verdict = rule.walk(parents, found.accept.tolist(), found.stop.tolist(), None, found.score.tolist())
+            written = wanted.clone()  # by p, but for what is settled
+            for i, node in enumerate(verdict.path):
+                settled = torch.zeros(3, dtype=torch.float64)
+                settled[tokens[node]] = 1
+                written = settled.unsqueeze(1) * p[1:] if i == 0 else written.sum(1, keepdim=True) * settled
+            weight = chance * float(q[1 + first[0], second[0]] * q[1 + first[1], second[1]])
+            out, whole = out + weight * written, whole + weight
+            said += weight * sum(float(found.paid[node]) for node, _ in verdict.tested)
+    assert whole == pytest.approx(1)
+    apart = float((out - wanted).abs().sum() / 2)
+    assert apart <= said + 1e-9
+    assert apart > 0.5 * said or sharp == 1.0, "where drafts are all but settled it is hardly more"
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -199,7 +199,8 @@ def test_a_greedy_round_is_the_targets() -> None:
     for verifier in (Lenient(0.1), Nearest(3, 1.0)):
         ruling = verifier.rule(Verification(tree, p.log(), p, SamplingParams(), None))
         assert ruling.stop.tolist() == p.argmax(1).tolist()
-        assert ruling.paid is None
+        assert ruling.paid is not None
+        assert ruling.paid.tolist() == [0, 0]
 
 
 def test_a_chosen_draft_of_a_chain_pays_what_it_is_not_though_others_were_drawn() -> None:

@@ -19,6 +19,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Promise, Request, Row
+from workbench.engine.recording import PAID, PAID_AT_MOST
 from workbench.engine.segment import Segment
 from workbench.engine.told import Outcome, Verification
 from workbench.methods import registry
@@ -242,6 +243,20 @@ def test_a_text_that_began_approximate_is_not_said_to_have_kept_the_law_until_a_
     assert len(said) == 1
     assert said[0].startswith("From here on sampled text again does not follow the target's law")
     assert row.trace.header.promise == "approximate"
+
+
+@pytest.mark.parametrize(
+    ("grower", "heat", "said"), [("rsd-c", 1.0, PAID_AT_MOST), ("chain", 1.0, PAID), ("rsd-c", 0.0, PAID)]
+)
+def test_a_round_says_whether_it_pays_what_it_says_or_that_at_most(
+    grower: str, heat: float, said: str, models: Models
+) -> None:
+    chosen = registry.get("draft-tree-sampled").with_params(grower=grower, verifier="typical", epsilon=0.3)
+    asked = Request(PROMPTS[0], chosen, SamplingParams(temperature=heat), max_new_tokens=24, stop_at_eos=False)
+    drafted = [r.signals for r in Engine(models).generate(asked).rounds if r.nodes.tokens]
+    assert len(drafted) > 3
+    assert all([name for name in (PAID, PAID_AT_MOST) if name in signals] == [said] for signals in drafted)
+    assert (sum(float(signals[said]) for signals in drafted) > 0) is (heat > 0), "greedy text is the target's"
 
 
 def test_another_method_is_not_weakened_unasked(models: Models) -> None:

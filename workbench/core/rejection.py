@@ -8,7 +8,7 @@ there. The walk itself (`walk`) is then a few comparisons on the host, and a rou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -56,6 +56,7 @@ class Ruling:
         paid: float [N], what testing a node costs in distribution: its part of the total variation between the law of
             the token that its place emits and the target's; the round's sum over tested nodes is in its signals. Late
             as `stop` is. None where nothing is paid, or it is not known.
+        at_most: whether `paid` is no less than that on the average over drafts, and may be more.
     """
 
     accept: Float[Tensor, " N"]
@@ -63,6 +64,12 @@ class Ruling:
     score: Float[Tensor, " N"] | None = None
     reason: Reason | None = None
     paid: Float[Tensor, " N"] | Late[float] | None = None
+    at_most: bool = False
+
+    @property
+    def for_nothing(self) -> Ruling:
+        """The same, said to pay nothing: of a rule that is approximate elsewhere, and exact here."""
+        return replace(self, paid=torch.zeros_like(self.accept))
 
 
 @dataclass(frozen=True, slots=True)

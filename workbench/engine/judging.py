@@ -39,8 +39,8 @@ def figures(
     """Apply the row's rule to the target's logits over its tree. Draws the round's uniforms; does not synchronise.
 
     Args:
-        row: its sampling, verifier and random stream are used; `row.uniform`, `row.reason` and `row.raw`
-            are set.
+        row: its sampling, verifier and random stream are used; `row.uniform`, `row.reason`, `row.raw`
+            and `row.pays_less` are set.
         tree: the draft.
         logits: at the root and after each node.
         hidden: what the LM head read there.
@@ -109,7 +109,7 @@ def figures(
         q_best, best = largest(tree.q, TOP)
         top_q = torch.stack([best.to(like.dtype), q_best.to(like.dtype)])
         q_of = tree.q_of
-    row.reason = reason
+    row.reason, row.pays_less = reason, ruling.at_most
     if reason is not None and reason.inputs:
         inputs = torch.stack([values.to(like.dtype) for values in reason.inputs.values()])
     columns = tree.grown.columns if record and tree.grown is not None else []

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PAID = "distribution error (TV)"
 """Signal of a round under an approximate rule: the total variation from the target's law, summed over its tests."""
+PAID_AT_MOST = f"{PAID}, at most"
+"""The same where a bound of it is known alone: see `workbench.core.rejection.Ruling.at_most`."""
 BOUGHT = "acceptance bought (ΔA)"
 """Likewise: drafts that its rule keeps of the round's on the average, less those that the exact rule keeps of them."""
 
@@ -89,7 +91,8 @@ def record_round(
             uniform[node] = verdict.uniform.get(node)
     rule, inputs = _why(judged, row.reason, row.trace.header.rules, [a is not None for a in accept])
     if judged.paid:
-        row.signals[PAID] = sum(some(judged.paid, [node for node, a in enumerate(accept) if a is not None]))
+        name = PAID_AT_MOST if row.pays_less else PAID
+        row.signals[name] = sum(some(judged.paid, [node for node, a in enumerate(accept) if a is not None]))
     if judged.exact:
         row.signals[BOUGHT] = judged.kept - expected_kept(judged.parents, judged.exact)
     base = new[0].position

@@ -131,6 +131,7 @@ class Row:
         self.beside: list[tuple[str, Mark, Mark, str]] = []  # what ran beside the round: phase, start, end, lane
         self.uniform: list[float] | None = None
         self.reason: Reason | None = None
+        self.pays_less = False  # whether what the round is said to pay is the most it may be
         self.raw: Tensor | None = None  # the target's own logits of the round, where log-probabilities are wanted
         self.cut_text_at: int | None = None
         self.prefill_start = 0.0

@@ -11,6 +11,8 @@ from workbench.engine.compiled.sharing import done, take, wait
 
 BLOCK = 1024
 """Columns that are added up in float32; their sums are in float64."""
+LEAST = np.float32(2.0**-100)
+"""What `add_up` divides by at least: below it all that there is of by·p is less than a sum of q can tell."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
@@ -26,9 +28,10 @@ def _common(p, q, by):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _excess(p, q, by):
+    """Σ (p − by·q)₊."""
     total = np.float32(0)
     for i in range(p.shape[0]):
-        more = by * p[i] - q[i]
+        more = p[i] - by * q[i]
         total += more if more > np.float32(0) else np.float32(0)
     return total
 
@@ -47,7 +50,10 @@ def add_common(p, q, by):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def add_up(p, q, by, out, taken):
-    """Σ (by·p − q)₊ of each row.
+    """Σ (by·p − q)₊ of each row, as by · Σ (p − q / by)₊.
+
+    A block that hardly anything is left of has so small a `by` that by·p would be no normal number, and a processor
+    takes a hundred times as long over those.
 
     Any number of threads run it on the same arrays, as in `forward`: each takes the next row that nobody has.
 
@@ -61,11 +67,11 @@ def add_up(p, q, by, out, taken):
     n, size = p.shape
     row = take(taken, n)
     while row >= 0:
-        total = 0.0
+        total, less = 0.0, np.float32(1) / max(by[row], LEAST)
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
-            total += _excess(p[row, lo:hi], q[row, lo:hi], by[row])
-        out[row] = total
+            total += _excess(p[row, lo:hi], q[row, lo:hi], less)
+        out[row] = by[row] * total
         done(taken)
         row = take(taken, n)
     wait(taken, n)

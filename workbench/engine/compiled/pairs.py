@@ -15,6 +15,8 @@ _NONE, _ONE, _TINY = np.float32(0), np.float32(1), np.finfo(np.float32).tiny
 _NEARLY, _HALF = np.float32(1e-12), np.float32(0.5)
 BLOCK = 128
 """Tokens that are looked into only if the largest chance of them is among the largest so far."""
+ADDED = 1024
+"""Columns that are added up in float32; their sums are in float64."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -273,8 +275,8 @@ def judge(
         if f > 1 and there[row, 1]:
             kept[row, 1] = (1 - first) * min(1.0, mine[x[1]] / max(law[x[1]], _TINY))
         total = 0.0
-        for lo in range(0, size, BLOCK):
-            total += _rest(mine[lo : lo + BLOCK], law[lo : lo + BLOCK], rest[lo : lo + BLOCK])
+        for lo in range(0, size, ADDED):
+            total += _rest(mine[lo : lo + ADDED], law[lo : lo + ADDED], rest[lo : lo + ADDED])
         if total <= 0:  # reached with chance 0
             rest[:], total = mine, 1.0
         later = there[row].copy()

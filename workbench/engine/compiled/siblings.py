@@ -67,6 +67,19 @@ def _far(p, q, own, by, weight):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
+def _farther(p, q, own, by, weight):
+    """The same with four of each, as a rejection of each of four siblings leaves them."""
+    total, a, b, c, d = _NONE, by[0], by[1], by[2], by[3]
+    for i in range(p.shape[0]):
+        one, two, three, four = p[i] - a * q[i], p[i] - b * q[i], p[i] - c * q[i], p[i] - d * q[i]
+        far = own * p[i] + weight[0] * (one if one > _NONE else _NONE) + weight[1] * (two if two > _NONE else _NONE)
+        far += weight[2] * (three if three > _NONE else _NONE) + weight[3] * (four if four > _NONE else _NONE)
+        total += abs(far)
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@no_type_check
 def _length(x):
     total = _NONE
     for i in range(x.shape[0]):
@@ -109,12 +122,16 @@ def others(q, special):
 def _apart(p, q, special, by, weight, n):
     """Σ |Σᵢ weightᵢ · (p − byᵢ · q)₊ − p| over the tokens that are not `special`, of the first n of both; by₀ is 0."""
     total, lo, own, space = 0.0, 0, np.float32(weight[0] - 1), np.empty(BLOCK, np.float32)
+    few = np.zeros((2, 4), np.float32)
+    few[0, : min(n, 5) - 1], few[1, : min(n, 5) - 1] = by[1 : min(n, 5)], weight[1 : min(n, 5)]
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else p.shape[0]
         while lo < end:
             hi = min(end, lo + BLOCK)
             if n == 2:
-                total += _far(p[lo:hi], q[lo:hi], own, np.float32(by[1]), np.float32(weight[1]))
+                total += _far(p[lo:hi], q[lo:hi], own, few[0, 0], few[1, 0])
+            elif n <= 5:
+                total += _farther(p[lo:hi], q[lo:hi], own, few[0], few[1])
             else:
                 out = space[: hi - lo]
                 out[:] = own * p[lo:hi]
@@ -160,8 +177,7 @@ def test(law, total, ahead, token, there, tested, near, mass, share, without, fi
     """
     f, k = near.shape
     to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0
-    space = np.empty(f * (k + 1), np.int64)
-    m, last = 0, -1
+    space, m, last = np.empty(f * (k + 1), np.int64), 0, -1
     for i in range(f):
         figures[i, :] = _NONE
         if there[i]:
@@ -173,8 +189,7 @@ def test(law, total, ahead, token, there, tested, near, mass, share, without, fi
     special = space[:m]
     value, asked, out, chance, gone = np.empty(m), np.empty(m), np.empty(m), np.empty(m), np.zeros(m, np.bool_)
     for s in range(m):
-        value[s], chance[s] = law[special[s]], ahead[special[s]]
-        out[s] = -value[s]
+        value[s], chance[s], out[s] = law[special[s]], ahead[special[s]], -law[special[s]]
     by, weight = np.zeros(f + 2), np.zeros(f + 2)
     off, of_q, reach, terms = 0.0, 1.0, 1.0, 1
     rest_q = -1.0  # what q gives to all others, once somebody asks

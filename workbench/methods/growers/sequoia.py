@@ -15,7 +15,7 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling, children_of
 from workbench.engine.calibration import Costs, costs_of
-from workbench.engine.declared import Claim
+from workbench.engine.declared import WRONG_SCALE, Claim
 from workbench.engine.growing import Growth
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Grower
@@ -32,6 +32,13 @@ FORGETTING = 0.99
 """Weight of a test, by the next round."""
 MOVED = 0.03
 """The tree is drawn anew when a chance has changed by so much since."""
+
+FIXED = {4: "4-1-1-1", 8: "8-1-1"}
+"""Branchings of trees of constant width, which claims compare with, by that width."""
+
+SMALL_GAIN = f"{WRONG_SCALE}: the gain is 3 %, and 25 prompts, drawn three times, leave 5 % to chance."
+MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC", SMALL_GAIN)}
+"""By a claim's nodes, why its figure is not reproduced."""
 
 PLANNED = GrowthRule(
     "sequoia",
@@ -121,6 +128,21 @@ class Sequoia(Grower):
                 {"grower": "rsd-c", "branching": "3-2-1-1", "depth": 4}, temperature=1.0,
             ),
             key="sequoia", method="draft-tree-sampled",
+        ),
+        *(
+            Claim(
+                f"τ / τ of {width} chains of {depth} drawn together, as many nodes ({width * depth}), temperature 1",
+                "LLaMA-2 7B and 13B, Vicuna 33B", None, None,
+                "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: k independent chains are left behind; recalled)",
+                lambda lab, width=width, depth=depth: lab.tau_over(
+                    "draft-tree-sampled",
+                    {"grower": "sequoia", "nodes": width * depth, "depth": depth, "counts_time": False},
+                    {"grower": "rsd-c", "branching": FIXED[width], "depth": depth}, temperature=1.0,
+                ),
+                key=f"sequoia-{width * depth}", method="draft-tree-sampled",
+                why=MEASURED.get(width * depth, ("", "")),
+            )
+            for width, depth in ((4, 4), (4, 8), (8, 8))
         ),
     )  # fmt: skip
 

@@ -92,7 +92,7 @@ class AsDrafted(Verifier):
         """The exact rule, but for the nodes of which the drafter is sure."""
         tree, exact = v.tree, exact_ruling(v)
         if not may_hand_over(tree, exact):
-            return exact
+            return exact.for_nothing
         assert tree.q is not None
         q = tree.q.to(v.p.dtype)
         own = at_tokens(tree, q)

@@ -13,7 +13,7 @@ from workbench.core.places import Fans, by_row, place_by_place
 from workbench.core.rejection import Reason, Ruling
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.declared import OUR_FAULT, Claim
+from workbench.engine.declared import Claim
 from workbench.engine.models import Models
 from workbench.engine.rejecting import passes, recursive_rejection
 from workbench.engine.request import Row
@@ -56,19 +56,6 @@ class Block(Exact):
             None, None, "Sun et al. 2025, arXiv:2403.10444, abstract (5 to 8 % in seconds; τ by direction; recalled)",
             lambda lab: lab.tau_of_same_drafts(Block(), {"depth": 8}, temperature=1.0),
             key="block", method="draft-model",
-            why=(
-                "2026-11-24 08:39 UTC",
-                f"{OUR_FAULT}: two runs were compared, whose texts part at the first draw that differs, and chance "
-                "moves their τ by 5 %. Asked about the same drafts the rules differ by 1.044 (1.021–1.070, n = 25): "
-                "`workbench claims` measures it so now.",
-            ),
-            why_on={
-                "smollm2": (
-                    "2026-11-24 10:23 UTC",
-                    f"{OUR_FAULT}: as on the bundled pair, two runs were compared, which chance moves by 6 % with two "
-                    "draws of 20 prompts; `workbench claims` asks both rules about the same drafts now.",
-                ),
-            },
         ),
     )  # fmt: skip
 

@@ -145,7 +145,7 @@ class EntropyAdaptive(Verifier):
         state.then = (state.pen,)
         if not may_hand_over(tree, exact):
             state.then = [state.pen] * (len(tree) + 1)
-            return exact
+            return exact.for_nothing
         assert tree.q is not None
         q = tree.q.to(v.p.dtype)
         own = later(len(tree), lambda node: bits(rows(q, node)), q, late=True)

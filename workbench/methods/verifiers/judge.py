@@ -150,7 +150,7 @@ class Judge(Verifier):
         tree = v.tree
         exact = lossless(v)
         if exact.reason is None or v.hidden is None or not len(tree):
-            return exact
+            return exact.for_nothing
         judged = v.state(v.hidden[1:]).sigmoid().to(v.p.dtype)
         good = judged > self.judge_threshold
         good &= ~v.logits[tree.parents + 1, tree.tokens].isneginf()
@@ -164,6 +164,7 @@ class Judge(Verifier):
             exact.stop,
             reason=Reason((*(UNJUDGED[rule.name] for rule in rules), GOOD), inputs, of),
             paid=torch.where(good, 1 - exact.accept, 0.0),
+            at_most=v.u_stop is not None and tree.fanout > 1,
         )
 
 

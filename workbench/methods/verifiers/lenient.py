@@ -69,7 +69,7 @@ class Lenient(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """Recursive rejection against p/λ."""
         if v.u_stop is None:
-            return greedy_match(v.tree, v.likeliest())
+            return greedy_match(v.tree, v.likeliest()).for_nothing
         tree = v.tree
         found = relaxed_rejection(tree, v.p, v.u_stop, Lift(self.lenience), v.late, priced=True)
         inputs = {"residual": found.residual, "q_left": found.q_left}

@@ -117,7 +117,7 @@ class Nearest(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """Recursive rejection against p̃ₓ."""
         if v.u_stop is None:
-            return greedy_match(v.tree, v.likeliest())
+            return greedy_match(v.tree, v.likeliest()).for_nothing
         near = v.state.of(v.tree.tokens, self.neighbours)  # [N, k]
         found = relaxed_rejection(v.tree, v.p, v.u_stop, Lift(near=near, mass=self.mass), v.late)
         inputs = {"residual": found.residual, "q_left": found.q_left, "near": found.lifted - found.residual}
@@ -125,4 +125,5 @@ class Nearest(Verifier):
             inputs["q"] = found.q
         tiny = torch.finfo(v.p.dtype).tiny
         paid = found.accept - (found.residual / found.q_left.clamp_min(tiny)).clamp(max=1)
-        return Ruling(found.accept, found.stop, reason=Reason((NEAREST,), inputs), paid=paid)
+        several = v.tree.q is not None or v.tree.fanout > 1
+        return Ruling(found.accept, found.stop, reason=Reason((NEAREST,), inputs), paid=paid, at_most=several)

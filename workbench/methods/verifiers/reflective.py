@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -89,10 +89,10 @@ class Reflective(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """Recursive rejection against p̂; against p where nothing was asked."""
         if v.u_stop is None:
-            return greedy_match(v.tree, v.likeliest())
+            return greedy_match(v.tree, v.likeliest()).for_nothing
         tree, p = v.tree, v.p
         if v.probed is None:
-            return replace(recursive_rejection(tree, p, v.u_stop, v.late), paid=p.new_zeros(len(tree)))
+            return recursive_rejection(tree, p, v.u_stop, v.late).for_nothing
         second = v.probed.logits[-len(tree) - 1 :].to(p.dtype)  # [N+1]: behind the root, then each draft
         first = (v.logits if v.raw is None else v.raw).to(p.dtype)
         mixed = second if self.reflection == 1.0 else (1 - self.reflection) * first + self.reflection * second

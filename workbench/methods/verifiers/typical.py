@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -45,9 +45,11 @@ class TypicalAcceptance(Verifier):
     When the target is sure, the threshold is ε; where it hesitates, less is asked for. The output is not the target's
     law: approximate, by ε and δ. At temperature 0 it is greedy match.
 
-    What a round pays: on a chain see `workbench.core.relaxed.price_of_keeping`; of a tree whose drafts were chosen the
-    path is settled by them, and each of its places pays what the target gives to other tokens, 1 − p(x). Of a tree of
-    drafts that were drawn the price is not known: which of them come out depends on what hangs on them.
+    What a round pays: on a chain see `workbench.core.relaxed.price_of_keeping`. Of a tree the drafts settle the path,
+    and each of its places pays what the target gives to other tokens, 1 − p(x). Where drafts were chosen that is all.
+    Where they were drawn it is the most that is paid on the average: the law of the text is that of the path, averaged
+    over drafts, and no mean of laws is farther from p than they are on the average. How much nearer it is depends on
+    what would have hung on tokens that were not drawn.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. Ties in length go to the likelier path.
     """
@@ -73,8 +75,7 @@ class TypicalAcceptance(Verifier):
     def rule(self, v: Verification) -> Ruling:
         """0 or 1 for each node; its probability is the score by which `walk` chooses among paths."""
         if v.u_stop is None:
-            found = greedy_match(v.tree, v.likeliest())
-            return replace(found, paid=found.accept.new_zeros(len(v.tree)))
+            return greedy_match(v.tree, v.likeliest()).for_nothing
         tree, p = v.tree, v.p
         entropy = v.entropies()
         threshold = torch.minimum(p.new_tensor(self.epsilon), self.delta * torch.exp(-entropy))  # [N+1]
@@ -88,12 +89,10 @@ class TypicalAcceptance(Verifier):
             assert found is not None
             return found
 
-        if tree.fanout <= 1:
-            paid = later(len(tree), price, p, v.late)
-        else:  # of drafts that were drawn nobody knows which would have come out, had the others been different
-            paid = None if tree.q is not None else torch.where(followed(tree, accept, p_x), 1 - p_x, 0.0)
-        stop = drawn(p, v.u_stop, v.late)
-        return Ruling(accept, stop, score=p_x, reason=Reason((TYPICAL,), inputs), paid=paid)
+        alone = tree.fanout <= 1
+        paid = later(len(tree), price, p, v.late) if alone else torch.where(followed(tree, accept, p_x), 1 - p_x, 0.0)
+        stop, reason = drawn(p, v.u_stop, v.late), Reason((TYPICAL,), inputs)
+        return Ruling(accept, stop, p_x, reason, paid, at_most=not alone and tree.q is not None)
 
     def walk(
         self,

@@ -71,17 +71,18 @@ export function items(f, plain, definitions, speed) {
 }
 
 /** What an approximate rule bought over the exact one, and what it paid; empty of other runs. Pure. */
-function bargain({ bought, paid, unpriced }) {
+function bargain({ bought, ...told }) {
   if (typeof bought !== "number") return "";
   const much = Math.abs(bought).toFixed(2), sign = Number(much) === 0 ? "±" : bought < 0 ? "−" : "+";
-  return `; ${sign}${much} a round over the exact rule, ${price(paid, unpriced)}`;
+  return `; ${sign}${much} a round over the exact rule, ${price(told)}`;
 }
 
-/** What was paid, and of how many rounds that is not known: their price is not nothing. Pure. */
-function price(paid, unpriced) {
+/** What was paid, whether of some rounds a bound alone is known, and of how many nothing: that is not free. Pure. */
+function price({ paid, bounded, unpriced }) {
   if (typeof paid !== "number") return "at a price that is not known";
   const rest = unpriced ? `; of ${unpriced} ${unpriced === 1 ? "round" : "rounds"} it is not known` : "";
-  return `paying TV ${rest ? "at least " : ""}${paid.toFixed(3)} a token${rest}`;
+  const much = bounded ? (rest ? "of the others at most " : "at most ") : rest ? "at least " : "";
+  return `paying TV ${much}${paid.toFixed(3)} a token${rest}`;
 }
 
 /** Draw into `el`. A figure opens its formula while it is pointed at or focused, and a click or Enter keeps it open.

@@ -47,6 +47,11 @@ test("an approximate rule says what it bought over the exact one, and what it pa
     told(round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1 })),
     `${over} at least 0.050 a token; of 1 round it is not known`,
   );
+  const bound = round({ [bought]: 0.5, [`${paid}, at most`]: 0.4 });
+  assert.equal(told(bound), "accepted of tested; +0.50 a round over the exact rule, paying TV at most 0.200 a token");
+  assert.equal(told(bound, free), `${over} at most 0.100 a token`);
+  const blind = round({ [bought]: -0.1 });
+  assert.equal(told(bound, dear, blind), `${over} of the others at most 0.100 a token; of 1 round it is not known`);
   const unknown = "a round over the exact rule, at a price that is not known";
   assert.equal(told(round({ [bought]: -0.25 })), `accepted of tested; −0.25 ${unknown}`);
   assert.equal(told(round({ [bought]: -0.001 })), `accepted of tested; ±0.00 ${unknown}`);

@@ -4,7 +4,7 @@ const sum = (values) => values.reduce((a, b) => a + b, 0);
 const ratio = (part, whole) => (whole && part !== null ? part / whole : null);
 
 /** Signals that the engine's rounds have under an approximate rule: see `workbench/engine/recording.py`. */
-const BOUGHT = "acceptance bought (ΔA)", PAID = "distribution error (TV)";
+const BOUGHT = "acceptance bought (ΔA)", PAID = "distribution error (TV)", AT_MOST = `${PAID}, at most`;
 
 /** Whether a round was judged by a rule that does not keep the target's law. */
 export const isApproximate = (round) => BOUGHT in (round.signals ?? {});
@@ -53,14 +53,15 @@ export function summary(rounds) {
     overhead_share: ratio(overhead, seconds),
     target_forwards: sum(rounds.map((r) => r.target_forwards)),
     bought: ratio(signal(rounds, BOUGHT), rounds.length),
-    paid: ratio(signal(rounds, PAID), tokens),
-    unpriced: rounds.filter((r) => has(r, BOUGHT) && !has(r, PAID)).length,
+    paid: ratio(signal(rounds, PAID, AT_MOST), tokens),
+    bounded: rounds.filter((r) => has(r, AT_MOST)).length,
+    unpriced: rounds.filter((r) => has(r, BOUGHT) && !has(r, PAID) && !has(r, AT_MOST)).length,
   };
 }
 
-/** The sum of a signal over rounds; null where none of them has it. */
-function signal(rounds, name) {
-  const told = rounds.filter((r) => has(r, name)).map((r) => r.signals[name]);
+/** The sum of some signals over rounds; null where no round has any of them. */
+function signal(rounds, ...names) {
+  const told = rounds.flatMap((r) => names.filter((name) => has(r, name)).map((name) => r.signals[name]));
   return told.length ? sum(told) : null;
 }
 
