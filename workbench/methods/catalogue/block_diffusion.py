@@ -87,7 +87,6 @@ METHOD = Method(
     suites={
         "on-policy": (
             Setting("chain", {"depth": 7}),
-            Setting("steps", {"depth": 7, "steps": 3}),
             Setting("tree", {"grower": "eagle-2", "depth": 5, "width": 3, "nodes": 16}),
         )
     },
