@@ -62,9 +62,9 @@ def _own_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     The folder of that is chosen when it is imported: behind a test that moves the user's cache, as `own_cache` does,
     each worker compiled all of it once more, for half a minute, and left it to nobody.
     """
-    from workbench.engine import fused
+    from workbench.engine import compiling
 
-    fused.compiled("forward")
+    compiling.compiled("forward")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("workbench.engine.calibration.FACTS", str(tmp_path_factory.mktemp("costs") / "costs.json"))
         yield

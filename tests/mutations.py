@@ -832,6 +832,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="a compiled drafter drafts nonsense: the text stays right, and nothing is accepted",
     ),
     _m(
+        "siblings-of-a-compiled-level-see-each-other",
+        "methods/drafters/feature_twin.py",
+        "sees = _in_order(n) if sees is None else sees",
+        "sees = _in_order(n)",
+        "tests/methods/test_feature_twin.py::test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code",
+        why="EAGLE drafts as if each node stood behind its neighbours: the text stays right, drafts do not",
+    ),
+    _m(
+        "a-borrower-says-by-how-it-reads",
+        "engine/borrowed_rows.py",
+        "_through(head, weights[LEAVE])",
+        "_through(head, weights[ENTER])",
+        "tests/engine/test_borrowed_rows.py::test_what_is_loaded_says_what_the_learner_said",
+        why="SmolLM2's draft model says noise: the text stays right, and nothing is accepted",
+    ),
+    _m(
         "weighed-logits-forget-their-sum",
         "engine/looking.py",
         ".exp_() / scale[: len(tokens), 1]).float()",

@@ -16,7 +16,7 @@ from workbench.core.places import by_row, fans_of, normalised
 from workbench.core.rejection import Ruling
 from workbench.core.sampling import BLOCK, WIDE, entropy_of, largest, law
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine import fused, rejecting
+from workbench.engine import compiling, rejecting
 from workbench.engine.told import Verification
 from workbench.methods.verifiers import exact, optimal_two, sums
 from workbench.methods.verifiers.entropy_adaptive import Pen, Writing
@@ -118,7 +118,7 @@ WORLDS = ["unlike", "filtered", "equal"]
 DRAWN = [(case, world) for case in CASES if case.kind is not Sampling.DETERMINISTIC for world in WORLDS]
 
 
-@pytest.mark.skipif(not fused.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
 @pytest.mark.parametrize(
     ("case", "world"),
     DRAWN,
@@ -172,7 +172,7 @@ def test_compiled_passes_give_the_numbers_of_the_forms_they_stand_for(
     assert at_once.stop.tolist() == found.stop.tolist()
 
 
-@pytest.mark.skipif(not fused.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
 def test_sums_of_two_laws_are_the_same_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of tokens that a processor forbids, and of laws without zeros, where logits are not read."""
     logits, ahead = 2.5 * torch.randn(2, 5, V + 3, generator=torch.Generator().manual_seed(8))

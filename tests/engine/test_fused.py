@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import worlds
 
-from workbench.engine import Engine, Models, Request, Runner, fused, pretrained
+from workbench.engine import Engine, Models, Request, Runner, compiling, fused, pretrained
 from workbench.engine import models as models_module
 from workbench.engine.lean import LeanDecoder
 from workbench.engine.leancheck import difference, lean_of
@@ -20,12 +22,12 @@ from workbench.engine.segment import Segment
 from workbench.methods import registry
 from workbench.methods.growers.shapes import MOST_NODES
 
-pytestmark = pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
+pytestmark = pytest.mark.skipif(not compiling.may_compile(), reason="passes are compiled on Linux on x86-64")
 SIZES: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 96}
 KINDS = ("llama", "mistral", "qwen2")
 
 
-may_use_tiles = fused._may_use_tiles
+may_use_tiles = compiling.may_use_tiles
 
 
 def small(kind: str = "llama", **overrides: Any) -> Any:
@@ -54,9 +56,9 @@ WAYS = pytest.mark.parametrize("way", ["vectors", "tiles"], indirect=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wide passes are compiled on every machine: where tiles (AMX) are torch's alone, they would be left to these."""
     if getattr(request, "param", "vectors") == "vectors":
-        monkeypatch.setattr(fused, "_has_tiles", lambda: False)
-        monkeypatch.setattr(fused, "_may_use_tiles", lambda: False)
-    elif not fused._may_use_tiles():
+        monkeypatch.setattr(compiling, "has_tiles", lambda: False)
+        monkeypatch.setattr(compiling, "may_use_tiles", lambda: False)
+    elif not compiling.may_use_tiles():
         pytest.skip("a processor without AMX")
 
 
@@ -171,7 +173,7 @@ def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(kind: str) -> No
 
 
 def test_beside_tiles_the_bits_of_few_tokens_do_not_depend_on_how_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "_has_tiles", lambda: True)  # torch's alone
+    monkeypatch.setattr(compiling, "has_tiles", lambda: True)  # torch's alone
     runner, text = compiled(small()), worlds.random_prompt(40, seed=7)
     alone = worlds.logits_after(runner, text, [1] * 40)
     for pieces in ([fused.MOST_BESIDE_TILES] * 2 + [8], [7, 13, 4, 16], [2, 3, 5, 6, 8, 16]):
@@ -210,8 +212,8 @@ def test_any_number_of_threads_gives_the_same_bits_and_a_busy_pool_delays_nobody
         torch.set_num_threads(threads)
         assert torch.equal(worlds.logits_after(runner, text, [8, 8, 8]), alone)
     gate = threading.Event()
-    assert fused._workers is not None
-    busy = [fused._workers.submit(gate.wait) for _ in range(64)]
+    assert compiling._workers is not None
+    busy = [compiling._workers.submit(gate.wait) for _ in range(64)]
     try:
         assert torch.equal(worlds.logits_after(runner, text, [24]), alone)
     finally:
@@ -228,7 +230,7 @@ def test_a_pass_is_over_when_it_returns_though_no_thread_is_to_be_had(monkeypatc
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     torch.set_num_threads(3)
-    monkeypatch.setattr(fused, "_workers", Closed())
+    monkeypatch.setattr(compiling, "_workers", Closed())
     assert torch.equal(worlds.logits_after(runner, text, [24]), alone)
 
 
@@ -292,7 +294,7 @@ def test_no_folder_for_machine_code_is_said_and_stops_nothing(
 ) -> None:
     monkeypatch.setitem(sys.modules, "workbench.engine.compiled", None)  # as if its import failed
     monkeypatch.delitem(sys.modules, "workbench.engine.compiled.forward", raising=False)
-    monkeypatch.setattr(fused, "_imported", fused._imported.__wrapped__)  # as if nothing had been imported yet
+    monkeypatch.setattr(compiling, "_imported", compiling._imported.__wrapped__)  # as if nothing had been imported yet
     with caplog.at_level(logging.WARNING):
         decoder = lean_of(small(), 64)
     assert decoder is not None
@@ -348,8 +350,8 @@ def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPa
     if may_use_tiles():
         ways.append((True, True, whole_range))
     for torchs, ours, wanted in ways:
-        monkeypatch.setattr(fused, "_has_tiles", lambda torchs=torchs: torchs)
-        monkeypatch.setattr(fused, "_may_use_tiles", lambda ours=ours: ours)
+        monkeypatch.setattr(compiling, "has_tiles", lambda torchs=torchs: torchs)
+        monkeypatch.setattr(compiling, "may_use_tiles", lambda ours=ours: ours)
         runner = compiled(small(max_position_embeddings=256))
         asked.clear()
         for n in (1, 16, 17, fused.MOST, fused.MOST + 1):
@@ -396,3 +398,15 @@ def test_auto_is_bfloat16_for_a_published_target_where_that_is_compiled(monkeypa
     monkeypatch.setattr(pretrained, "has_bfloat16", lambda: True)
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     assert models_module.resolve_dtype("auto", here, "smollm2") is torch.float32
+
+
+def test_all_that_is_compiled_is_kept_with_the_sources_it_was_made_of() -> None:
+    """A function's folder is chosen when it is declared: one declared later would be found again after a change."""
+    name = "workbench.engine.compiled"
+    ask = f"import sys, {name}; print(*(m for m in sys.modules if m.startswith('{name}.')))"
+    there = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout.split()
+    made = [
+        file.stem for file in Path(fused.__file__).with_name("compiled").glob("*.py") if "@njit" in file.read_text()
+    ]
+    assert "levels" in made
+    assert {f"{name}.{module}" for module in made} <= set(there)

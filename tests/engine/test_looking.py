@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from workbench.core.sampling import BLOCK, WIDE, SamplingParams, law
-from workbench.engine import fused, looking
+from workbench.engine import compiling, looking
 from workbench.engine.looking import ALONE, FEW, TOP, look, see, weigh
 
-pytestmark = pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
+pytestmark = pytest.mark.skipif(not compiling.may_compile(), reason="passes are compiled on Linux on x86-64")
 WARM = SamplingParams(temperature=0.7)
 
 
@@ -27,7 +27,7 @@ def test_compiled_and_not_it_sees_the_same(
     logits[:, 5] = -torch.inf
     p = logits.softmax(1) if sampling.greedy else law(logits, sampling)
     asked: list[str] = []
-    really = fused.compiled
+    really = compiling.compiled
     monkeypatch.setattr(looking, "compiled", lambda part: (asked.append(part), really(part))[1])
     p_top, top, entropy = look(logits, p, sampling)
     assert asked == ["laws"]

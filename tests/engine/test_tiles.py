@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.engine import fused
+from workbench.engine import compiling
 
-pytestmark = pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
+pytestmark = pytest.mark.skipif(not compiling.may_compile(), reason="passes are compiled on Linux on x86-64")
 INPUTS, OUTPUTS = 96, 80
 
 
 @pytest.fixture(autouse=True)
 def _tiles() -> None:
-    if not fused._may_use_tiles():
+    if not compiling.may_use_tiles():
         pytest.skip("a processor without AMX")
 
 

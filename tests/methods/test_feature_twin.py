@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import worlds
 from torch import Tensor, nn
 
-from workbench.engine import Engine, Models, Request, Runner, fused
+from workbench.engine import Engine, Models, Request, Runner, compiling
 from workbench.engine.models import HeadInfo
 from workbench.engine.trimmed import SharedHead
 from workbench.methods import registry
@@ -20,7 +21,7 @@ from workbench.methods.drafters.mtp import MTPNet
 from workbench.trace import metrics
 from workbench.training.heads.artefact import save_net
 
-pytestmark = pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
+pytestmark = pytest.mark.skipif(not compiling.may_compile(), reason="passes are compiled on Linux on x86-64")
 D, HEADS, FFN, VOCABULARY, CAPACITY = 64, 2, 96, 40, 64
 KEPT = [1, 2, 5, 7, 11, 20, 30, 39]
 
@@ -42,6 +43,10 @@ def entries(net: FeatureNet) -> Entries:
     return Entries(net.heads, net.head_size, 3, torch.zeros(1, dtype=torch.bfloat16))  # grows on the way
 
 
+def copied(kept: Entries) -> Entries:
+    return copy.deepcopy(kept)
+
+
 def close(mine: Tensor, theirs: Tensor) -> None:
     """To a few roundings of bfloat16."""
     torch.testing.assert_close(mine.float(), theirs.float(), atol=0.06, rtol=0.04)
@@ -56,22 +61,25 @@ def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code() -> None:
     mine, theirs = entries(net), entries(net)
     tokens, features = torch.tensor([4, 39, 0, 7, 7]), torch.randn(5, D, generator=torch.Generator().manual_seed(1))
     features = features.bfloat16()
-    pairs = twin.pairs(tokens, features)
-    close(pairs, net.pairs(embed(tokens), features))
-    x, places = pairs[None], torch.arange(11, 16)
-    states, logits = twin.read(twin.stream(x, places, None, mine))
-    wanted = net(x, places, None, theirs)[0]
-    close(states, wanted)
-    close(logits, head(net.said(wanted)))
+    places = torch.arange(11, 16)
+    said = twin.level(tokens, features, places, None, mine)
+    wanted = net(net.pairs(embed(tokens), features)[None], places, None, theirs)[0]
+    close(said.states, wanted)
+    close(said.logits, head(net.said(wanted)))
+    best, ids = head.ranked(said.logits, 3)
+    assert torch.equal(head.tokens(said.weighed.top[:, :3]), ids)
+    close(said.weighed.logs[:, :3], best)
     mine.settle()
     theirs.settle()
+    last = twin.level(tokens, features, places + 5, None, copied(mine), last_only=True)
+    close(last.states, net(net.pairs(embed(tokens), features)[None], places + 5, None, copied(theirs))[0, -1:])
     sees = torch.tensor([[True, False], [False, True]])  # two siblings, which do not see each other
-    siblings, place = x[:, :2], torch.tensor([16, 16])
-    grown = twin.read(twin.stream(siblings, place, sees, mine))[0]
+    siblings, place = (tokens[:2], features[:2]), torch.tensor([16, 16])
+    grown = twin.level(*siblings, place, sees, mine).states
     mask = torch.cat([torch.ones(2, 5, dtype=torch.bool), sees], 1)
-    close(grown, net(siblings, place, mask, theirs)[0])
+    close(grown, net(net.pairs(embed(siblings[0]), siblings[1])[None], place, mask, theirs)[0])
     assert mine.used == theirs.used == 7
-    assert not torch.equal(twin.read(twin.stream(siblings, place, torch.ones(2, 2, dtype=torch.bool), mine))[0], grown)
+    assert not torch.equal(twin.level(*siblings, place, torch.ones(2, 2, dtype=torch.bool), mine).states, grown)
 
 
 @torch.inference_mode()
@@ -86,8 +94,9 @@ def test_far_into_a_text_it_turns_as_the_net_does() -> None:
     for kept in (mine, theirs):
         net(x[:, :5], torch.arange(5), None, kept)
         kept.settle()
-    states, _ = twin.read(twin.stream(x[:, 5:], torch.tensor([far]), None, mine))
-    close(states, net(x[:, 5:], torch.tensor([far]), None, theirs)[0])
+    token, feature = torch.tensor([7]), x[0, 5:]
+    states = twin.level(token, feature, torch.tensor([far]), None, mine).states
+    close(states, net(net.pairs(embed(token), feature)[None], torch.tensor([far]), None, theirs)[0])
 
 
 def test_nets_that_run_otherwise_have_none() -> None:

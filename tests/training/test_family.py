@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
 from workbench.engine.borrowed import lender_to
+from workbench.engine.borrowed_rows import ENTER, LEAVE, ROWS
 from workbench.engine.bundle import bundled
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.models import HeadInfo, load_models
@@ -163,10 +164,20 @@ def test_a_draft_model_is_trained_and_drafts(
     )
     assert drafted.token_ids == plain.token_ids
     assert lender_to(str(out)) is None
+    assert not hasattr(models.drafter.model.config, ROWS), "a target that need not be here lends no rows"
+    on = chosen | {"checkpoint": tmp_path / "on.pt", "begin": out, "out": tmp_path / "on", "steps": 1}
+    assert recipes.run("chat-drafter", on, quiet)["losses"]["agreement"] > 0.6 * figures["losses"]["agreement"]
     monkeypatch.setitem(PUBLISHED, "text-target", SMOLLM2)  # of such a target no tokenizer is kept
     more = recipes.run("chat-drafter", chosen | {"steps": 44}, quiet)
     assert lender_to(str(out))
-    assert load_models("text-target", str(out), "cpu", "float32", strict=True).drafter is not None
+    weights = load_file(out / "model.safetensors")
+    assert weights[ENTER].shape == weights[LEAVE].shape == (64, 288)
+    assert not [name for name in weights if "embed" in name or "head" in name], "nor are rows"
+    again = load_models("text-target", str(out), "cpu", "float64", strict=True)
+    assert again.drafter is not None
+    assert Engine(again).generate(Request(prompt, registry.get("draft-model"), max_new_tokens=32)).token_ids == (
+        plain.token_ids
+    )
     assert more["curve"][:-1] == figures["curve"], "a resumed run goes on with its curve"
     assert np.isfinite(more["losses"]["loss"])
     fresh = chosen | {"checkpoint": tmp_path / "further.pt", "begin": out, "vocabulary": 650, "hidden": 32,

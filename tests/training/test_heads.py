@@ -12,11 +12,13 @@ import worlds
 from torch import Tensor
 from torch.nn import functional as F
 
+from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.markers import ASSISTANT
 from workbench.engine.models import HeadInfo
 from workbench.methods import registry
 from workbench.trace.metrics import summary
+from workbench.training.distill import distillation_loss, law_losses
 from workbench.training.heads.artefact import load_saved, save_net
 from workbench.training.heads.features import Dialogue, Features, batch_of, read_dialogues
 from workbench.training.heads.losses import LOSSES, Places, Weighted
@@ -121,7 +123,11 @@ def places(n: int = 4, width: int = 3, vocabulary: int = 5, seed: int = 0) -> Pl
     return Places(*draw, torch.randn(n, vocabulary, generator=generator, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", list(LOSSES))
+VALUES = sorted(LOSSES.keys() - {"tvd_plus_plus"})
+"""Losses that are numbers to be made small; that one has a gradient alone."""
+
+
+@pytest.mark.parametrize("name", VALUES)
 def test_losses_have_the_gradients_of_finite_differences(name: str) -> None:
     at = places()
 
@@ -135,12 +141,57 @@ def test_losses_have_the_gradients_of_finite_differences(name: str) -> None:
 def test_losses_are_least_where_the_guess_is_right() -> None:
     at = places()
     right = Places(at.truth, at.truth, at.wanted, at.wanted)
-    for name, loss in LOSSES.items():
+    for name in VALUES:
+        loss = LOSSES[name]
         assert loss(at).shape == (4,)
         if name != "ce_hard":  # least at a point mass, whatever the target's law
             assert bool((loss(right) <= loss(at) + 1e-12).all()), name
-    for name in ("smooth_l1", "mse", "reverse_kl", "total_variation"):
+    for name in ("smooth_l1", "mse", "reverse_kl", "jensen_shannon", "total_variation"):
         assert float(LOSSES[name](right).abs().max()) < 1e-12
+
+
+def test_tvd_plus_plus_goes_where_tvd_goes_on_a_scale_of_its_own() -> None:
+    at = places()
+    slopes = []
+    for name in ("total_variation", "tvd_plus_plus"):
+        logits = at.logits.clone().requires_grad_()
+        LOSSES[name](Places(at.guess, at.truth, logits, at.wanted)).sum().backward()
+        slopes.append(logits.grad)
+    q = at.logits.softmax(-1)
+    right = (at.wanted.softmax(-1) >= q).double()
+    mean = (q * right).sum() / 4
+    sigma = ((q * (right - mean).square()).sum() / 4).sqrt()
+    torch.testing.assert_close(slopes[1], slopes[0] / sigma)
+    assert 0.1 < float(sigma) < 0.6, "and it is another scale"
+    same = Places(at.truth, at.truth, at.wanted.clone().requires_grad_(), at.wanted)
+    LOSSES["tvd_plus_plus"](same).sum().backward()
+    assert same.logits.grad is not None
+    assert not same.logits.grad.any(), "where laws agree nothing is left to learn"
+
+
+def test_jensen_shannons_divergence_is_that_of_hand_and_has_two_like_sides() -> None:
+    p, q = torch.tensor([[0.5, 0.5, 0.0001]]).log(), torch.tensor([[0.9, 0.0999, 0.0001]]).log()
+    mine, theirs = q.softmax(-1), p.softmax(-1)
+    between = (mine + theirs) / 2
+    wanted = ((mine * (mine / between).log()).sum() + (theirs * (theirs / between).log()).sum()) / 2
+    said = LOSSES["jensen_shannon"](Places(p, p, q, p))
+    torch.testing.assert_close(said[0], wanted)
+    torch.testing.assert_close(said, LOSSES["jensen_shannon"](Places(p, p, p, q)))
+
+
+def test_a_draft_model_learns_by_any_loss_of_laws() -> None:
+    at, labels = places(), torch.tensor([0, 4, 2, 2])
+    kl = torch.nn.functional.kl_div(
+        at.logits.float().log_softmax(-1), at.wanted.float().log_softmax(-1), log_target=True, reduction="batchmean"
+    )
+    text = torch.nn.functional.cross_entropy(at.logits.float(), labels)
+    torch.testing.assert_close(distillation_loss(at.logits, at.wanted, labels, 0.3), kl + 0.3 * text)
+    apart = distillation_loss(at.logits, at.wanted, labels, 0.0, law_losses("total_variation:2"))
+    torch.testing.assert_close(apart, 2 * LOSSES["total_variation"](at).mean(), check_dtype=False)
+    with pytest.raises(ParameterError, match="smooth_l1 compares features, and a draft model guesses none"):
+        law_losses("ce_soft:1+smooth_l1:1")
+    with pytest.raises(ParameterError, match="no loss 'mae'"):
+        law_losses("mae")
 
 
 def test_a_sum_of_losses_is_read_from_text() -> None:

@@ -82,7 +82,7 @@ def conditions(
         "at_once": at_once,
         "device": str(where),
         "dtype": _name(kind),
-        "drafter_dtype": _name(resolve_drafter_dtype(drafter_dtype, where, kind)) if drafts else "",
+        "drafter_dtype": _name(resolve_drafter_dtype(drafter_dtype, where, kind, drafter)) if drafts else "",
         "machine": {name: facts.get(name) for name in MACHINE},
         "versions": {name: facts[name] for name in VERSIONS},
         "weights": weights,

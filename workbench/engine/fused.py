@@ -6,13 +6,8 @@ this is the model's arithmetic is checked with the lean decoder (`workbench.engi
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,56 +15,27 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from workbench.engine import compiling
 from workbench.engine.cache import TreeCache
-from workbench.engine.devices import why_not_compiled
+from workbench.engine.compiling import compiled, may_compile, together
 from workbench.engine.quantised import GROUP, bytes_of, stored
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-log = logging.getLogger(__name__)
-
+STEP = 32
+"""Inputs that a product in bfloat16 reads at once: its width is a multiple of them."""
 MOST = 128
 """Tokens a row up to which a pass is compiled, the largest tree among them: prompts are left to products for many."""
 MOST_BESIDE_TILES = 16
 """Tokens of all rows up to which it is where torch multiplies by tiles (AMX) and this does not, as with bytes: torch is
 faster from there on. So there only passes of few tokens give a token the same bits whatever is beside it."""
-Part = Literal[
-    "discounts", "forward", "instructions", "joining", "laws", "llvm", "overlaps", "pairs", "siblings", "tiles"
-]
-"""Modules of `workbench.engine.compiled` that are asked for by name: a misspelt one would pass for one not compiled."""
-_workers: ThreadPoolExecutor | None = None
 
 
-def may_compile() -> bool:
-    """Whether this machine is one that the compiled forward is for: Linux on x86-64, with numba."""
-    return not why_not_compiled()
-
-
-def compiled(part: Part) -> ModuleType | None:
-    """A module of `workbench.engine.compiled`; None where nothing is compiled."""
-    return _imported(part) if may_compile() else None
-
-
-@cache
-def _imported(part: Part) -> ModuleType | None:
-    try:  # numba takes half a second, and most models need none
-        return import_module(f"workbench.engine.compiled.{part}")
-    except (ImportError, OSError, RuntimeError) as error:  # an old numpy, no folder to keep machine code in
-        log.warning("Passes are not compiled: %s", error)
-        return None
-
-
-@cache
-def _has_tiles() -> bool:
-    return bool(torch.cpu._is_amx_tile_supported())
-
-
-@cache
-def _may_use_tiles() -> bool:
-    """Whether what is compiled may multiply by tiles; asks the system for them."""
-    tiles = compiled("tiles")
-    return tiles is not None and _has_tiles() and tiles.are_there() and bool(torch.cpu._init_amx())
+def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
+    """Whether products of a decoder with these sizes, in bfloat16, are such as compiled passes read."""
+    width, inner, head = (config.get(key) for key in ("hidden_size", "intermediate_size", "head_dim"))
+    return all(isinstance(size, int) and size % STEP == 0 for size in (width, inner, head))
 
 
 class Fused:
@@ -103,9 +69,11 @@ class Fused:
         self.heads, self.groups = q.shape[0] // self.size, k.shape[0] // self.size
         self._sizes = (self.heads, self.groups, self.size, gate.shape[0])
         self._head, self._head_scale = _read(head)
+        if (kept := getattr(head, "kept", None)) is not None:
+            self._head = self._head[kept]
         weights = [self._head, *(weight for layer in layers for weight in layer.weights)]
         fit = all(weight.shape[0] % 16 == 0 for weight in weights)
-        self._by_tiles = self._kind == kinds.BF16 and fit and _may_use_tiles()
+        self._by_tiles = self._kind == kinds.BF16 and fit and compiling.may_use_tiles()
         if self._by_tiles:
             self._kind = kinds.TILES
         self.n_tokens = self._head.shape[0]
@@ -130,8 +98,13 @@ class Fused:
         layers = [part for part in map(_Layer.of, children) if part is not None]
         if len(layers) < len(children) or not isinstance(head, nn.Linear) or head.bias is not None:
             return None
-        weights = [*(weight for layer in layers for weight in layer.weights), head.weight]
-        step = GROUP if stored(model) == torch.int8 else 32
+        said = head.weight
+        if (kept := getattr(head, "kept", None)) is not None:  # a trimmed one
+            if stored(model) == torch.int8:
+                return None
+            said = said[kept]
+        weights = [*(weight for layer in layers for weight in layer.weights), said]
+        step = GROUP if stored(model) == torch.int8 else STEP
         if any(w.shape[1] % step or w.shape[0] % 4 or not w.is_contiguous() or w.dtype != model.dtype for w in weights):
             return None
         if len({(tuple(w.shape for w in layer.weights), layer.bias is None) for layer in layers}) != 1:
@@ -144,7 +117,7 @@ class Fused:
     def takes(self, shape: Sequence[int]) -> bool:
         """Whether a pass over [rows, tokens] is one for the compiled layers."""
         n_rows, n = shape
-        return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not _has_tiles())
+        return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not compiling.has_tiles())
 
     def __call__(
         self,
@@ -169,9 +142,7 @@ class Fused:
         """
         n_rows, n = positions.shape
         stream = x.to(torch.float32, copy=True).contiguous()
-        whole, window = cache.buffer(self.groups, self.size, x.new_empty(0, dtype=self.dtype)), cache.window
-        unit = whole.element_size()
-        address = np.array([whole.data_ptr(), *(unit * step for step in whole.stride()[:4])], np.int64)
+        window = cache.window
         row = np.repeat(np.arange(window.rows.start, window.rows.start + n_rows), n)
         if window.index is None:
             assert window.start is not None
@@ -180,65 +151,65 @@ class Fused:
             place = window.index.reshape(-1).numpy()
         seen, count = np.empty((n_rows * n, window.used), np.int32), np.empty(n_rows * n, np.int64)
         self._see(mask.reshape(n_rows * n, -1).contiguous().float().numpy(), seen, count)
+        whole = cache.buffer(self.groups, self.size, x.new_empty(0, dtype=self.dtype))
         where = positions.reshape(-1).numpy()
-        heads, _, size, wide = self._sizes
-        scratch = [torch.empty(n_rows * n, *shape).numpy() for shape in ((heads, size), (heads, size), (wide,))]
-        shared = (row, place, seen, count)
         found: dict[int, Tensor] = {}
         for part in _parted(layers, taps):
-            taken = np.zeros((self._phases * len(part), 2), np.int64)
-            halves = np.array([[2 * i not in without, 2 * i + 1 not in without] for i in part], np.int64)
-            arguments = (
-                self._kind, np.array(part, np.int64), halves, stream.numpy(), self._weights, self._scales,
-                self._biases, self._norms, self._eps, self._sizes, self._scale, self._cos[where], self._sin[where],
-                address, *shared, taken, *scratch,
-            )  # fmt: skip
+            arguments = self.layered(stream, whole, (row, place, seen, count), where, part, without)
             together(lambda arguments=arguments, whole=whole: self._run(*arguments))  # whose address is among them
             if part[-1] in taps:
                 found[part[-1]] = stream.to(self.dtype).view(n_rows, n, -1)
         return stream, found
 
-    def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T V"], Float[Tensor, "T D"]]:
-        """Logits of a residual stream behind the last layer, and what the LM head read, both in the model's type."""
-        stream = x.to(torch.float32).contiguous()
-        hidden, out = torch.empty_like(stream), torch.empty(x.shape[0], self.n_tokens, dtype=self.dtype)
-        taken = np.zeros((1, 2), np.int64)
-        arguments = (
-            self._kind, stream.numpy(), self._last, self._eps, self._head.data_ptr(), self._head_scale.data_ptr(),
-            hidden.numpy(), out.view(torch.int16).numpy(), taken[0],
+    def layered(
+        self,
+        stream: Float[Tensor, "T D"],
+        whole: Float[Tensor, "L two B G C d"],
+        shared: tuple[np.ndarray, ...],
+        where: np.ndarray,
+        layers: Sequence[int],
+        without: Collection[int] = (),
+    ) -> tuple[Any, ...]:
+        """What `forward.run_layers` takes, for any number of threads that run it once together.
+
+        Args:
+            stream: float32, changed in place.
+            whole: the buffer of the cache, which has to outlive the run: its address is among what is returned.
+            shared: of each token its row and its place in the cache; the places that it sees, and how many.
+            where: positions in the sequence, int64 [T].
+            layers: indices of layers, of which none but the last is tapped.
+            without: as of a forward.
+        """
+        unit, n_tokens = whole.element_size(), stream.shape[0]
+        address = np.array([whole.data_ptr(), *(unit * step for step in whole.stride()[:4])], np.int64)
+        taken = np.zeros((self._phases * len(layers), 2), np.int64)
+        halves = np.array([[2 * i not in without, 2 * i + 1 not in without] for i in layers], np.int64)
+        heads, _, size, wide = self._sizes
+        query, mixed = np.empty((2, n_tokens, heads, size), np.float32)
+        return (
+            self._kind, np.array(layers, np.int64), halves, stream.numpy(), self._weights, self._scales, self._biases,
+            self._norms, self._eps, self._sizes, self._scale, self._cos[where], self._sin[where], address, *shared,
+            taken, query, mixed, np.empty((n_tokens, wide), np.float32),
         )  # fmt: skip
+
+    def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"]]:
+        """Logits of a residual stream behind the last layer, and what the LM head read, both in the model's type.
+
+        Of a trimmed head (see `workbench.engine.trimmed`) they are those of the tokens kept.
+        """
+        out, hidden, arguments = self.reading(x.to(torch.float32).contiguous())
         together(lambda: self._read(*arguments))
         return out, hidden.to(self.dtype)
 
-
-def together(work: Callable[[], Any]) -> None:
-    """Do a piece of work that any number of threads may share, with as many as torch would take.
-
-    Who comes late finds nothing to do; what it looks at is kept for it by `work` itself. So nobody waits for a thread
-    to start, and a busy pool costs speed alone.
-    """
-    global _workers
-    if (others := torch.get_num_threads() - 1) > 0:
-        if _workers is None:
-            _workers = ThreadPoolExecutor(max(os.cpu_count() or 1, others), "fused")
-        try:
-            for _ in range(others):
-                _workers.submit(work)
-        except RuntimeError:  # no thread is to be had, or the interpreter ends: this one does it alone
-            pass
-        finally:  # whoever was asked goes on with it, so that it has to be over when this returns
-            work()
-    else:
-        work()
-
-
-def _forget() -> None:
-    """A child of a fork has none of its parent's threads."""
-    global _workers
-    _workers = None
-
-
-os.register_at_fork(after_in_child=_forget)
+    def reading(
+        self, stream: Float[Tensor, "T D"]
+    ) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"], tuple[Any, ...]]:
+        """Logits, what the LM head read in float32, and what `forward.read_logits` takes to write both."""
+        hidden, out = torch.empty_like(stream), torch.empty(stream.shape[0], self.n_tokens, dtype=self.dtype)
+        return out, hidden, (
+            self._kind, stream.numpy(), self._last, self._eps, self._head.data_ptr(), self._head_scale.data_ptr(),
+            hidden.numpy(), out.view(torch.int16).numpy(), np.zeros(2, np.int64),
+        )  # fmt: skip
 
 
 def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:

@@ -27,7 +27,7 @@ from workbench.engine.fused import Fused
 from workbench.engine.layers import text_config
 from workbench.engine.packed import Matrix, is_small_on_cpu
 from workbench.engine.quantised import quantise, stored
-from workbench.engine.trimmed import TrimmedLinear
+from workbench.engine.trimmed import TrimmedLinear, spread
 
 KINDS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 """Decoders whose arithmetic this is, alone or inside a vision-language model that adds nothing behind its pictures."""
@@ -249,9 +249,12 @@ class LeanDecoder:
 
     def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T V"], Float[Tensor, "T D"]]:
         """Logits of a residual stream behind the last layer, and what the LM head read."""
-        if x.dtype != self.table.dtype and not isinstance(self.head, TrimmedLinear):  # from compiled layers
+        if x.dtype != self.table.dtype:  # from compiled layers
             assert self.fused is not None
-            return self.fused.read(x)
+            said, hidden = self.fused.read(x)
+            if isinstance(self.head, TrimmedLinear):
+                said = spread(said, self.head.kept, self.head.out_features)
+            return said, hidden
         hidden = norm(self.last_norm, x.to(self.table.dtype))
         return self.head(hidden), hidden
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from workbench.core.late import Once
 from workbench.core.sampling import WIDE, SamplingParams, entropy_of, largest, law
 from workbench.core.transfer import of_numpy, on_host
-from workbench.engine.fused import compiled, together
+from workbench.engine.compiling import compiled, together
 from workbench.engine.rejecting import make_ready as make_tests_ready
 
 TOP = 8
@@ -69,16 +69,22 @@ def weigh(logits: Float[Tensor, "n V"], k: int) -> Weighed | None:
         return None
     if not on_host(logits.device) or not logits.is_contiguous() or (laws := compiled("laws")) is None:
         return None
-    top, p_top, logs = np.empty((n, k), np.int64), np.empty((n, k), np.float32), np.empty((n, k), np.float32)
-    entropy, scale = np.empty(n, np.float32), np.empty((n, 2), np.float64)
-    is_half = logits.dtype == torch.bfloat16
-    work, x = (laws.weigh_halves, logits.view(torch.int16)) if is_half else (laws.weigh, logits)
-    given = (x.numpy(), top, p_top, logs, entropy, scale, np.zeros(2, np.int64))
+    found, given = weighing(logits, k)
+    work = laws.weigh_halves if logits.dtype == torch.bfloat16 else laws.weigh
     if n > ALONE:
         together(lambda: work(*given))
     else:
         work(*given)
-    return Weighed(logits, *map(of_numpy, (p_top, logs, top, entropy, scale)))
+    return found
+
+
+def weighing(logits: Float[Tensor, "n V"], k: int) -> tuple[Weighed, tuple[np.ndarray, ...]]:
+    """What is found of logits, and what `laws.weigh` (of bfloat16 `laws.weigh_halves`) takes to find it."""
+    n, x = logits.shape[0], logits.view(torch.int16) if logits.dtype == torch.bfloat16 else logits
+    top, (p_top, logs) = np.empty((n, k), np.int64), np.empty((2, n, k), np.float32)
+    entropy, scale = np.empty(n, np.float32), np.empty((n, 2), np.float64)
+    found = Weighed(logits, *map(of_numpy, (p_top, logs, top, entropy, scale)))
+    return found, (x.numpy(), top, p_top, logs, entropy, scale, np.zeros(2, np.int64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,7 +247,6 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
         ModelError: it cannot be loaded.
     """
     where = models.target.device
-    kind = resolve_drafter_dtype(dtype, where, models.target.dtype)
     lent = lender(Path(locate(name)))  # by whose word the tokenizer itself need not be loaded twice, nor be here
     if not (lent.lends(models.tokenizer) if lent else same_vocabulary(models.tokenizer, load_tokenizer(name))):
         raise TokenizerMismatchError(
@@ -256,6 +255,7 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
             "prompt-lookup, aggressive, suffix, rest, token-recycling, lookahead-trie, lookahead, jacobi, stand, "
             "adaptive-trigram, early-exit, del, swift, unified-skip, duo, lexical-unit, and medusa where heads exist.",
         )
+    kind = resolve_drafter_dtype(dtype, where, models.target.dtype, name)
     model = load_model(name, where, kind)
     runner = Runner(model, models.target.context)
     admit(runner, name, locate(name))

@@ -19,9 +19,11 @@ from workbench.core.errors import (
 from workbench.core.panics import no_panic
 from workbench.engine import devices
 from workbench.engine.borrowed import lender
-from workbench.engine.bundle import DEFAULT_TARGET
+from workbench.engine.borrowed_rows import borrows, with_rows
+from workbench.engine.bundle import DEFAULT_TARGET, config_of
 from workbench.engine.checksums import check_weights
-from workbench.engine.fused import may_compile
+from workbench.engine.compiling import may_compile
+from workbench.engine.fused import has_compiled_sizes
 from workbench.engine.layers import encoder_decoder
 from workbench.engine.lean import has_twin
 from workbench.engine.names import locate
@@ -72,13 +74,29 @@ def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.d
     return torch.bfloat16 if half else torch.float32
 
 
-def resolve_drafter_dtype(dtype: str, device: torch.device, target: torch.dtype) -> torch.dtype:
+def resolve_drafter_dtype(
+    dtype: str, device: torch.device, target: torch.dtype, name: str | None = None
+) -> torch.dtype:
     """The dtype of a draft model; "auto" is that of a target on this device, and never narrower than a float64 target.
 
+    A draft model that was made for a published target goes with it: in bfloat16 where the target is, if passes are
+    compiled for its sizes. Any other would be slower in that.
+
+    Args:
+        dtype: as of `resolve_dtype`.
+        device: where it is to run.
+        target: the target's.
+        name: the draft model's.
+
     Raises:
-        ModelError: unknown name.
+        ModelError: unknown name of a dtype.
     """
-    return torch.float64 if dtype == "auto" and target == torch.float64 else resolve_dtype(dtype, device)
+    if dtype == "auto" and target == torch.float64:
+        return target
+    folder = Path(locate(name)) if name and target == torch.bfloat16 else None
+    made_for = None if folder is None else lender(folder)
+    is_kin = folder is not None and made_for is not None and has_compiled_sizes(config_of(folder))
+    return resolve_dtype(dtype, device, made_for.target if made_for is not None and is_kin else "")
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -104,7 +122,10 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         else:
             Auto = AutoModelForCausalLM
         with no_panic():
-            model = Auto.from_pretrained(place, **options)
+            if borrows(config):
+                model = with_rows(Path(place), config, options["dtype"])
+            else:
+                model = Auto.from_pretrained(place, **options)
     except WorkbenchError:
         raise
     except Exception as error:  # transformers and safetensors raise many kinds

@@ -21,7 +21,7 @@ from workbench.core.relaxed import Lift, Relaxed
 from workbench.core.sampling import WIDE
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.fused import compiled, together
+from workbench.engine.compiling import compiled, together
 from workbench.engine.told import Verification
 
 _ONE_LAW = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)

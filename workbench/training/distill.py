@@ -17,13 +17,18 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from workbench.core.errors import ParameterError
 from workbench.engine.markers import ASSISTANT, USER
 from workbench.training.clock import RunClock
 from workbench.training.generators import TASKS
+from workbench.training.heads.losses import LOSSES, OF_FEATURES, Places, Weighted
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import build_model, drafter_config, half_precision, save_model
 from workbench.training.tokenizer import load_tokenizer
 from workbench.training.windows import Windows
+
+FORWARD = Weighted.parse("forward_kl:1")
+"""The target's own view of what its drafter says."""
 
 
 @dataclass
@@ -42,6 +47,7 @@ class DistillOptions(RunOptions):
         rows: Windows per step.
         positions: Positions per step at which the distributions are compared.
         text_weight: Weight of the cross-entropy on the text itself, next to the divergence from the target.
+        loss: Divergences from the target and their weights, for example "total_variation:1" (see DistillSpec).
     """
 
     target: Path = Path(".cache/models/text-target")
@@ -57,6 +63,7 @@ class DistillOptions(RunOptions):
     rows: int = 16
     positions: int = 3072
     text_weight: float = 0.1
+    loss: str = "forward_kl:1"
     other_rate: float = 0.006
     seed: int = 1
     threads: int = 2
@@ -152,25 +159,49 @@ def held_continuations(
     return [head + answer for head, answer in zip(heads, answers, strict=True)], [len(head) for head in heads]
 
 
-def distillation_loss(student: Tensor, teacher: Tensor, labels: Tensor, text_weight: float) -> Tensor:
-    """Cross-entropy against the teacher's distribution plus a little against the text.
+def distillation_loss(
+    student: Tensor, teacher: Tensor, labels: Tensor, text_weight: float, losses: Weighted = FORWARD
+) -> Tensor:
+    """How far the drafter's law is from the teacher's, plus a little cross-entropy with the text.
+
+    Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: any divergence of the two may be made small.
 
     Args:
         student: Drafter logits, [N, V].
         teacher: Target logits, [N, V].
         labels: The text, int64 [N].
         text_weight: Weight of the text.
+        losses: of laws.
     """
-    logs = F.log_softmax(student.float(), dim=-1)
-    divergence = F.kl_div(logs, F.log_softmax(teacher.float(), dim=-1), log_target=True, reduction="batchmean")
-    return divergence + text_weight * F.nll_loss(logs, labels)
+    said = student.float()
+    nothing = said.new_empty(len(said), 0)
+    divergence, _ = losses(Places(nothing, nothing, said, teacher.float()))
+    return divergence + text_weight * F.cross_entropy(said, labels)
+
+
+def law_losses(text: str) -> Weighted:
+    """Losses that a draft model can be trained with, as `Weighted.parse` reads them.
+
+    Raises:
+        ParameterError: there is none of this name, or it compares features.
+    """
+    try:
+        losses = Weighted.parse(text)
+    except ValueError as error:
+        raise ParameterError(f"loss={text}: {error}.") from None
+    if wrong := [name for name, _ in losses.terms if name in OF_FEATURES]:
+        raise ParameterError(
+            f"loss={text}: {wrong[0]} compares features, and a draft model guesses none.",
+            f"Take some of {', '.join(name for name in LOSSES if name not in OF_FEATURES)}.",
+        )
+    return losses
 
 
 def distill(options: DistillOptions, report: Report) -> RunResult:
     """Train the drafter and write it to `options.out`."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.target)
-    target = load_target(options.target)
+    target, losses = load_target(options.target), law_losses(options.loss)
     drafter = build_model(drafter_config(tokenizer, options.hidden, options.layers), options.seed)
     report(f"drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters")
     optimizers = options.optimizers(drafter)
@@ -191,7 +222,7 @@ def distill(options: DistillOptions, report: Report) -> RunResult:
             with torch.no_grad():
                 teacher = target.lm_head(target.model(ids[:, :-1], use_cache=False)[0].flatten(0, 1)[chosen])
             student = drafter.lm_head(drafter.model(ids[:, :-1], use_cache=False)[0].flatten(0, 1)[chosen])
-            loss = distillation_loss(student, teacher, labels, options.text_weight)
+            loss = distillation_loss(student, teacher, labels, options.text_weight, losses)
         loss.backward()
         agreed = (student.argmax(-1) == teacher.argmax(-1)).float().mean()
         return ids.numel(), {"loss": float(loss.detach()), "agreement": float(agreed)}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     GenerationConfig,
     LlamaConfig,
@@ -159,20 +159,28 @@ def save_half(half: PreTrainedModel, model: PreTrainedModel, tokenizer: PreTrain
     """Write a model's weights in float16 shards with its configurations; readies the tokenizer for being written.
 
     Args:
-        half: A model of the same shape, which takes the weights.
+        half: A model of the same shape and configuration.
         model: The float32 model; it is left as it is.
         tokenizer: Its tokenizer.
         out: Folder; shards in it go.
     """
     half.load_state_dict(model.state_dict())
+    save_weights(half, None, tokenizer, out)
+
+
+def save_weights(
+    half: PreTrainedModel, weights: dict[str, Tensor] | None, tokenizer: PreTrainedTokenizerFast, out: Path
+) -> None:
+    """`save_half` of a model as it is, or of other weights under their names in the files in place of its own."""
     half.half()
+    given = None if weights is None else {name: weight.half().contiguous() for name, weight in weights.items()}
     half.config.dtype = "float16"
     half.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
     )
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", suffix=PART, dir=out) as beside:
-        half.save_pretrained(beside, max_shard_size=SHARD_SIZE)
+        half.save_pretrained(beside, state_dict=given, max_shard_size=SHARD_SIZE)
         for old in out.glob("model*.safetensors*"):  # what was there stays until all of the new is written
             old.unlink()
         for new in Path(beside).iterdir():

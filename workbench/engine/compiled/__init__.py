@@ -21,7 +21,9 @@ if "NUMBA_CACHE_DIR" not in os.environ:
 try:
     from workbench.engine.compiled import discounts as discounts
     from workbench.engine.compiled import forward as forward  # a function's folder is chosen when it is declared
+    from workbench.engine.compiled import joining as joining
     from workbench.engine.compiled import laws as laws
+    from workbench.engine.compiled import levels as levels
     from workbench.engine.compiled import overlaps as overlaps
     from workbench.engine.compiled import pairs as pairs
     from workbench.engine.compiled import pieces as pieces

@@ -11,7 +11,7 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from workbench.engine.compiled.instructions import put
+from workbench.engine.compiled.instructions import float_of, put
 from workbench.engine.compiled.pieces import widen
 from workbench.engine.compiled.sharing import done, take, wait
 
@@ -50,14 +50,14 @@ def join(table, tokens, features, norms, eps, fuse, out, taken):
         norms: float32 [2, D], weights of the norms of embeddings and features, or [2, 0] where there are none.
         eps: float32, of the norms.
         fuse: int16 [E, 2 D].
-        out: int16 [n, E], written.
+        out: float32 [n, E], written, with the precision of bfloat16.
         taken: int64 [2], zeros: pieces that were taken, pieces that are done.
     """
     n, size = features.shape
     width = fuse.shape[0]
     pieces = (width + OUTS - 1) // OUTS
     x, row = np.empty((n, 2 * size), np.float32), np.empty(2 * size, np.float32)
-    is_first, piece = True, take(taken, pieces)
+    half, is_first, piece = np.empty(1, np.int16), True, take(taken, pieces)
     while piece >= 0:
         if is_first:
             for t in range(n):
@@ -69,7 +69,8 @@ def join(table, tokens, features, norms, eps, fuse, out, taken):
         for o in range(piece * OUTS, min(width, piece * OUTS + OUTS)):
             widen(fuse[o], row.view(np.int32))
             for t in range(n):
-                put(out[t, o:].ctypes.data, _product(row, x[t]))
+                put(half.ctypes.data, _product(row, x[t]))
+                out[t, o] = float_of(np.int32(half[0]) << np.int32(16))
         done(taken)
         piece = take(taken, pieces)
     wait(taken, pieces)

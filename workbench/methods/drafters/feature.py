@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -26,20 +26,11 @@ from workbench.engine.vision.showing import see
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature_maps import explain_feature_drafter
 from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen
-from workbench.methods.drafters.feature_twin import FeatureTwin, twin_of
+from workbench.methods.drafters.feature_twin import FeatureTwin, Level, twin_of
 from workbench.methods.drafters.trained import head_of, load_fitting
 from workbench.methods.growers.best_first import BestFirst
 
 FEATURES = Wanted(features=True)
-
-
-class _Said(NamedTuple):
-    """States that a twin gave last, the logits behind them, and when its head began and ended."""
-
-    states: Tensor
-    logits: Tensor
-    start: Mark
-    end: Mark
 
 
 @dataclass(slots=True)
@@ -68,7 +59,7 @@ class FeatureState:
     features: list[Tensor] = field(default_factory=list[Tensor])
     tokens: list[int] = field(default_factory=list[int])
     twin: FeatureTwin | None = None
-    _said: _Said | None = None
+    _said: Level | None = None
 
     def read(self, entered: Entered, place: int) -> None:
         """Read a prompt; `place` is the position behind its last pair."""
@@ -80,14 +71,19 @@ class FeatureState:
         self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
         """Read true inputs, whose entries stay; what is guessed behind the last of them. `since`: see `_run`."""
-        state = self._run(x, places, last_only=True, since=since)[:, -1]
+        state = self._run(x, places, since=since)[:, -1]
         self.entries.settle()
         return state
 
     def newest(self) -> Float[Tensor, "k D"] | None:
         """What is guessed behind the newest pair, once all that was accepted has been read: in one call, for good."""
-        since, pairs = self.models.target.clock.mark(), self.fresh()
-        if pairs is not None:
+        since = self.models.target.clock.mark()
+        if self.twin is not None and self.features and self.twin.takes(n := len(self.tokens)):
+            places = torch.arange(self.place, self.place + n)
+            self.guess = self._level(torch.tensor(self.tokens), torch.cat(self.features), places, None, since, True)
+            self.entries.settle()
+            self.features, self.tokens, self.place = [], [], self.place + n
+        elif (pairs := self.fresh()) is not None:
             n = pairs.shape[1]
             self.guess = self.stay(pairs, torch.arange(self.place, self.place + n, device=pairs.device), since)
             self.place += n
@@ -113,12 +109,27 @@ class FeatureState:
             places: their positions, counted from the newest stable pair.
             sees: bool [w, s + w] over all speculative entries, the new ones last; None: a chain that sees them all.
         """
-        since = self.models.target.clock.mark()
-        return self._run(self._pairs(tokens, features).unsqueeze(0), places + (self.place - 1), sees, since=since)[0]
+        since, places = self.models.target.clock.mark(), places + (self.place - 1)
+        if self.twin is not None and self.twin.takes(tokens.shape[0]):
+            return self._level(tokens, features, places, sees, since)
+        return self._run(self._pairs(tokens, features).unsqueeze(0), places, sees, since=since)[0]
+
+    def _level(
+        self,
+        tokens: Int[Tensor, " n"],
+        features: Float[Tensor, "n D"],
+        places: Int[Tensor, " n"],
+        sees: Tensor | None,
+        since: Mark,
+        last_only: bool = False,
+    ) -> Float[Tensor, "k D"]:
+        """States behind pairs, by the twin; what it says behind them is kept until the next level."""
+        assert self.twin is not None
+        self._said = self.twin.level(tokens, features, places, sees, self.entries, last_only)
+        self.models.meter.add(since, self.models.target.clock.mark())
+        return self._said.states
 
     def _pairs(self, tokens: Int[Tensor, " n"], features: Float[Tensor, "n D"]) -> Float[Tensor, "n E"]:
-        if self.twin is not None:
-            return self.twin.pairs(tokens, features)
         return self.net.pairs(self.models.target.embed(tokens), features)
 
     def _run(
@@ -126,21 +137,14 @@ class FeatureState:
         x: Tensor,
         places: Tensor,
         sees: Tensor | None = None,
-        last_only: bool = False,
         since: Mark | None = None,
     ) -> Tensor:
-        """States, [1, n, D]; of the last input alone where no more is asked for and a twin runs.
+        """States, [1, n, D].
 
         `since`: when fusing the inputs began, which is a part of the forward.
         """
         clock, meter = self.models.target.clock, self.models.meter
         start = since or clock.mark()
-        if self.twin is not None and self.twin.takes(x.shape[1]):
-            stream = self.twin.stream(x, places, sees, self.entries)
-            meter.add(start, between := clock.mark())
-            states, logits = self.twin.read(stream[-1:] if last_only else stream)
-            self._said = _Said(states, logits, between, clock.mark())
-            return states.unsqueeze(0)
         mask = None
         if sees is not None:
             mask = sees.new_ones(x.shape[1], self.entries.stable + sees.shape[1])
@@ -149,20 +153,28 @@ class FeatureState:
         meter.add(start, clock.mark())
         return state
 
-    def logits(self, features: Float[Tensor, "w D"]) -> tuple[Float[Tensor, "w K"], Mark, Mark]:
-        """Of the tokens that the drafter keeps behind each feature, by the target's own LM head; and when it read."""
-        said = self._said
-        if said is not None and said.states.data_ptr() == features.data_ptr() and said.states.shape == features.shape:
-            return said.logits, said.start, said.end
-        clock = self.models.target.clock
-        start = clock.mark()
-        return self.head(self.net.said(features)), start, clock.mark()
+    def logits(self, features: Float[Tensor, "w D"]) -> Float[Tensor, "w K"]:
+        """Of the tokens that the drafter keeps behind each feature, by the target's own LM head."""
+        if (said := self._said_of(features)) is not None:
+            return said.logits
+        return self.head(self.net.said(features))
 
     def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Log-probabilities and ids of the k likeliest tokens behind each feature."""
-        logits, start, end = self.logits(features)
-        self.models.meter.add(start, end)
+        if (said := self._said_of(features)) is not None and k <= said.weighed.top.shape[1]:
+            return said.weighed.logs[:, :k].contiguous(), self.head.tokens(said.weighed.top[:, :k])
+        clock = self.models.target.clock
+        start = clock.mark()
+        logits = self.logits(features)
+        self.models.meter.add(start, clock.mark())
         return self.head.ranked(logits, k)
+
+    def _said_of(self, features: Float[Tensor, "w D"]) -> Level | None:
+        """What the twin said with these states, if they are those that it gave last."""
+        said = self._said
+        if said is None or said.states.data_ptr() != features.data_ptr() or said.states.shape != features.shape:
+            return None
+        return said
 
 
 @dataclass(frozen=True)
@@ -175,7 +187,7 @@ class FeatureLaws(Laws):
 
     def whole(self) -> Float[Tensor, "w V"]:
         """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
-        return WholeLaws.of(self.state.head.spread(self.state.logits(self.features)[0]), self.sampling).p
+        return WholeLaws.of(self.state.head.spread(self.state.logits(self.features)), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Of the tokens that the drafter keeps, plain: without temperature."""

@@ -9,7 +9,8 @@ which decides nothing but how many of them are right; the target judges them all
 from __future__ import annotations
 
 import logging
-from typing import Any, cast
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -17,14 +18,30 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from workbench.engine.cache import TreeCache, Window
-from workbench.engine.fused import Fused, compiled, together
+from workbench.engine.compiling import compiled, together
+from workbench.engine.fused import Fused
+from workbench.engine.looking import TOP, Weighed, weighing
 from workbench.engine.models import Models
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import ROPE_BASE, DecoderLayer, Entries, Norm
 from workbench.methods.drafters.feature_net import NORMS, FeatureNet
 
 log = logging.getLogger(__name__)
+
+
+class Level(NamedTuple):
+    """What is said behind pairs.
+
+    Attributes:
+        states: [k, D], guesses at features.
+        logits: bfloat16 [k, K], of the tokens kept.
+        weighed: the likeliest of them, `TOP` at most.
+    """
+
+    states: Tensor
+    logits: Tensor
+    weighed: Weighed
+
 
 OWN = ("forward", "reads", "left", "said", "pairs", "taken")
 """What a net must not do in a way of its own."""
@@ -34,12 +51,14 @@ class FeatureTwin:
     """The compiled layer and head of a net. Make it with `FeatureTwin.of`."""
 
     def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: Fused) -> None:
-        joining: Any = compiled("joining")
-        self._fused, self._join, self._embed, self._eps = fused, joining.join, embed, np.float32(net.eps)
-        self._fuse = net.fuse.weight
+        levels: Any = compiled("levels")
+        self._fused, self._run, self._list, self._eps = fused, levels.level, levels.list_seen, np.float32(net.eps)
+        self._kept = (embed.weight, net.fuse.weight)  # or their memory may be freed
+        self._table, self._fuse = _bits(embed.weight), _bits(net.fuse.weight)
         norms = [norm.weight.float() for norm in (net.norm_embed, net.norm_feature) if isinstance(norm, Norm)]
         self._norms = (torch.stack(norms) if norms else torch.empty(2, 0)).numpy()
-        self.pairs(torch.zeros(1, dtype=torch.long), embed.weight[:1])  # which compiles it where it never was
+        none, entries = torch.zeros(1, dtype=torch.long), Entries(net.heads, net.head_size, 1, embed.weight)
+        self.level(none, embed.weight[:1], none, None, entries)  # which compiles it where it never was
 
     @classmethod
     def of(cls, net: FeatureNet, head: SharedHead, embed: nn.Module, capacity: int) -> FeatureTwin | None:
@@ -70,47 +89,42 @@ class FeatureTwin:
         """Whether a pass over so many inputs is one for compiled passes."""
         return self._fused.takes((1, n))
 
-    def pairs(self, tokens: Int[Tensor, " n"], features: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
-        """As `FeatureNet.pairs`, of token ids."""
-        table = self._embed.weight
-        out = torch.empty(len(tokens), len(self._fuse), dtype=table.dtype)
-        given = (
-            _bits(table), tokens.numpy(), _bits(features), self._norms, self._eps, _bits(self._fuse), _bits(out),
-            np.zeros(2, np.int64),
-        )  # fmt: skip
-        together(lambda: self._join(*given))
-        return out
-
-    def stream(
+    def level(
         self,
-        x: Float[Tensor, "1 n D"],
+        tokens: Int[Tensor, " n"],
+        features: Float[Tensor, "n D"],
         places: Int[Tensor, " n"],
         sees: Bool[Tensor, "n s_plus_n"] | None,
         entries: Entries,
-    ) -> Float[Tensor, "n D"]:
-        """What the layer makes of inputs, for `read`.
+        last_only: bool = False,
+    ) -> Level:
+        """Read pairs of a token and a feature, which become entries; all of it in one call of what is compiled.
 
         Args:
-            x: pairs.
+            tokens: ids.
+            features: the target's, or guesses.
             places: their positions in the text.
             sees: which of the newest entries each of them sees, all others are seen; None: all before it, and itself.
             entries: as of `FeatureNet.forward`.
+            last_only: what is said behind the last pair alone.
         """
-        n = x.shape[1]
+        n = tokens.shape[0]
         room, start = entries.reserve(n)
         used = start + n
-        shut = torch.zeros(n, used)
-        if sees is not None:
-            shut[:, used - sees.shape[1] :].masked_fill_(sees.logical_not(), -torch.inf)
-        elif n > 1:
-            shut[:, start:] = torch.full((n, n), -torch.inf).triu_(1)
-        cache = _Room(room, Window(slice(0, 1), start, None, used))
-        return self._fused(x[0], shut[None, None], places[None], cache, (0,))[0]
-
-    def read(self, stream: Float[Tensor, "n D"]) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n K"]]:
-        """The states, which are guesses at features, and logits behind them."""
-        logits, states = self._fused.read(stream)
-        return states, logits
+        sees = _in_order(n) if sees is None else sees
+        seen, count = np.empty((n, used), np.int32), np.empty(n, np.int64)
+        self._list(sees.numpy(), used - sees.shape[1], seen, count)
+        stream = torch.empty(n, self._fuse.shape[0])
+        joined = (
+            self._table, tokens.numpy(), _bits(features), self._norms, self._eps, self._fuse, stream.numpy(),
+            np.zeros(2, np.int64),
+        )  # fmt: skip
+        shared = (np.zeros(n, np.int64), np.arange(start, used), seen, count)
+        layered = self._fused.layered(stream, room.unsqueeze(0), shared, places.numpy(), (0,))
+        logits, states, read = self._fused.reading(stream[-1:] if last_only else stream)
+        weighed, weigh = weighing(logits, min(TOP, logits.shape[1]))
+        together(lambda room=room: self._run(joined, layered, read, weigh))  # whose address is among them
+        return Level(states.to(features.dtype), logits, weighed)
 
 
 def _bits(numbers: Tensor) -> np.ndarray:
@@ -118,15 +132,10 @@ def _bits(numbers: Tensor) -> np.ndarray:
     return numbers.detach().contiguous().view(torch.int16).numpy()
 
 
-class _Room(TreeCache):
-    """A drafter's entries as a pass finds its cache: the buffer and the window, and nothing else of one."""
-
-    def __init__(self, room: Float[Tensor, "two 1 H C d"], window: Window) -> None:
-        self._room, self.window = room, window
-
-    def buffer(self, heads: int, head_size: int, like: Tensor) -> Float[Tensor, "1 two 1 H C d"]:
-        """Of the one layer."""
-        return self._room.unsqueeze(0)
+@lru_cache(maxsize=32)
+def _in_order(n: int) -> Bool[Tensor, "n n"]:
+    """Each of n pairs sees those before it, and itself. Shared, never written to."""
+    return torch.ones(n, n, dtype=torch.bool).tril_()
 
 
 def twin_of(net: FeatureNet, head: SharedHead, models: Models) -> FeatureTwin | None:

@@ -96,6 +96,11 @@ def drafter_law(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
     return law(logits, row.sampling)
 
 
+def single(logits: Float[Tensor, "*b V"]) -> Float[Tensor, "*b V"]:
+    """Logits in float32 where a model gave them in half of it."""
+    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+
+
 def fit_vocabulary(logits: Float[Tensor, "*b W"], size: int) -> Float[Tensor, "*b V"]:
     """Cut or pad logits to the target's vocabulary (models of one family pad their embeddings differently)."""
     width = logits.shape[-1]
@@ -150,19 +155,18 @@ def draft_chain(
             if row.sampling.needs_history:
                 past = to_device(row.committed, logits.device)
                 logits = sayable(with_history(logits, row.sampling, [torch.cat([past, *tokens[i]])]))
-            if logits.dtype in (torch.bfloat16, torch.float16):
-                logits = logits.float()
-            q = (q_law or drafter_law)(row, logits) if sampled[i] else logits
+            u, q = uniforms[i], single(logits) if sampled[i] or keep[i] else logits
+            q = (q_law or drafter_law)(row, q) if sampled[i] else q
             hidden = out.hidden[b, feed[i].shape[0] - 1 : feed[i].shape[0]]
-            if step and not goes_on(row, step, lambda q=q, s=sampled[i]: q if s else q.softmax(1), hidden):
+            if step and not goes_on(row, step, lambda q=q, s=sampled[i]: q if s else single(q).softmax(1), hidden):
                 active.remove(i)
                 continue
-            u = uniforms[i]
             found = weigh(logits, 1) if u is None and not keep[i] else None  # its likeliest token is all that is asked
             if found is not None:
                 token, q = found.top[0], found.p_top
             else:
-                token = likeliest(logits) if u is None else pick(q, u[step : step + 1])
+                q = single(q)
+                token = likeliest(q) if u is None else pick(q, u[step : step + 1])
             tokens[i].append(token)
             laws[i].append(q)
             feed[i] = token

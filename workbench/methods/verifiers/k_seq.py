@@ -15,8 +15,8 @@ from workbench.core.rules import Rule
 from workbench.core.sampling import WIDE
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.compiling import compiled, together
 from workbench.engine.declared import Claim
-from workbench.engine.fused import compiled, together
 from workbench.engine.models import Models
 from workbench.engine.rejecting import one_place, passes
 from workbench.engine.request import Row

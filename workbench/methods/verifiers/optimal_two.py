@@ -18,8 +18,8 @@ from workbench.core.rules import Rule
 from workbench.core.sampling import WIDE, largest
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.compiling import compiled, together
 from workbench.engine.declared import WRONG_SCALE, Claim
-from workbench.engine.fused import compiled, together
 from workbench.engine.models import Models
 from workbench.engine.rejecting import one_place, passes
 from workbench.engine.request import Row

@@ -19,7 +19,7 @@ from workbench.core.places import rows
 from workbench.core.sampling import WIDE
 from workbench.core.transfer import of_numpy
 from workbench.core.tree import DraftTree
-from workbench.engine.fused import compiled, together
+from workbench.engine.compiling import compiled, together
 from workbench.engine.rejecting import passes
 
 

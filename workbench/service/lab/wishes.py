@@ -14,7 +14,10 @@ from workbench.engine.untrained import by_one_command
 from workbench.methods import known
 
 OWN = "the head's own"
-LOSSES = (OWN, "ce_soft:1", "ce_hard:1", "reverse_kl:1", "total_variation:1", "smooth_l1:1+ce_soft:0.1")
+LOSSES = (
+    OWN, "ce_soft:1", "ce_hard:1", "reverse_kl:1", "jensen_shannon:1", "total_variation:1", "tvd_plus_plus:1",
+    "smooth_l1:1+ce_soft:0.1",
+)  # fmt: skip
 FIRST = "eagle-3"
 """What the lab offers first."""
 

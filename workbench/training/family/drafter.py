@@ -14,23 +14,26 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.core.errors import ParameterError
 from workbench.engine.borrowed import FILES, VOCABULARY
+from workbench.engine.borrowed_rows import ROWS, tensors_of, through_matrices, written_out
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.placed import named
 from workbench.engine.pretrained import load_model, load_tokenizer
 from workbench.engine.published import PUBLISHED, words_sum
 from workbench.engine.trimmed import KEY
 from workbench.trace.files import write_whole
-from workbench.training.distill import distillation_loss
+from workbench.training.distill import distillation_loss, law_losses
+from workbench.training.family.borrower import Borrower
 from workbench.training.family.readings import Readings, batches
 from workbench.training.family.vocabulary import chosen_tokens, places_among
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
-from workbench.training.models import build_model, half_precision, save_model
+from workbench.training.models import half_precision, save_tokenizer, save_weights
 
 
 @dataclass
@@ -49,6 +52,8 @@ class ChatDrafterOptions(RunOptions):
         rows: Dialogues per step.
         positions: Positions per step at which the laws are compared; the LM heads are most of the cost.
         text_weight: Weight of the cross-entropy on the text itself, next to the divergence from the target.
+        loss: Divergences from the target and their weights: forward_kl, reverse_kl, jensen_shannon, total_variation,
+            tvd_plus_plus, …, as "reverse_kl:1+ce_hard:0.1".
         held: Dialogues kept out of training on which agreement is measured.
         begin: Folder of a finished drafter for this target, whose shape and tokens it keeps and with whose weights it
             begins; none: fresh ones.
@@ -60,14 +65,15 @@ class ChatDrafterOptions(RunOptions):
     out: Path = Path(".cache/models/smollm2-drafter")
     checkpoint: Path | None = Path(".cache/train/chat-drafter.pt")
     vocabulary: int = 8192
-    hidden: int = 160
+    hidden: int = 256
     layers: int = 4
-    inner: int = 448
+    inner: int = 704
     head_size: int = 32
     minutes: float | None = 40.0
     rows: int = 24
     positions: int = 2048
     text_weight: float = 0.1
+    loss: str = "forward_kl:1"
     held: int = 96
     seed: int = 1
     threads: int = 2
@@ -175,7 +181,7 @@ class Curve:
 
 
 def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
-    """The drafter's shape: the target's vocabulary, context and ends of text; embeddings tied to the LM head."""
+    """The drafter's shape: the target's vocabulary, context and ends of text."""
     theirs = teacher.config
     return LlamaConfig(
         vocab_size=theirs.vocab_size,
@@ -185,7 +191,7 @@ def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
         num_attention_heads=options.hidden // options.head_size,
         num_key_value_heads=options.hidden // options.head_size,
         max_position_embeddings=theirs.max_position_embeddings,
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,
         bos_token_id=theirs.bos_token_id,
         eos_token_id=theirs.eos_token_id,
         pad_token_id=theirs.pad_token_id,
@@ -219,12 +225,11 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     kept_ids, facts = chosen_tokens(readings, held, options.vocabulary, teacher.ends, before)
     kept = torch.tensor(kept_ids)
     place = places_among(kept, len(teacher.head))
-    drafter = build_model(config_of(options, teacher), options.seed) if begun is None else begun
-    first = {} if begun is None else {name: weight.clone() for name, weight in begun.state_dict().items()}
+    drafter = fresh(config_of(options, teacher), teacher, options.seed) if begun is None else begun
+    first = {} if begun is None else {name: weight.clone() for name, weight in begun.weights().items()}
     report(f"chat-drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters, {facts['covered']:.1%} covered")
-    optimizers = options.optimizers(drafter)
+    optimizers, losses = options.optimizers(drafter), law_losses(options.loss)
     rows, table = batches(readings, train, options.rows, options.seed), teacher.head[kept]
-    own = drafter.get_input_embeddings().get_parameter("weight")
     curve, exam = Curve.of(options), answers_of(teacher, readings, held)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
@@ -236,9 +241,8 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
         with half_precision():
             with torch.no_grad():
                 wanted = F.linear(features.flatten(0, 1)[chosen].to(table.dtype), table)
-            states = drafter.model(ids, use_cache=False)[0].flatten(0, 1)[chosen]
-            said = F.linear(states, own[kept])
-        loss = distillation_loss(said, wanted, labels, options.text_weight)
+            said = F.linear(drafter.states(ids).flatten(0, 1)[chosen], drafter.table(kept))
+        loss = distillation_loss(said, wanted, labels, options.text_weight, losses)
         loss.backward()
         agreed = (said.argmax(-1) == wanted.argmax(-1)).float().mean()
         return int(text.sum()), {"loss": float(loss.detach()), "agreement": float(agreed)}
@@ -254,20 +258,31 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     loop = options.loop("chat-drafter")
     result = run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)
     if first and options.average:
-        drafter.load_state_dict(meant(drafter.state_dict(), first, options.average))
+        drafter.take(meant(drafter.weights(), first, options.average))
         write_drafter(drafter, teacher, kept_ids, options.out)
     return result, facts | {"curve": curve.points}
 
 
-def write_drafter(drafter: LlamaForCausalLM, teacher: Teacher, kept: list[int], out: Path) -> None:
-    """Write a drafter's folder; without the tokenizer where the target always brings its own."""
+def fresh(config: LlamaConfig, teacher: Teacher, seed: int) -> Borrower:
+    """A drafter that has learnt nothing."""
+    return Borrower(config, teacher.embedding, teacher.head, seed)
+
+
+def write_drafter(drafter: Borrower, teacher: Teacher, kept: list[int], out: Path) -> None:
+    """Write a drafter's folder: without the tokenizer and rows of words where the target always brings its own."""
     told: dict[str, Any] = {KEY: kept, "target": teacher.name}
     if teacher.name in PUBLISHED:
-        told[VOCABULARY] = words_sum(teacher.tokenizer.get_vocab())
-    save_model(drafter, teacher.tokenizer, out, told)
+        told |= {VOCABULARY: words_sum(teacher.tokenizer.get_vocab()), ROWS: teacher.head.shape[1]}
+    config = LlamaConfig.from_dict(drafter.config.to_dict() | told)
+    weights = drafter.weights()
+    if ROWS not in told:
+        weights = written_out(weights, teacher.embedding, teacher.head)
+    save_weights(LlamaForCausalLM(config), weights, teacher.tokenizer, out)
     if VOCABULARY in told:
         for name in FILES:
             (out / name).unlink(missing_ok=True)
+    else:
+        save_tokenizer(teacher.tokenizer, out)
 
 
 def meant(weights: dict[str, Tensor], before: dict[str, Tensor], share: float) -> dict[str, Tensor]:
@@ -275,8 +290,8 @@ def meant(weights: dict[str, Tensor], before: dict[str, Tensor], share: float) -
     return {name: torch.lerp(weight, before[name].to(weight), share) for name, weight in weights.items()}
 
 
-def _begun(folder: Path, teacher: Teacher) -> LlamaForCausalLM:
-    """The drafter to go on from, as transformers makes it: no gradient goes through layers packed for decoding.
+def _begun(folder: Path, teacher: Teacher) -> Borrower:
+    """The drafter to go on from.
 
     Raises:
         ParameterError: it is another model than one that this recipe made for this target.
@@ -286,15 +301,12 @@ def _begun(folder: Path, teacher: Teacher) -> LlamaForCausalLM:
     try:
         config: Any = LlamaConfig.from_pretrained(str(folder), local_files_only=True)
         is_ours = isinstance(getattr(config, KEY, None), list) and getattr(config, "target", None) == teacher.name
-        found = None
-        if is_ours and config.vocab_size == len(teacher.head):
-            found = LlamaForCausalLM.from_pretrained(
-                str(folder), config=config, dtype=torch.float32, use_safetensors=True, local_files_only=True
-            )
-    except (OSError, ValueError) as error:
+        if not is_ours:
+            raise ParameterError(message, remedy)
+        found = fresh(config, teacher, 0)
+        found.take(through_matrices(tensors_of(folder), teacher.embedding, teacher.head))
+    except (OSError, ValueError, SafetensorError) as error:
         raise ParameterError(f"{message} {error}", remedy) from None
-    if found is None:
-        raise ParameterError(message, remedy)
     return found.train()
 
 
@@ -325,12 +337,11 @@ def answers_of(teacher: Teacher, readings: Readings, rows: list[int], size: int 
 
 
 @torch.inference_mode()
-def agreement(drafter: LlamaForCausalLM, kept: Tensor, exam: Exam) -> float:
+def agreement(drafter: Borrower, kept: Tensor, exam: Exam) -> float:
     """Share of the places at which the drafter's likeliest token, of those it keeps, is the target's."""
-    own, agreed, total = drafter.get_input_embeddings().get_parameter("weight")[kept], 0, 0
+    own, agreed, total = drafter.table(kept), 0, 0
     for _, (ids, answer, theirs) in exam:
         with half_precision():
-            states = drafter.model(ids, use_cache=False)[0][answer]
-            mine = kept[F.linear(states, own).argmax(-1)]
+            mine = kept[F.linear(drafter.states(ids)[answer], own).argmax(-1)]
         agreed, total = agreed + int((mine == theirs).sum()), total + len(mine)
     return agreed / max(total, 1)

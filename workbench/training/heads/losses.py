@@ -6,6 +6,7 @@ head, so that teacher laws are never stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -52,6 +53,12 @@ def ce_hard(at: Places) -> Float[Tensor, " N"]:
     return F.cross_entropy(at.logits, at.wanted.argmax(-1), reduction="none")
 
 
+def forward_kl(at: Places) -> Float[Tensor, " N"]:
+    """Divergence of the drafter's law from the target's: what the target may say must be thought of."""
+    mine, theirs = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
+    return (theirs.exp() * (theirs - mine)).sum(-1)
+
+
 def reverse_kl(at: Places) -> Float[Tensor, " N"]:
     """Divergence of the target's law from the drafter's: unlikely tokens are punished, missing ones forgiven."""
     mine, theirs = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
@@ -63,9 +70,39 @@ def total_variation(at: Places) -> Float[Tensor, " N"]:
     return (at.wanted.softmax(-1) - at.logits.softmax(-1)).abs().sum(-1) / 2
 
 
-LOSSES: dict[str, Callable[[Places], Float[Tensor, " N"]]] = {
-    loss.__name__: loss for loss in (smooth_l1, mse, ce_soft, ce_hard, reverse_kl, total_variation)
-}
+def jensen_shannon(at: Places) -> Float[Tensor, " N"]:
+    """Mean divergence of both laws from what is halfway between them: the same whichever of them is the drafter's.
+
+    Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: the generalised divergence at β = ½.
+    """
+    mine, theirs = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
+    between = torch.logaddexp(mine, theirs) - math.log(2)
+    return ((mine.exp() * (mine - between)).sum(-1) + (theirs.exp() * (theirs - between)).sum(-1)) / 2
+
+
+def tvd_plus_plus(at: Places) -> Float[Tensor, " N"]:
+    """Total variation as a policy gradient whose rewards are brought to one scale: its gradient is TVD's over σ.
+
+    The gradient of TVD is E_q[1(q > p) ∇ log q], a policy gradient with the reward r = 1(p ≥ q). Here the reward is its
+    advantage (r − μ) / σ over all places, by expectation under q. Summed over the whole vocabulary as here, and not
+    sampled, μ changes nothing. The number itself means little; where laws agree everywhere it is zero.
+
+    Source: Goel et al. 2024, Direct Alignment, arXiv:2403.00858, §3.
+    """
+    logs = at.logits.log_softmax(-1)
+    q, reward = logs.detach().exp(), (at.wanted.log_softmax(-1) >= logs.detach()).to(logs)
+    mean = (q * reward).sum() / len(q)
+    spread = ((q * (reward - mean).square()).sum() / len(q)).sqrt()
+    advantage = (reward - mean) / spread if spread > 0 else torch.zeros_like(reward)
+    return -(q * advantage * logs).sum(-1)
+
+
+_ALL = (
+    smooth_l1, mse, ce_soft, ce_hard, forward_kl, reverse_kl, jensen_shannon, total_variation, tvd_plus_plus,
+)  # fmt: skip
+LOSSES: dict[str, Callable[[Places], Float[Tensor, " N"]]] = {loss.__name__: loss for loss in _ALL}
+OF_FEATURES = (smooth_l1.__name__, mse.__name__)
+"""Those that compare features, which a draft model does not guess."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,91 @@
+"""Draft models whose embedding and LM head are their target's, each through a matrix."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
+
+from workbench.core.errors import ModelError
+from workbench.engine.borrowed import VOCABULARY, spoken
+from workbench.engine.borrowed_rows import ENTER, LEAVE, ROWS, borrows, tensors_of, through_matrices, written_out
+from workbench.engine.bundle import bundled
+from workbench.engine.pretrained import load_model
+from workbench.engine.published import PUBLISHED, SMOLLM2
+from workbench.training.family.borrower import Borrower
+
+pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def theirs(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    """The bundled target's rows, as if it were a published one."""
+    monkeypatch.setitem(PUBLISHED, "text-target", SMOLLM2)
+    return tensors_of(bundled()["text-target"])["model.embed_tokens.weight"].float()
+
+
+@pytest.fixture
+def learner(theirs: torch.Tensor) -> Borrower:
+    config = LlamaConfig(
+        vocab_size=len(theirs), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    return Borrower(config, theirs, theirs, seed=3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, learner: Borrower) -> Path:
+    """The learner as it is kept."""
+    told = {"target": "text-target", VOCABULARY: spoken(bundled()["text-target"]), ROWS: learner.enter.in_features}
+    said = learner.config.to_dict() | told | {"architectures": ["LlamaForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    save_file({name: weight.contiguous() for name, weight in learner.weights().items()}, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def test_what_is_loaded_says_what_the_learner_said(folder: Path, learner: Borrower) -> None:
+    ids = torch.tensor([[5, 7, 7, 1, 90]])
+    model = load_model(str(folder), CPU, torch.float32)
+    with torch.inference_mode():
+        said = model(input_ids=ids, use_cache=False).logits
+        wanted = learner.states(ids) @ learner.table(torch.arange(said.shape[-1])).T
+    torch.testing.assert_close(said, wanted, atol=2e-4, rtol=2e-4)
+    assert said.std() > 0.1, "and that is something"
+
+
+def test_rows_written_out_can_be_taken_back(learner: Borrower, theirs: torch.Tensor) -> None:
+    weights = learner.weights()
+    whole = {name: weight.half() for name, weight in written_out(weights, theirs, theirs).items()}
+    assert ENTER not in whole
+    found = through_matrices(whole, theirs, theirs)
+    assert found.keys() == weights.keys()
+    for name in (ENTER, LEAVE):
+        torch.testing.assert_close(found[name], weights[name], atol=2e-3, rtol=2e-2)
+    own = whole | {"lm_head.weight": torch.randn_like(whole["lm_head.weight"])}
+    with pytest.raises(ValueError, match="its rows are its own"):
+        through_matrices(own, theirs, theirs)
+
+
+def test_what_does_not_fit_its_target_is_refused(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    file = folder / "model.safetensors"
+    save_file(weights | {ENTER: weights[ENTER][:, :-4].contiguous()}, file)
+    with pytest.raises(ModelError, match="rows of 284 of text-target, which has") as caught:
+        load_model(str(folder), CPU, torch.float32)
+    assert "workbench train chat-drafter" in caught.value.remedy
+    save_file({name: weight for name, weight in weights.items() if name != LEAVE}, file)
+    with pytest.raises(ModelError, match="no matrices for its target's"):
+        load_model(str(folder), CPU, torch.float32)
+
+
+def test_a_model_that_names_no_published_target_borrows_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a stranger's file could name what is read on this machine."""
+    assert borrows(LlamaConfig.from_pretrained(folder))
+    monkeypatch.delitem(PUBLISHED, "text-target")
+    with pytest.raises(ModelError, match="names no target of which that could be"):
+        load_model(str(folder), CPU, torch.float32)

@@ -1,0 +1,43 @@
+"""A level of a feature drafter's tree in one call: its pairs, its layer, its LM head, and what is likeliest.
+
+Each of the four is shared by threads on its own; one behind the other they need no Python in between, which for so
+small a layer costs as much as reading its weights.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+from numba import njit
+
+from workbench.engine.compiled.forward import read_logits, run_layers
+from workbench.engine.compiled.joining import join
+from workbench.engine.compiled.laws import weigh_halves
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def level(joined, layered, read, weighed):
+    """Any number of threads run it on the same arrays. Tuples of the four functions' arguments, which share arrays."""
+    join(*joined)
+    run_layers(*layered)
+    read_logits(*read)
+    weigh_halves(*weighed)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def list_seen(sees, before, seen, count):
+    """Which entries each of n nodes sees: the first `before`, and behind them those where `sees`, bool [n, s], says so.
+
+    Writes `seen`, int32 [n, before + s], in increasing order, and `count`, int64 [n].
+    """
+    for t in range(sees.shape[0]):
+        for j in range(before):
+            seen[t, j] = j
+        m = before
+        for j in range(sees.shape[1]):
+            if sees[t, j]:
+                seen[t, m] = before + j
+                m += 1
+        count[t] = m

@@ -1,0 +1,72 @@
+"""A draft model without rows of its own: its embedding and its LM head are the target's, each through one matrix.
+
+Of a small model with a large vocabulary nine tenths of the weights are rows of words, and a million tokens of answers
+teach it few of them. The target's rows know what words mean. So the draft model learns how to read them, x = A e(t),
+and how to say them, logit(t) = u(t)ᵀ Bᵀ s: e(t) and u(t) are the target's rows of a token, D wide, s is a state of
+the drafter's, H wide, and A and B are [H, D].
+Written out these are the embedding and the LM head of an ordinary decoder (`workbench.engine.borrowed_rows`).
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import LlamaConfig
+
+from workbench.engine.borrowed_rows import ENTER, LEAVE
+from workbench.training.models import build_model
+
+
+class Borrower(nn.Module):
+    """A drafter while it learns.
+
+    Args:
+        config: of the decoder; its embedding and LM head are not made.
+        embedding: the target's, float32 [V, D].
+        head: weights of its LM head, float32 [V, D].
+        seed: of the weights drawn.
+    """
+
+    def __init__(
+        self, config: LlamaConfig, embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"], seed: int
+    ) -> None:
+        super().__init__()
+        whole = build_model(config, seed)
+        self.config, self.model = config, whole.model
+        self.model.embed_tokens = nn.Embedding(1, 1)  # nobody asks it
+        self.model.embed_tokens.requires_grad_(False)
+        self._theirs = (embedding, head)  # in a tuple they are no part of what is kept
+        self.enter = nn.Linear(embedding.shape[1], config.hidden_size, bias=False)
+        self.leave = nn.Linear(head.shape[1], config.hidden_size, bias=False)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            nn.init.orthogonal_(self.enter.weight)
+            self.enter.weight.div_(embedding.square().mean().sqrt())  # a stream of size 1, whatever theirs is
+            nn.init.orthogonal_(self.leave.weight)
+
+    def states(self, ids: Int[Tensor, "B n"]) -> Float[Tensor, "B n H"]:
+        """What the LM head reads."""
+        return self.model(inputs_embeds=self.enter(nn.functional.embedding(ids, self._theirs[0])), use_cache=False)[0]
+
+    def table(self, kept: Int[Tensor, " K"]) -> Float[Tensor, "K H"]:
+        """The LM head's rows of some tokens."""
+        return self.leave(self._theirs[1][kept])
+
+    def weights(self) -> dict[str, Tensor]:
+        """Its weights under the names that they have in its folder."""
+        inner = {f"model.{name}": weight for name, weight in self.model.state_dict().items() if "embed" not in name}
+        return inner | {ENTER: self.enter.weight.detach(), LEAVE: self.leave.weight.detach()}
+
+    def take(self, weights: dict[str, Tensor]) -> None:
+        """Set all weights, as `weights` names them.
+
+        Raises:
+            ValueError: one is missing or has another shape.
+        """
+        mine = self.weights()
+        if mine.keys() != weights.keys() or any(mine[name].shape != weights[name].shape for name in mine):
+            raise ValueError("its weights have other names or shapes")
+        with torch.no_grad():
+            for name, weight in mine.items():
+                weight.copy_(weights[name])
