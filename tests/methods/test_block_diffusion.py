@@ -111,7 +111,9 @@ def unmasked_by_hand(models: Models, net: BlockNet, committed: list[int], steps:
         tokens: dict[int, int] = {0: committed[-1]}
         laws: dict[int, Tensor] = {}
         for step in range(1, steps + 1):
-            block = [embed(torch.tensor(tokens[i])) if i in tokens else net.mask for i in range(net.block)]
+            block: list[Tensor] = [
+                embed(torch.tensor(tokens[i])) if i in tokens else net.mask for i in range(net.block)
+            ]
             said = models.target.lm_head(by_hand(net, streams, torch.stack(block))).softmax(-1)
             left = sorted((i for i in range(1, masks + 1) if i not in tokens), key=lambda i: -float(said[i].max()))
             for i in left[: math.ceil(step * masks / steps) - len(laws)]:
