@@ -200,8 +200,8 @@ def test_a_place_learns_from_the_text_before_its_block_and_from_what_is_in_sight
     of other blocks."""
     net, streams, embeds = net_of(), noise(1, N, 2 * D).requires_grad_(), noise(1, N, D, seed=1).requires_grad_()
     is_known = torch.zeros(1, 2, M, dtype=torch.bool)
-    is_known[..., 0] = is_known[0, 0, 2] = is_known[0, 1, 1] = True
-    net.blocks(streams, embeds, torch.tensor([[2, 4]]), is_known)[0, 0, 1].sum().backward()
+    is_known[..., 0] = is_known[0, 1, 2] = is_known[0, 0, 1] = True
+    net.blocks(streams, embeds, torch.tensor([[4, 2]]), is_known)[0, 1, 1].sum().backward()
     reached = [(x.grad.abs().sum(-1)[0] > 0).tolist() for x in (streams, embeds) if x.grad is not None]
     assert reached[0] == [True, True, False, False, False, False, False], "streams before place 2"
     assert reached[1] == [False, False, True, False, True, False, False], "tokens 2 and, behind the place, 4"
