@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from workbench.core.transfer import to_device
+from workbench.engine.unshared import move_alone
 
 
 @dataclass(slots=True)
@@ -162,8 +162,7 @@ class TreeCache(Cache):
             return
         with torch.inference_mode():
             for stack in self._stacks:
-                index = to_device([length + node for node in path], stack.device)
-                stack[:, :, row, :, length : length + len(path)] = stack[:, :, row].index_select(3, index)
+                move_alone(stack[:, :, row], [length + node for node in path], length)
 
     @contextlib.contextmanager
     def kept(self, row: int, start: int, stop: int) -> Iterator[None]:

@@ -24,6 +24,7 @@ from workbench.core.errors import ModelError
 from workbench.engine.layers import text_config
 from workbench.engine.looking import weigh
 from workbench.engine.packed import Matrix, is_small_on_cpu
+from workbench.engine.unshared import filled_alone
 
 KEY = "draft_vocabulary"
 """In `config.json`: ids of the tokens that the model can propose, increasing."""
@@ -61,7 +62,7 @@ def product_with(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Tensor],
 
 def spread(said: Float[Tensor, "T K"], kept: Int[Tensor, " K"], size: int) -> Float[Tensor, "T V"]:
     """Logits of all tokens from those of the kept ones: the others' are −∞."""
-    return said.new_full((said.shape[0], size), -torch.inf).index_copy_(1, kept, said)
+    return filled_alone(said.new_empty(said.shape[0], size), -torch.inf).index_copy_(1, kept, said)
 
 
 class SharedHead:

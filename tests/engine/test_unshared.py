@@ -1,0 +1,29 @@
+"""What is written without torch's threads is what torch would write."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from workbench.engine.unshared import filled_alone, move_alone
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_tensor_is_filled(dtype: torch.dtype) -> None:
+    for value in (-torch.inf, 0.0, 1.5):
+        tensor = torch.zeros(3, 5, dtype=dtype)
+        assert filled_alone(tensor, value) is tensor
+        assert torch.equal(tensor, torch.full_like(tensor, value))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_entries_are_moved_as_they_were_before(dtype: torch.dtype) -> None:
+    """A path goes to the places in front of it, some of which it comes from."""
+    whole = torch.randn(2, 2, 3, 2, 9, 4).to(dtype)
+    wanted = whole.clone()
+    part = whole[:, :, 1]
+    wanted[:, :, 1, :, 3:6] = whole[:, :, 1].index_select(3, torch.tensor([3, 5, 8]))
+    move_alone(part, [3, 5, 8], 3)
+    assert torch.equal(whole, wanted), "and the other rows are as they were"
