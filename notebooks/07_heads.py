@@ -552,7 +552,9 @@ assert min(calls["eagle-2"], calls["mtp"]) > 3
 # %% [markdown]
 # The first place is the same question for all three. From the second on `pard` has not been told which tokens it drafted:
 # it is as blind as Medusa's heads, and pays for one call with acceptance. What a call costs beside a pass of the target
-# decides which of them is faster; here, with a drafter of a third of a million parameters, calls are cheap.
+# decides which of them is faster; here, with a drafter of a third of a million parameters, calls are cheap. A cousin
+# of `pard`, `block-diffusion` (in the manner of DFlash), fills a whole block of masks in, which see one another and, in every
+# layer, streams of three of the target's: put it into the cell above, with `{"depth": 5}`, and look at the second place.
 
 # %% [markdown]
 # ## The same on a real model

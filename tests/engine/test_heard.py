@@ -17,7 +17,7 @@ from workbench.engine.runner import Runner
 from workbench.engine.segment import Heard
 from workbench.methods import registry
 
-READERS = ("eagle", "eagle-2", "eagle-3", "mtp", "pard", "kangaroo")
+READERS = ("eagle", "eagle-2", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo")
 PROMPT = worlds.random_prompt(23)
 
 

@@ -18,6 +18,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.vision.reading import read
 from workbench.methods import registry
+from workbench.methods.drafters.block_diffusion import BlockNet
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.flash import FlashNet
 from workbench.methods.drafters.kangaroo import ExitAdapter
@@ -49,6 +50,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "eagle-2": {},
     "mtp": {},
     "pard": {},
+    "block-diffusion": {},
     "kangaroo": {},
     "eagle-vlm": {},
     "msd": {},
@@ -173,7 +175,11 @@ def test_heads_that_know_the_text_are_accepted_to_the_end(
         here = knows.places(x[0], knows.exits)
         return knows.features[torch.where(here == places, here, 0)].unsqueeze(0)
 
+    def block(self: BlockNet, x: Tensor, places: Tensor, behind: Any, mask: Any = None) -> Tensor:
+        return knows.after(places, -1).unsqueeze(0)
+
     monkeypatch.setattr(MedusaState, "guess", medusa)
+    monkeypatch.setattr(BlockNet, "forward", block)
     monkeypatch.setattr(ExitAdapter, "forward", adapter)
     monkeypatch.setattr(FeatureNet, "forward", layer)
     monkeypatch.setattr(FlashNet, "futures", futures)

@@ -218,6 +218,7 @@ def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> T
     [
         *(("eagle", "eagle-2"), ("kangaroo", "kangaroo"), ("medusa", "medusa"), ("hydra", "hydra")),
         *(("hydra-plus-plus", "hydra-plus-plus"), ("clover", "clover"), ("mtp", "mtp"), ("pard", "pard")),
+        ("block-diffusion", "block-diffusion"),
     ],
 )
 def test_heads_are_trained_and_draft_from_what_they_keep(
@@ -226,7 +227,9 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
     out = tmp_path / "models" / f"text-target-{method}"
     chosen = {"method": method, "target": "text-target", "readings": options.out, "out": out.parent, "vocabulary": 700,
               "checkpoint": tmp_path / "run.pt", "ffn": 64, "heads": 4, "blocks": 2, "exit_layer": 1, "steps": 60,
-              "rows": 8, "places": 256, "threads": 1, "held": 4, "half": False}  # fmt: skip
+              "rows": 8, "places": 256, "threads": 1, "held": 4, "half": False, "block": 4}  # fmt: skip
+    if method == "block-diffusion":
+        chosen["taps"] = (1, 3)  # of which there are readings
     figures = recipes.run("chat-heads", chosen, quiet)
     assert figures["kept"] == 700
     assert figures["curve"][-1] == (figures["tokens"], round(next(iter(figures["held"].values())), 4))
@@ -346,7 +349,7 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
     kinds = (
         *("drafter", "medusa", "hydra", "hydra-plus-plus", "clover", "ppd", "hidden-transfer", "eagle", "eagle-3"),
-        *("mtp", "pard", "kangaroo"),
+        *("mtp", "pard", "block-diffusion", "kangaroo"),
     )
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
     forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
@@ -362,6 +365,7 @@ def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
         "eagle-3": [("eagle-3", "chain"), ("eagle-3", "tree")],
         "mtp": [("mtp", "chain"), ("mtp", "tree")],
         "pard": [("pard", "chain"), ("pard", "tree")],
+        "block-diffusion": [("block-diffusion", "chain"), ("block-diffusion", "tree")],
         "kangaroo": [("kangaroo", "chain")],
     }
     for method in registry.methods():

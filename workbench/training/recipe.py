@@ -67,7 +67,7 @@ def chosen(options: Any) -> dict[str, str]:
     for entry in dataclasses.fields(options):
         value = getattr(options, entry.name)
         if value != entry.default and not isinstance(value, Path):
-            found[entry.name] = ",".join(value) if isinstance(value, tuple) else str(value)
+            found[entry.name] = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return found
 
 

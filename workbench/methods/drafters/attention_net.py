@@ -144,11 +144,12 @@ class AttentionNet(TrainedNet):
         """The stream with what its heads have read."""
         return self._times("out", read.transpose(1, 2).flatten(2), x)
 
-    def turned(self, read: Float[Tensor, "B n R"], places: Int[Tensor, " n"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, turned by their places, and values: [B, H, n, d] each."""
+    def turned(self, read: Float[Tensor, "B n R"], places: Int[Tensor, "*b n"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, turned by their places, [n] or each row's own [B, n], and values: [B, H, n, d] each."""
         heads = self._times("qkv", read).view(*read.shape[:2], 3, self.heads, self.head_size)
         heads = heads.permute(2, 0, 3, 1, 4)
-        cos, sin = torch.embedding(self._rope, places).chunk(2, -1)  # the sign of the turned half is in the table
+        angles = torch.embedding(self._rope, places).unsqueeze(-3)
+        cos, sin = angles.chunk(2, -1)  # the sign of the turned half is in the table
         turned = torch.addcmul(heads[:2] * cos, heads[:2].roll(self.head_size // 2, -1), sin)
         return turned[0], turned[1], heads[2]
 

@@ -160,7 +160,7 @@ class Eagle3(FeatureDrafter):
 
     def hears(self, models: Models) -> Wanted:
         """The streams of the prompt that it reads."""
-        return _wanted(_net(models))
+        return streams_of(_net(models).taps)
 
     def prime(self, row: Row, models: Models) -> FeatureState:
         """Read the streams of all committed positions but the last, behind pictures."""
@@ -175,9 +175,9 @@ class Eagle3(FeatureDrafter):
         state = FeatureState(net, models, models.shared[key], Entries(net.heads, net.head_size, capacity, like))
         with torch.inference_mode():
             if first < end:
-                streams = states_of(row, models, _wanted(net), first).streams
+                streams = states_of(row, models, streams_of(net.taps), first).streams
                 following = target.embed(to_device(row.committed[first + 1 :], target.device))
-                pairs = net.pairs(following, net.taken(_fused(streams, net))).unsqueeze(0)
+                pairs = net.pairs(following, net.taken(fused(streams, net.taps))).unsqueeze(0)
                 state.read(Entered(pairs, torch.arange(first, end, device=target.device)), end)
         state.place = end
         return state
@@ -192,7 +192,7 @@ class Eagle3(FeatureDrafter):
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Take the true streams of the root and of the accepted nodes; what was guessed has been forgotten."""
         rows = [0, *(node + 1 for node in outcome.verdict.path)][: len(outcome.emitted)]
-        row.state.features.append(_fused(outcome.taps, row.state.net)[rows])
+        row.state.features.append(fused(outcome.taps, row.state.net.taps)[rows])
         row.state.tokens += outcome.emitted
 
     def explain(
@@ -217,9 +217,11 @@ def _net(models: Models) -> Eagle3Net:
     return net
 
 
-def _wanted(net: Eagle3Net) -> Wanted:
-    return Wanted(layers=frozenset(layer - 1 for layer in net.taps))
+def streams_of(taps: Sequence[int]) -> Wanted:
+    """Of a prompt, what leaves these layers, counted from 1."""
+    return Wanted(layers=frozenset(layer - 1 for layer in taps))
 
 
-def _fused(taps: Mapping[int, Float[Tensor, "*b D"]], net: Eagle3Net) -> Float[Tensor, "*b TD"]:
-    return torch.cat([taps[layer - 1] for layer in net.taps], -1)
+def fused(streams: Mapping[int, Float[Tensor, "*b D"]], taps: Sequence[int]) -> Float[Tensor, "*b TD"]:
+    """The streams behind these layers, counted from 1, one behind the other; `streams` is by index."""
+    return torch.cat([streams[layer - 1] for layer in taps], -1)

@@ -36,7 +36,23 @@ def taps_of(options: Any, layers: int) -> tuple[int, ...]:
     try:
         return options.taps or usual_taps(layers)
     except ValueError as error:
-        raise ParameterError(f"EAGLE-3 cannot be trained: {error}.", "Take a method that reads one layer.") from None
+        raise ParameterError(f"It cannot be trained: {error}.", "Take a method that reads one layer.") from None
+
+
+def taps_in(course: Course) -> tuple[int, ...]:
+    """The layers that are fused, whose streams are in the readings.
+
+    Raises:
+        ParameterError: the readings hold nothing of one of them.
+    """
+    options, there = course.options, course.readings.facts["taps"]
+    taps = taps_of(options, course.teacher.config.num_hidden_layers)
+    if missing := [tap for tap in taps if tap not in there]:
+        raise ParameterError(
+            f"{options.readings} holds nothing of layer {missing[0]}.",
+            f"Make readings with taps={','.join(map(str, taps))} in another folder.",
+        )
+    return taps
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
@@ -47,13 +63,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     Raises:
         ParameterError: the readings hold nothing of a layer that is to be fused.
     """
-    options, teacher, readings = course.options, course.teacher, course.readings
-    taps = taps_of(options, teacher.config.num_hidden_layers)
-    if missing := [tap for tap in taps if tap not in readings.facts["taps"]]:
-        raise ParameterError(
-            f"{options.readings} holds nothing of layer {missing[0]}.",
-            f"Make readings with taps={','.join(map(str, taps))} in another folder.",
-        )
+    options, teacher, taps = course.options, course.teacher, taps_in(course)
     net = begun(options.seed, lambda: fresh(options, course, taps))
     shares = [LATER**step for step in range(options.ttt)]
     return train_unrolled(

@@ -20,6 +20,7 @@ from workbench.engine.fingerprint import WEIGHTS, differ
 from workbench.engine.placed import named
 from workbench.engine.trimmed import KEY
 from workbench.methods import registry
+from workbench.methods.drafters.block_diffusion import LONGEST
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.kangaroo import ExitAdapter
 from workbench.methods.drafters.medusa import RANKS, MedusaHeads
@@ -58,9 +59,12 @@ class ChatHeadOptions(HeadOptions):
         out: Folder above that of the finished heads, which is named after target and method.
         vocabulary: Tokens that they can propose.
         blocks: Medusa's or Hydra's heads; Clover's levels.
-        cond: Numbers that Hydra's heads are told of a token; the width inside Hydra++'s and Clover's.
+        cond: Numbers that Hydra's heads are told of a token; the width inside Hydra++'s and Clover's, and inside block
+            diffusion's fusion.
         draft_vocab_size: Tokens that EAGLE-3 can propose; 0: a quarter of the target's.
-        taps: Layers that EAGLE-3 fuses, counted from 1; none: low, middle and high, as released.
+        taps: Layers that EAGLE-3 and block diffusion fuse, counted from 1; none: low, middle and high.
+        block: Places of a block (block diffusion), the known token's among them.
+        layers: Of a block diffusion drafter.
         augmenting: Layers of Clover's augmenting block: 1 is Clover's, 2 Clover-2's.
         mixes: Let the newest token into that block, as Clover-2 does.
         prompts: Prompt tokens of PPD.
@@ -68,7 +72,8 @@ class ChatHeadOptions(HeadOptions):
         transfers: Tokens ahead for which hidden transfer makes states.
         transfer_layer: Layer behind which it makes them.
         ttt: Steps of a draft in EAGLE-3's training-time test, and in MTP's.
-        head_size: Numbers of an attention head of EAGLE's or MTP's layer; 0: the heads share the target's width.
+        head_size: Numbers of an attention head of a layer of EAGLE's, MTP's or block diffusion's; 0: the heads share
+            the target's width.
         exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps.
         held: Dialogues kept out of training for measuring.
         answers: Folder of the answers that were read. With it and `curves`, the heads as they are at each checkpoint
@@ -96,6 +101,8 @@ class ChatHeadOptions(HeadOptions):
     cond: int = 64
     draft_vocab_size: int = 0
     taps: tuple[int, ...] = ()
+    block: int = LONGEST
+    layers: int = 2
     augmenting: int = 1
     mixes: bool = True
     prompts: int = 3

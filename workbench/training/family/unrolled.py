@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.trained import TrainedNet
 from workbench.methods.drafters.unrolled import unroll
 from workbench.training.family.drafter import Curve, together
 from workbench.training.family.lesson import HELD_ROWS, Course, on, some_of, still
@@ -75,20 +76,20 @@ def train_unrolled(
 
 def train_drafts(
     course: Course,
-    net: FeatureNet,
+    net: TrainedNet,
     drafts: Drafts,
     logits: Callable[[Tensor], Tensor],
     shares: list[float],
     **facts: object,
 ) -> tuple[RunResult, Curve]:
-    """Train a layer by drafts behind the places of answers.
+    """Train a drafter by drafts behind the places of answers.
 
     A place counts where the target's likeliest token is one that can be drafted; the mean is over those that count, so
     that how many they are does not change how fast it learns.
 
     Args:
         course: who is taught by whom, and on what.
-        net: the layer.
+        net: the drafter.
         drafts: its states, and what they are held against.
         logits: of the tokens that it can draft, behind its states.
         shares: weight of each step's loss.

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import AttentionNet
 from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.trained import TrainedNet
 from workbench.training.heads.features import Batch, Dialogue, batch_of
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
@@ -103,13 +103,13 @@ def build_net(options: HeadOptions, target: Any) -> FeatureNet:
     return net
 
 
-def begin_at(net: AttentionNet, norm: nn.Module | None) -> None:
+def begin_at(net: TrainedNet, norm: nn.Module | None) -> None:
     """Fresh weights for a drafter, by torch's random numbers; what leaves it goes through the target's last norm."""
     for name, weight in net.named_parameters():
         if weight.dim() == 2 and not any(part in name for part in net.begins):
             nn.init.normal_(weight, std=0.02)
     if norm is not None:
-        net.after.load_state_dict({"weight": norm.get_parameter("weight").detach().float()})
+        net.get_submodule("after").load_state_dict({"weight": norm.get_parameter("weight").detach().float()})
 
 
 def curriculum(progress: float) -> float:

@@ -1,0 +1,94 @@
+"""The drafter that unmasks a block of places at once, with the target's streams among its keys and values."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.catalogue.eagle_2 import TRIMMED
+from workbench.methods.drafters.block_diffusion import BlockDiffusion, BlockNet
+from workbench.methods.growers.chain import Chain
+from workbench.methods.growers.offered import offered
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "block-diffusion",
+    title="Block diffusion",
+    promise=Promise.EXACT,
+    source=Source(
+        "DFlash: block diffusion for flash speculative decoding",
+        "Chen et al.",
+        2026,
+        "https://arxiv.org/abs/2602.06036",
+        "§3",
+    ),
+    teaches="A drafter may fill in a block like a cloze, all places at once, if it reads what the target has in mind.",
+    idea=(
+        "In the manner of DFlash: behind the newest token stand masks, and a small drafter of a few layers says a law "
+        "for all of them in one pass, each place in sight of the whole block. In every layer it also reads the text as "
+        "the target has it: the target's streams of a low, a middle and a high layer, fused, as keys and values. More "
+        "passes show the surest tokens to the places that are left, and ask these again."
+    ),
+    formula=(
+        "c(s) = norm W [ h(low); h(mid); h(high) ] at s < t,  block = e(x(t)), m, …, m,  "
+        "each layer: attention( Q block, K [ c; block ], V [ c; block ] ),  q(i) = softmax( LM head norm block(i) )"
+    ),
+    differs=(
+        "Two small layers and a fusion that goes through few numbers, trained for minutes; the released drafters have "
+        "several layers of the target's own shape and one product for the fusion, and learnt for much longer: τ is "
+        "lower.",
+        "Blocks of 8 places, where the released ones have 16 or 10, and by default 5 tokens of them are drafted; τ may "
+        "be lower, and the target reads fewer tokens in vain.",
+        "It learns from the target's laws at the places of its answers, where the paper has their tokens.",
+        "A quarter of the blocks in training have some of their tokens in sight, for more than one step; the paper's "
+        "drafter has one step.",
+        "When text is sampled, tokens are drawn from the drafter's laws and judged by speculative sampling's rule; the "
+        "released code takes the likeliest ones, and keeps them as far as the target draws the same.",
+        TRIMMED,
+    ),
+    place=109,
+    drafter=BlockDiffusion(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    growers=offered(Chain()),
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "Qwen3-8B", 6.0, 6.0,
+            "Chen et al. 2026, arXiv:2602.06036, abstract: over 6×", lambda lab: lab.speed(), timed=True,
+        ),
+        Claim(
+            "τ / τ of PARD, both chains of 5",
+            "a block that sees itself and the target's depths, beside masks in a row", None, None,
+            "ours: engines offer both as parallel drafting; the paper compares with EAGLE-3",
+            lambda lab: lab.tau_over("pard", {"depth": 5}, {"depth": 5}, 0.0), key="beside-pard",
+        ),
+        Claim(
+            "τ / τ of Medusa, both chains of 3", "keys and values from several depths, beside heads on the last state",
+            None, None, "ours: Medusa drafts in one pass, too; the paper compares with EAGLE-3",
+            lambda lab: lab.tau_over("medusa", {"depth": 3}, {"grower": "chain", "depth": 3}, 0.0),
+            key="beside-medusa",
+        ),
+        Claim(
+            "τ with three steps / τ with one", "tokens in sight help the places that are left", None, None,
+            "Chang et al. 2022, MaskGIT, arXiv:2202.04200, §4 (direction): more steps are better, up to a number",
+            lambda lab: lab.tau_over("block-diffusion", {"steps": 3, "depth": 7}, {"depth": 7}, 0.0), key="steps",
+        ),
+    ),
+    head=Head(
+        BlockNet,
+        "A block diffusion drafter in the manner of DFlash (Chen et al. 2026, arXiv 2602.06036): {layers} layers that "
+        "unmask {block} places at once, with the target's layers {taps} as keys and values; embedding and output head "
+        "are the target's.",
+        settings={"loss": "ce_soft:1"},
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 7}),
+            Setting("tree", {"grower": "eagle-2", "depth": 5, "width": 3, "nodes": 16}),
+        )
+    },
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,0 +1,108 @@
+"""How a block diffusion drafter learns: from the target's laws, in blocks that begin at places of its answers.
+
+Of every answer some places are drawn anew each time it is read; behind each stands a block whose tokens are masked. Of
+some blocks a part of the tokens stays in sight, so that a drafter that is asked in several steps has met such blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.methods import registry
+from workbench.methods.drafters.block_diffusion import BlockNet
+from workbench.training.family.drafter import Curve
+from workbench.training.family.eagle_3 import tapped, taps_in, taps_of
+from workbench.training.family.lesson import Course, begun, keeping, still
+from workbench.training.family.unrolled import Batch, train_drafts
+from workbench.training.heads.trainer import begin_at
+from workbench.training.loop import RunResult
+
+__all__ = ["taps_of", "train"]
+
+DECAY = 4.0
+"""Places behind which a token's loss weighs 1/e of the first one's, in blocks of 8: if an early token is wrong the
+later ones are for nothing."""
+ANCHORS = 16
+"""Blocks of an answer, at most, each time it is read; the paper has 512 of texts of thousands of tokens."""
+MEASURED = 48
+PARTLY = 0.25
+"""Share of the blocks that have more in sight than their first token."""
+
+
+def train(course: Course) -> tuple[RunResult, Curve]:
+    """Train layers, fusion and mask in blocks of `block` places.
+
+    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled): blocks that begin at drawn places, and the decay
+    of their places' weights; blocks with a part of them in sight are block diffusion's (Arriola et al. 2025,
+    arXiv:2503.09573, §3).
+
+    Raises:
+        ParameterError: the readings hold nothing of a layer that is to be fused.
+    """
+    options, teacher = course.options, course.teacher
+    taps, table = taps_in(course), teacher.head[course.kept]
+
+    def fresh() -> BlockNet:
+        net = registry.heads()[options.method].build(table.shape[1], vars(options) | {"taps": taps})
+        begin_at(net, teacher.last_norm)
+        return net
+
+    net = begun(options.seed, fresh)
+
+    def drafts(batch: Batch, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
+        anchors, is_there = drawn(batch.answer, generator)
+        is_known = in_sight(anchors.shape, net.block, generator)
+        states = net.blocks(tapped(course, batch.rows, taps), batch.embeds, anchors, is_known)
+        for place in range(1, net.block):
+            use = is_there & still(batch.answer, place - 1).gather(1, anchors) & ~is_known[..., place]
+            yield states[:, :, place][use], deciding(batch.features, anchors + place)[use]
+
+    weights = [math.exp(-place / DECAY) for place in range(net.block - 1)]
+    return train_drafts(
+        course,
+        net,
+        drafts,
+        lambda state: F.linear(state, table),
+        [weight / sum(weights) for weight in weights],
+        vocab_size=len(teacher.head),
+        **keeping(course.kept, teacher),
+    )
+
+
+def drawn(
+    answer: Bool[Tensor, "B n"], generator: torch.Generator | None
+) -> tuple[Int[Tensor, "B A"], Bool[Tensor, "B A"]]:
+    """Where blocks begin: at places whose feature decides a token of the answer; and which of them there are.
+
+    Args:
+        answer: these places.
+        generator: draws them; None: always the same ones, for measuring.
+    """
+    most = MEASURED if generator is None else ANCHORS
+    chance = torch.rand(answer.shape, generator=generator or torch.Generator().manual_seed(0))
+    found = chance.masked_fill(~answer, -1.0).topk(min(most, int(answer.sum(1).max())), dim=1)
+    return found.indices, found.values >= 0
+
+
+def in_sight(shape: Any, block: int, generator: torch.Generator | None) -> Bool[Tensor, "B A m"]:
+    """Which tokens of blocks are in sight: the first, and in some blocks others, a share of them that is drawn, too."""
+    is_known = torch.zeros(*shape, block, dtype=torch.bool)
+    if generator is not None:
+        share = torch.rand(*shape, 1, generator=generator)
+        partly = torch.rand(*shape, 1, generator=generator) < PARTLY
+        is_known = partly & (torch.rand(is_known.shape, generator=generator) < share)
+    is_known[..., 0] = True
+    return is_known
+
+
+def deciding(features: Float[Tensor, "B n D"], places: Int[Tensor, "B A"]) -> Float[Tensor, "B A D"]:
+    """The features that decide the tokens at these places: those of the places before."""
+    at = (places - 1).clamp_max(features.shape[1] - 1)
+    return features.gather(1, at.unsqueeze(-1).expand(-1, -1, features.shape[2]))
