@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import worlds
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
@@ -14,8 +15,14 @@ from workbench.core.errors import ModelError
 from workbench.engine.borrowed import VOCABULARY, spoken
 from workbench.engine.borrowed_rows import ENTER, LEAVE, ROWS, borrows, tensors_of, through_matrices, written_out
 from workbench.engine.bundle import bundled
-from workbench.engine.pretrained import load_model
+from workbench.engine.compiling import may_compile
+from workbench.engine.packed import has_bfloat16
+from workbench.engine.pretrained import load_model, resolve_drafter_dtype
 from workbench.engine.published import PUBLISHED, SMOLLM2
+from workbench.engine.runner import Runner
+from workbench.engine.segment import Segment
+from workbench.engine.trimmed import trim
+from workbench.service.memory import Need
 from workbench.training.family.borrower import Borrower
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
@@ -75,12 +82,62 @@ def test_what_does_not_fit_its_target_is_refused(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     file = folder / "model.safetensors"
     save_file(weights | {ENTER: weights[ENTER][:, :-4].contiguous()}, file)
+    with pytest.raises(ModelError, match="are not 32 × 288"):
+        load_model(str(folder), CPU, torch.float32)
+    said = json.loads((folder / "config.json").read_text())
+    narrow = {name: weights[name][:, :-4].contiguous() for name in (ENTER, LEAVE)}
+    save_file(weights | narrow, file)
+    (folder / "config.json").write_text(json.dumps(said | {ROWS: 284}))
     with pytest.raises(ModelError, match="rows of 284 of text-target, which has") as caught:
         load_model(str(folder), CPU, torch.float32)
     assert "workbench train chat-drafter" in caught.value.remedy
+    (folder / "config.json").write_text(json.dumps(said))
+    save_file({name: weight for name, weight in weights.items() if "layers.1" not in name}, file)
+    with pytest.raises(ModelError, match=r"some weights are missing, model\.layers\.1"):
+        load_model(str(folder), CPU, torch.float32)
     save_file({name: weight for name, weight in weights.items() if name != LEAVE}, file)
     with pytest.raises(ModelError, match="no matrices for its target's"):
         load_model(str(folder), CPU, torch.float32)
+
+
+def test_its_need_of_memory_counts_the_rows(folder: Path) -> None:
+    model = load_model(str(folder), CPU, torch.float64)
+    need = Need.of(str(folder), torch.float64, CPU)
+    assert need.weights >= sum(p.numel() for p in model.parameters()) * 8
+
+
+@pytest.mark.skipif(not may_compile() or not has_bfloat16(), reason="passes are compiled on Linux on x86-64")
+def test_kin_goes_in_bfloat16_where_passes_are_compiled_for_its_sizes(folder: Path) -> None:
+    half, single = torch.bfloat16, torch.float32
+    said = json.loads((folder / "config.json").read_text())
+    fits = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "draft_vocabulary": list(range(24))}
+    for change, wanted in (
+        ({}, half), ({"hidden_size": 48}, single), ({"head_dim": 48}, single), ({"head_dim": 160}, single),
+        ({"draft_vocabulary": list(range(23))}, single), ({"target": "nobody"}, single),
+    ):  # fmt: skip
+        (folder / "config.json").write_text(json.dumps(said | fits | change))
+        assert resolve_drafter_dtype("auto", CPU, half, str(folder)) == wanted, change
+        assert resolve_drafter_dtype("auto", CPU, torch.int8, str(folder)) == wanted, change
+        assert resolve_drafter_dtype("auto", CPU, single, str(folder)) == single
+        assert resolve_drafter_dtype("float32", CPU, half, str(folder)) == single
+
+
+@pytest.mark.skipif(not may_compile() or not has_bfloat16(), reason="passes are compiled on Linux on x86-64")
+def test_a_trimmed_one_is_compiled_and_says_nothing_of_the_rest() -> None:
+    kept = list(range(1, 48, 2))
+    model = worlds.family("llama", hidden_size=128, intermediate_size=96, vocab_size=64).to(torch.bfloat16)
+    model.config.draft_vocabulary = kept
+    trim(model, "it")
+    runner = Runner(model)
+    assert runner.lean is not None
+    assert runner.lean.fused is not None
+    assert runner.lean.fused.n_tokens == 24
+    with torch.inference_mode():
+        said = runner.forward([Segment(runner.open(), torch.tensor([3, 5]))]).logits[0]
+        wanted = model(input_ids=torch.tensor([[3, 5]]), use_cache=False).logits[0]
+    rest = torch.ones(64, dtype=torch.bool).index_fill_(0, torch.tensor(kept), False)
+    assert bool((said[:, rest] == -torch.inf).all())
+    torch.testing.assert_close(said[:, ~rest].float(), wanted[:, ~rest].float(), atol=0.05, rtol=0.05)
 
 
 def test_a_model_that_names_no_published_target_borrows_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from workbench.engine import Engine
 from workbench.engine.method import Configured, Method, Promise
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier, siblings_of
-from workbench.engine.recording import PAID
+from workbench.engine.recording import PAID, PAID_AT_MOST
 from workbench.trace.metrics import drafted
 
 KINDS = ("verifier", "grower", "policy")
@@ -148,7 +148,7 @@ def check_places(
     """
     start, rng, seen = time.perf_counter(), np.random.default_rng(0), dict.fromkeys(range(CELLS), 0)
     engine, n_drafted = Engine(models, max_rows=1), 0
-    paid: list[float] = []  # by round; some rules do not say
+    paid, at_most = list[float](), False  # by round; some rules do not say, or say a bound
     for seed in range(texts):
         prompt = Prompt.of(prompts[seed % len(prompts)])
         row = engine.submit(prompt.request(one, WARM, max_new_tokens=tokens, seed=seed, stop_at_eos=False))
@@ -158,7 +158,9 @@ def check_places(
             raise row.error
         assert row.trace is not None
         n_drafted += drafted(row.trace.rounds)
-        paid += [float(r.signals[PAID]) for r in row.trace.rounds if PAID in r.signals]
+        for told in (r.signals for r in row.trace.rounds):
+            paid += [float(told[name]) for name in (PAID, PAID_AT_MOST) if name in told]
+            at_most = at_most or PAID_AT_MOST in told
         new = torch.tensor(row.trace.token_ids)
         given: Any = models.target.model
         with torch.inference_mode():
@@ -175,7 +177,8 @@ def check_places(
         verdict = MEASURED
         if paid:
             figures["total_variation"] = sum(paid) / n
-        detail += f"; paid {sum(paid) / n:.3f} of total variation a token" if paid else "; it does not say what it pays"
+        said = f"paid {'at most ' * at_most}{sum(paid) / n:.3f} of total variation a token"
+        detail += f"; {said}" if paid else "; it does not say what it pays"
     elif not n_drafted:
         verdict, detail = FAIL, f"{NEVER_DRAFTED}, so that this was plain decoding: {detail}"
     claim, seconds = "sampling law (places of tokens, given target)", time.perf_counter() - start

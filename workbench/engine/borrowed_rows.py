@@ -20,7 +20,7 @@ from transformers import LlamaForCausalLM
 
 from workbench.core.errors import ModelError
 from workbench.engine.borrowed import lender
-from workbench.engine.names import locate
+from workbench.engine.names import folder_of
 from workbench.engine.published import PUBLISHED
 
 ENTER, LEAVE = "borrowed.enter", "borrowed.leave"
@@ -52,14 +52,21 @@ def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM
     if found is None:
         raise ModelError(
             f"{folder} borrows its embedding and its LM head, and names no target of which that could be.",
-            f"Fetch it again; lenders are {', '.join(PUBLISHED)}.",
+            f"Give the folder of one, as it was trained; lenders are {', '.join(PUBLISHED)}.",
         )
     weights = tensors_of(folder)
     if ENTER not in weights or LEAVE not in weights:
         raise ModelError(
             f"{folder} is incomplete: it has no rows, and no matrices for its target's.", "Fetch it again."
         )
-    theirs = tensors_of(Path(locate(found.target)), {_EMBEDDING, _HEAD})
+    if (lends := folder_of(found.target)) is None:
+        raise ModelError(
+            f"{folder} uses the rows of {found.target}, which is not here.", f"Fetch {found.target} first."
+        )
+    size = (config.hidden_size, getattr(config, ROWS))
+    if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # or two small matrices could fill this memory
+        raise ModelError(f"{folder} has matrices for its rows that are not {size[0]} × {size[1]}.", "Fetch it again.")
+    theirs = tensors_of(lends, {_EMBEDDING, _HEAD})
     embedding, width = theirs[_EMBEDDING], weights[ENTER].shape[1]
     if embedding.shape != (config.vocab_size, width):
         raise ModelError(
@@ -68,6 +75,10 @@ def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM
             "Train it again for this target: workbench train chat-drafter.",
         )
     made: Any = LlamaForCausalLM
+    with torch.device("meta"):
+        lacks = made(config).state_dict().keys() - weights.keys() - {_EMBEDDING, _HEAD}
+    if lacks:
+        raise ModelError(f"{folder} is incomplete: some weights are missing, {min(lacks)} for one.", "Fetch it again.")
     weights = written_out(weights, embedding, theirs.get(_HEAD, embedding))
     return made.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
 

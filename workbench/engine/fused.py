@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 STEP = 32
 """Inputs that a product in bfloat16 reads at once: its width is a multiple of them."""
+HEAD_SIZES = (32, 64, 96, 128)
+"""Numbers of an attention head: `instructions.VECTORS` times 16."""
 MOST = 128
 """Tokens a row up to which a pass is compiled, the largest tree among them: prompts are left to products for many."""
 MOST_BESIDE_TILES = 16
@@ -35,7 +37,10 @@ faster from there on. So there only passes of few tokens give a token the same b
 def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
     """Whether products of a decoder with these sizes, in bfloat16, are such as compiled passes read."""
     width, inner, head = (config.get(key) for key in ("hidden_size", "intermediate_size", "head_dim"))
-    return all(isinstance(size, int) and size % STEP == 0 for size in (width, inner, head))
+    kept = config.get("draft_vocabulary")
+    said = len(kept) if isinstance(kept, list) else config.get("vocab_size")
+    whole = all(isinstance(size, int) and size % STEP == 0 for size in (width, inner))
+    return whole and head in HEAD_SIZES and isinstance(said, int) and said % 4 == 0
 
 
 class Fused:
@@ -109,10 +114,9 @@ class Fused:
             return None
         if len({(tuple(w.shape for w in layer.weights), layer.bias is None) for layer in layers}) != 1:
             return None
-        forward, instructions = compiled("forward"), compiled("instructions")
-        if forward is None or instructions is None:
+        if (forward := compiled("forward")) is None:
             return None
-        return cls(model, capacity, forward) if layers[0].size in {16 * v for v in instructions.VECTORS} else None
+        return cls(model, capacity, forward) if layers[0].size in HEAD_SIZES else None
 
     def takes(self, shape: Sequence[int]) -> bool:
         """Whether a pass over [rows, tokens] is one for the compiled layers."""

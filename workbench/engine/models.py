@@ -203,8 +203,7 @@ def load_models(
         drafter: the same; "auto" takes the bundled drafter for the bundled target and none otherwise; None: none.
         device: "auto", "cpu", "cuda", ….
         dtype: of the target; see `resolve_dtype`.
-        drafter_dtype: of the draft model; "auto" is float32 on a CPU (small models are slower in bfloat16 there), and
-            never narrower than a float64 target.
+        drafter_dtype: of the draft model; see `resolve_drafter_dtype`.
         context: longest sequence; by default the model's own, at most 4,096.
         strict: raise when the draft model does not fit; else it is left out and `drafter_problem` says why.
 

@@ -26,7 +26,7 @@ from workbench.engine.compiling import may_compile
 from workbench.engine.fused import has_compiled_sizes
 from workbench.engine.layers import encoder_decoder
 from workbench.engine.lean import has_twin
-from workbench.engine.names import locate
+from workbench.engine.names import folder_of, locate
 from workbench.engine.packed import has_bfloat16, pack
 from workbench.engine.published import PUBLISHED
 from workbench.engine.quantised import computing, quantise, refuse_int8
@@ -85,15 +85,15 @@ def resolve_drafter_dtype(
     Args:
         dtype: as of `resolve_dtype`.
         device: where it is to run.
-        target: the target's.
-        name: the draft model's.
+        target: the target's, or what an int8 one computes in.
+        name: the draft model's; where it is not in a folder here nothing is known of it.
 
     Raises:
         ModelError: unknown name of a dtype.
     """
     if dtype == "auto" and target == torch.float64:
         return target
-    folder = Path(locate(name)) if name and target == torch.bfloat16 else None
+    folder = folder_of(name) if name and computing(target) == torch.bfloat16 else None
     made_for = None if folder is None else lender(folder)
     is_kin = folder is not None and made_for is not None and has_compiled_sizes(config_of(folder))
     return resolve_dtype(dtype, device, made_for.target if made_for is not None and is_kin else "")

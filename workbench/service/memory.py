@@ -13,6 +13,7 @@ from safetensors import safe_open
 from transformers import AutoConfig
 
 from workbench.engine import Runner
+from workbench.engine.borrowed_rows import borrows
 from workbench.engine.layers import longest_context, text_config
 from workbench.engine.packed import LARGEST_MODEL
 from workbench.engine.quantised import computing
@@ -72,6 +73,8 @@ class Need:
         for path in weight_files(folder):
             with safe_open(path, "pt") as file:
                 n_weights += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        if borrows(config):  # two tables are made of its target's
+            n_weights += 2 * config.vocab_size * config.hidden_size
         own, _ = longest_context(config)
         return cls(_with_copies(n_weights, dtype, device), position_bytes(config, dtype), min(own, LONGEST))
 

@@ -19,7 +19,7 @@ from workbench.core.errors import CapacityError, ModelError, UnknownNameError, W
 from workbench.core.panics import no_panic
 from workbench.engine import Engine, Models, Runner, load_models
 from workbench.engine.models import find_heads
-from workbench.engine.pretrained import resolve_device, resolve_dtype
+from workbench.engine.pretrained import resolve_device, resolve_drafter_dtype, resolve_dtype
 from workbench.engine.runner import SCRATCH
 from workbench.service import hub, memory
 from workbench.service.loadedtarget import LoadedTarget
@@ -230,7 +230,7 @@ class ModelPool:
         need = self._need(pair[0], folder, self._dtype(pair[0]))
         needs = [need]
         if drafter_folder is not None:
-            needs.append(self._need(pair[1] or "", drafter_folder, self._drafter_dtype()))
+            needs.append(self._need(pair[1] or "", drafter_folder, self._drafter_dtype(drafter_folder, pair[0])))
         context = self._context(pair, needs)
         self._read(folder, progress)
         progress.stage(BUILDING)
@@ -249,7 +249,7 @@ class ModelPool:
         return loaded
 
     def _build_drafter(self, loaded: LoadedTarget, drafter: str, folder: str, progress: Progress) -> None:
-        need = self._need(drafter, folder, self._drafter_dtype())
+        need = self._need(drafter, folder, self._drafter_dtype(folder, loaded.name))
         context = loaded.models[None].target.context
         self.make_room(need.weights + need.row(context), (loaded.name, drafter))
         if need.weights + need.row(context) > self.room():
@@ -318,12 +318,9 @@ class ModelPool:
     def _dtype(self, target: str = "") -> torch.dtype:
         return resolve_dtype(self._options["dtype"], self.device, target)
 
-    def _drafter_dtype(self) -> torch.dtype:
+    def _drafter_dtype(self, folder: str, target: str) -> torch.dtype:
         """As `engine.models.attach_drafter` decides it."""
-        wanted = self._options["drafter_dtype"]
-        if wanted == "auto" and self._dtype() == torch.float64:
-            return torch.float64
-        return resolve_dtype(wanted, self.device)
+        return resolve_drafter_dtype(self._options["drafter_dtype"], self.device, self._dtype(target), folder)
 
     def _read(self, folder: str, progress: Progress) -> None:
         """Read the weights once, so that the system has them at hand and the user sees how far it is."""

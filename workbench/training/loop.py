@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from workbench.core.errors import ParameterError
 from workbench.trace.files import replacing
 from workbench.training.clock import RunClock, trapezoid
 from workbench.training.models import WEIGHT_DECAY, build_optimizers, scale_rates
@@ -209,8 +210,14 @@ def _restore(
     options: LoopOptions, trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer], result: RunResult
 ) -> None:
     state: dict[str, Any] = torch.load(str(options.checkpoint), weights_only=True)
-    trained.load_state_dict(state["model"])
-    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-        optimizer.load_state_dict(saved)
+    try:
+        trained.load_state_dict(state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+    except (RuntimeError, ValueError) as error:
+        raise ParameterError(
+            f"{options.checkpoint} is of another net than this run trains, or was kept by another version.",
+            "Start over with --set resume=false: the old checkpoint is put aside.",
+        ) from error
     result.steps, result.tokens, result.losses = state["steps"], state["tokens"], dict(state["losses"])
     options.clock.spent = state["seconds"]
