@@ -71,10 +71,10 @@ export function items(f, plain, definitions, speed) {
 }
 
 /** What an approximate rule bought over the exact one, and what it paid; empty of other runs. Pure. */
-function bargain({ bought, ...told }) {
+function bargain({ bought, paid, bounded, unpriced }) {
   if (typeof bought !== "number") return "";
   const much = Math.abs(bought).toFixed(2), sign = Number(much) === 0 ? "±" : bought < 0 ? "−" : "+";
-  return `; ${sign}${much} a round over the exact rule, ${price(told)}`;
+  return `; ${sign}${much} a round over the exact rule, ${price({ paid, bounded, unpriced })}`;
 }
 
 /** What was paid, whether of some rounds a bound alone is known, and of how many nothing: that is not free. Pure. */
