@@ -49,9 +49,11 @@ class Reflective(Verifier):
     which no probe changes; l′ what it says before the same draft at the second, having read all of the draft and the
     question. The token behind the last draft comes from l. α = 0 asks nothing and is the exact rule.
 
-    A pass reads 2·N + |question| + m tokens behind the last committed one, instead of N. What a round pays is the total
-    variation between p̂ and p, summed over the places that it tests. A second reading likes what it has read before:
-    the higher α, the more is kept, right or wrong. At temperature 0 it is greedy match, and asks nothing.
+    A pass reads 2·N + |question| + m tokens behind the last committed one, instead of N. What a round is said
+    to pay is the total variation between p̂ and p, summed over the places that it tests. p̂ has seen the draft: where
+    drafts were drawn that is what judging this draft pays, and no bound on how far the law of all rounds is from p. A
+    second reading likes what it has read before: the higher α, the more is kept, right or wrong. At temperature 0 it is
+    greedy match, and asks nothing.
 
     Source: Wang et al. 2025, Think Before You Accept, arXiv:2505.18629. Its α, m and question are not published. In a
     tree the question, and each draft of the second reading, see all of the first one.
