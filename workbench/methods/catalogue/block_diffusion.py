@@ -27,10 +27,10 @@ METHOD = Method(
     ),
     teaches="A drafter may fill in a block like a cloze, all places at once, if it reads what the target has in mind.",
     idea=(
-        "In the manner of DFlash: behind the newest token stand masks, and a small drafter of a few layers says a law "
-        "for all of them in one pass, each place in sight of the whole block. In every layer it also reads the text as "
-        "the target has it: the target's streams of a low, a middle and a high layer, fused, as keys and values. More "
-        "passes show the surest tokens to the places that are left, and ask these again."
+        "In the manner of DFlash: behind the newest token stand masks, and a small drafter that reads the target's "
+        "streams of a low, a middle and a high layer as keys and values says a law for all of them in one pass, each "
+        "place in sight of the whole block. More passes show the surest tokens to the places that are left, and ask "
+        "these again."
     ),
     formula=(
         "c(s) = norm W [ h(low); h(mid); h(high) ] at s < t,  block = e(x(t)), m, …, m,  "
