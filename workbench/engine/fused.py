@@ -73,9 +73,8 @@ class Fused:
         self.size, self._scale = layers[0].size, np.float32(layers[0].scale)
         self.heads, self.groups = q.shape[0] // self.size, k.shape[0] // self.size
         self._sizes = (self.heads, self.groups, self.size, gate.shape[0])
-        self._head, self._head_scale = _read(head)
-        if (kept := getattr(head, "kept", None)) is not None:
-            self._head = self._head[kept]
+        said, self._head_scale = _read(head)
+        self._head = _kept(head, said)
         weights = [self._head, *(weight for layer in layers for weight in layer.weights)]
         fit = all(weight.shape[0] % 16 == 0 for weight in weights)
         self._by_tiles = self._kind == kinds.BF16 and fit and compiling.may_use_tiles()
@@ -103,12 +102,9 @@ class Fused:
         layers = [part for part in map(_Layer.of, children) if part is not None]
         if len(layers) < len(children) or not isinstance(head, nn.Linear) or head.bias is not None:
             return None
-        said = head.weight
-        if (kept := getattr(head, "kept", None)) is not None:  # a trimmed one
-            if stored(model) == torch.int8:
-                return None
-            said = said[kept]
-        weights = [*(weight for layer in layers for weight in layer.weights), said]
+        if hasattr(head, "kept") and stored(model) == torch.int8:  # a trimmed one, whose scales are not
+            return None
+        weights = [*(weight for layer in layers for weight in layer.weights), _kept(head, head.weight)]
         step = GROUP if stored(model) == torch.int8 else STEP
         if any(w.shape[1] % step or w.shape[0] % 4 or not w.is_contiguous() or w.dtype != model.dtype for w in weights):
             return None
@@ -268,6 +264,12 @@ def _read(linear: nn.Module) -> tuple[Tensor, Tensor]:
     if (found := bytes_of(linear)) is not None:
         return found.numbers, found.scale
     return linear.get_parameter("weight").detach(), torch.empty(0)
+
+
+def _kept(head: nn.Module, weight: Tensor) -> Tensor:
+    """What of an LM head's weight is read: of a trimmed one the rows kept, copied."""
+    kept = getattr(head, "kept", None)
+    return weight if kept is None else weight[kept]
 
 
 def _single(tensor: Tensor) -> np.ndarray:

@@ -85,6 +85,11 @@ class Slot:
     owner: int | None = None
     heard: Heard = field(default_factory=Heard)
 
+    @property
+    def n_pictured(self) -> int:
+        """Positions of the prompt up to the end of its last picture; 0 without one."""
+        return 0 if self.pictured is None else len(self.pictured.embeds)
+
 
 @dataclass(slots=True)
 class Segment:

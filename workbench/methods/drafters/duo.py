@@ -57,7 +57,7 @@ class Duo(Thinning):
     def prime(self, row: Row, models: Models) -> Narrow:
         """Read the end of the text once more, and cut the target by what it asks of each column."""
         target, slot = models.target, row.place
-        begin = 0 if slot.pictured is None else len(slot.pictured.embeds)
+        begin = slot.n_pictured
         start = max(min(begin, len(row.committed) - 1), len(row.committed) - self.read)
         asked = activity(target, slot, start, row.committed[start:])
         columns = {layer: most_active(a, self.share) for layer, a in asked.items()}

@@ -166,7 +166,7 @@ class Eagle3(FeatureDrafter):
         """Read the streams of all committed positions but the last, behind pictures."""
         net, target, slot = _net(models), models.target, row.place
         end = len(row.committed) - 1
-        first = min(0 if slot.pictured is None else len(slot.pictured.embeds), end)
+        first = min(slot.n_pictured, end)
         like = torch.empty(0, dtype=target.dtype, device=target.device)
         capacity = len(row.committed) + row.remaining + SCRATCH
         key = ("head of", net.kind, models.heads[net.kind].name)

@@ -152,7 +152,7 @@ class Kangaroo(Drafter):
         """Read the exit states of everything committed but the last token; of pictures none are read."""
         net, head = load_adapter(models), head_of(ExitAdapter, models)
         target, slot = models.target, row.place
-        first = 0 if slot.pictured is None else len(slot.pictured.embeds)
+        first = slot.n_pictured
         end = len(row.committed) - 1
         like = torch.empty(0, dtype=target.dtype, device=target.device)
         entries = Entries(net.heads, net.head_size, len(row.committed) + row.remaining + SCRATCH, like)
