@@ -124,7 +124,7 @@ def unmasked_by_hand(models: Models, net: BlockNet, committed: list[int], steps:
 @pytest.mark.parametrize("steps", [1, 2, 3, 7])
 def test_drafts_are_what_the_pass_by_hand_says(steps: int, models: Models) -> None:
     """Behind every text that comes up, whatever was accepted before; in several steps the surest places come first."""
-    found = drafts(models, NAME, SamplingParams(), n=12, depth=7, steps=steps)
+    found = drafts(models, NAME, SamplingParams(), n=12, depth=7, unmaskings=steps)
     for draft in found:
         laws = unmasked_by_hand(models, draft.state.net, draft.committed, steps)
         assert draft.tree.tokens.tolist() == laws.argmax(1).tolist()[: len(draft.tree)]
@@ -136,7 +136,7 @@ def test_drafts_are_what_the_pass_by_hand_says(steps: int, models: Models) -> No
 
 def test_steps_tell_places_of_each_other(models: Models) -> None:
     """Else the test of several steps would be one of a single step."""
-    one, more = (drafts(models, NAME, SamplingParams(), n=12, depth=7, steps=steps)[0] for steps in (1, 3))
+    one, more = (drafts(models, NAME, SamplingParams(), n=12, depth=7, unmaskings=steps)[0] for steps in (1, 3))
     assert one.committed == more.committed
     assert not torch.allclose(one.tree.score, more.tree.score)  # type: ignore[arg-type]
 
@@ -144,7 +144,7 @@ def test_steps_tell_places_of_each_other(models: Models) -> None:
 @pytest.mark.parametrize("grower", ["chain", "eagle-2"])
 def test_the_law_of_a_level_is_the_same_behind_all_nodes(grower: str, models: Models) -> None:
     shared = False
-    for draft in drafts(models, NAME, SamplingParams(), n=12, depth=4, grower=grower, steps=2):
+    for draft in drafts(models, NAME, SamplingParams(), n=12, depth=4, grower=grower, unmaskings=2):
         laws = unmasked_by_hand(models, draft.state.net, draft.committed, 2)
         seen = set[tuple[int, int]]()
         for node, token, path in draft.nodes():
@@ -163,7 +163,7 @@ def test_what_is_drawn_has_no_part_in_any_law(steps: int, models: Models) -> Non
     """
     unlikely = 0
 
-    for draft in drafts(models, NAME, WARM, n=12, depth=7, steps=steps):
+    for draft in drafts(models, NAME, WARM, n=12, depth=7, unmaskings=steps):
         laws = unmasked_by_hand(models, draft.state.net, draft.committed, steps).log()[: len(draft.tree)]
         assert draft.tree.q is not None
         torch.testing.assert_close(draft.tree.q.double(), law(laws, WARM), atol=1e-5, rtol=1e-5)
@@ -213,7 +213,7 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
     """Of a block nothing stays, however often it was asked, and of a draft what was accepted."""
     models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
-    engine, method = Engine(models), registry.get(NAME).with_params(depth=3, steps=2)
+    engine, method = Engine(models), registry.get(NAME).with_params(depth=3, unmaskings=2)
     prompt = worlds.random_prompt(9)
     row = engine.submit(Request(prompt, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()

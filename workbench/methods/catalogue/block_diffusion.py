@@ -13,6 +13,9 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(Chain())
 
 METHOD = Method(
     "block-diffusion",
@@ -52,8 +55,9 @@ METHOD = Method(
     place=109,
     drafter=BlockDiffusion(),
     verifier=Lossless(),
+    other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    growers=offered(Chain()),
+    growers=GROWERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "Qwen3-8B", 6.0, 6.0,
@@ -74,7 +78,7 @@ METHOD = Method(
         Claim(
             "τ with three steps / τ with one", "tokens in sight help the places that are left", None, None,
             "Chang et al. 2022, MaskGIT, arXiv:2202.04200, §4 (direction): more steps are better, up to a number",
-            lambda lab: lab.tau_over("block-diffusion", {"steps": 3, "depth": 7}, {"depth": 7}, 0.0), key="steps",
+            lambda lab: lab.tau_over("block-diffusion", {"unmaskings": 3, "depth": 7}, {"depth": 7}, 0.0), key="steps",
         ),
     ),
     head=Head(

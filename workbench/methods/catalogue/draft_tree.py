@@ -12,6 +12,9 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(BestFirst(ranked=False), TopKTree)
 
 PAID = (
     f"{WRONG_SCALE}: the tree that moves takes 1.09 tokens a pass to the static one's 1 (1.05–1.14 on text-target, "
@@ -46,8 +49,9 @@ METHOD = Method(
     place=20,
     drafter=TopKTree(),
     verifier=Lossless(),
+    other_verifiers=for_growers(GROWERS),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    growers=offered(BestFirst(ranked=False), TopKTree),
+    growers=GROWERS,
     claims=(
         Claim(
             "speed-up over plain decoding",

@@ -13,6 +13,9 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(Template())
 
 METHOD = Method(
     "eagle",
@@ -43,8 +46,9 @@ METHOD = Method(
     place=95,
     drafter=Eagle(),
     verifier=Lossless(),
+    other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    growers=offered(Template()),
+    growers=GROWERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "LLaMA-2-chat-70B, MT-Bench", 2.7, 3.5,

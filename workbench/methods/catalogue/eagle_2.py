@@ -13,6 +13,9 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(BestFirst())
 
 TRIMMED = (
     "Heads of a large vocabulary propose only the 8,192 tokens that their target says most; what they cannot propose "
@@ -61,8 +64,9 @@ METHOD = Method(
     place=100,
     drafter=Eagle(),
     verifier=Lossless(),
+    other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    growers=offered(BestFirst()),
+    growers=GROWERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "Vicuna, LLaMA-2-chat and LLaMA-3-instruct, six tasks", 3.05, 4.26,

@@ -12,6 +12,9 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(BestFirst())
 
 METHOD = Method(
     "eagle-3",
@@ -47,8 +50,9 @@ METHOD = Method(
     place=105,
     drafter=Eagle3(),
     verifier=Lossless(),
+    other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    growers=offered(BestFirst()),
+    growers=GROWERS,
     claims=(
         Claim(
             "τ / τ of EAGLE-2 with the same tree", "Vicuna-13B, MT-Bench, greedy: 6.65 against 4.83",

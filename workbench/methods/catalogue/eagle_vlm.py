@@ -10,6 +10,9 @@ from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(BestFirst())
 
 LOSSES = (
     "The losses of features and of laws weigh 1 and 1 instead of 1 and 0.1 (workbench train vision-heads --set "
@@ -50,7 +53,8 @@ METHOD = Method(
     place=150,
     drafter=EagleVLM(),
     verifier=Lossless(),
-    growers=offered(BestFirst()),
+    other_verifiers=for_growers(GROWERS),
+    growers=GROWERS,
     policies=(Fixed(depth=5),),
     claims=(
         Claim(

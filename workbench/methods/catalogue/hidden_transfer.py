@@ -10,6 +10,9 @@ from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(DynamicSparse())
 
 METHOD = Method(
     "hidden-transfer",
@@ -39,8 +42,9 @@ METHOD = Method(
     place=92,
     drafter=HiddenTransfer(),
     verifier=Lossless(),
+    other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=3), Planned(depth=3)),
-    growers=offered(DynamicSparse()),
+    growers=GROWERS,
     claims=(
         Claim(
             "τ / τ of Medusa with a tree of as many nodes (12)", "Vicuna and LLaMA-2-chat: more tokens a pass than "

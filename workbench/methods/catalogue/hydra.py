@@ -12,7 +12,10 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
 from workbench.methods.verifiers.typical import TypicalAcceptance
+
+GROWERS = offered(Template())
 
 METHOD = Method(
     "hydra",
@@ -44,9 +47,9 @@ METHOD = Method(
     place=85,
     drafter=Hydra(),
     verifier=Lossless(),
-    other_verifiers=(TypicalAcceptance(),),
+    other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    growers=offered(Template()),
+    growers=GROWERS,
     claims=(
         Claim(
             "τ / τ of Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,

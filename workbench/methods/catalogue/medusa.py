@@ -11,7 +11,10 @@ from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
 from workbench.methods.verifiers.typical import TypicalAcceptance
+
+GROWERS = offered(Template())
 
 DIFFERS = (
     "All heads share the target's LM head behind a residual block of their own, where the paper gives each head an LM "
@@ -57,9 +60,9 @@ METHOD = Method(
     place=80,
     drafter=Medusa(),
     verifier=Lossless(),
-    other_verifiers=(TypicalAcceptance(),),
+    other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),
     policies=(Fixed(), Planned(), Bandit()),
-    growers=offered(Template()),
+    growers=GROWERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "Medusa-1 on Vicuna 7B to 33B", 2.2, 3.6,

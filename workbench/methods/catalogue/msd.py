@@ -11,6 +11,9 @@ from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(BestFirst())
 
 NO_ROOM = (
     f"{WRONG_SCALE}: at most 6 tokens a pass can be had with 5 levels, and {{}} already takes {{}}, because all "
@@ -47,7 +50,8 @@ METHOD = Method(
     place=160,
     drafter=MSD(),
     verifier=Lossless(),
-    growers=offered(BestFirst()),
+    other_verifiers=for_growers(GROWERS),
+    growers=GROWERS,
     policies=(Fixed(depth=5),),
     claims=(
         Claim(

@@ -13,6 +13,9 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(BestFirst())
 
 METHOD = Method(
     "mtp",
@@ -51,8 +54,9 @@ METHOD = Method(
     place=107,
     drafter=MTP(),
     verifier=Lossless(),
+    other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    growers=offered(BestFirst()),
+    growers=GROWERS,
     claims=(
         Claim(
             "tokens per second / those of plain decoding, one token drafted", "DeepSeek-V3, one module, one token", 1.8,

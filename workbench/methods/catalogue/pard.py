@@ -13,6 +13,9 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(Chain())
 
 TRAINED = 6
 """Tokens of a draft in training."""
@@ -55,8 +58,9 @@ METHOD = Method(
     place=108,
     drafter=PARD(),
     verifier=Lossless(),
+    other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    growers=offered(Chain()),
+    growers=GROWERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "LLaMA3.1-8B in vLLM", 3.67, 3.67,

@@ -10,6 +10,9 @@ from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(DynamicSparse())
 
 METHOD = Method(
     "ppd",
@@ -39,8 +42,9 @@ METHOD = Method(
     place=88,
     drafter=PPD(),
     verifier=Lossless(),
+    other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=3), Planned(depth=3)),
-    growers=offered(DynamicSparse()),
+    growers=GROWERS,
     claims=(
         Claim(
             "tokens per second / those of plain decoding", "MobileLLaMA to Vicuna-13B, MT-Bench, greedy: up to 2.49",

@@ -11,6 +11,9 @@ from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(BestFirst())
 
 METHOD = Method(
     "specvlm",
@@ -41,7 +44,8 @@ METHOD = Method(
     place=170,
     drafter=SpecVLM(),
     verifier=Lossless(),
-    growers=offered(BestFirst()),
+    other_verifiers=for_growers(GROWERS),
+    growers=GROWERS,
     policies=(Fixed(depth=5),),
     claims=(
         Claim(

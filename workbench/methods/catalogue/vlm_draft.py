@@ -12,6 +12,9 @@ from workbench.methods.growers.offered import offered
 from workbench.methods.policies.dynamic_tree import DynamicTree
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(Chain(), SeeingDraftModel)
 
 METHOD = Method(
     "vlm-draft",
@@ -41,7 +44,8 @@ METHOD = Method(
     place=130,
     drafter=SeeingDraftModel(),
     verifier=Lossless(),
-    growers=offered(Chain(), SeeingDraftModel),
+    other_verifiers=for_growers(GROWERS),
+    growers=GROWERS,
     policies=(Fixed(depth=6), DynamicTree()),
     claims=(
         Claim(

@@ -15,6 +15,7 @@ from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.heuristic import Heuristic
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
 from workbench.trace import metrics
 
 
@@ -28,6 +29,8 @@ def facts_gap(lab: Any) -> Measured:
             gaps.append(good_other / tested_other - good / tested)
     return lab.mean(gaps)
 
+
+GROWERS = offered(Chain(), BlindDraftModel)
 
 METHOD = Method(
     "vlm-text-only",
@@ -55,7 +58,8 @@ METHOD = Method(
     place=120,
     drafter=BlindDraftModel(),
     verifier=Lossless(),
-    growers=offered(Chain(), BlindDraftModel),
+    other_verifiers=for_growers(GROWERS),
+    growers=GROWERS,
     policies=(Fixed(), Heuristic(), Confidence(), Planned()),
     claims=(
         Claim(

@@ -309,7 +309,7 @@ class BlockDiffusion(LawDrafter):
     pictures it reads what stands behind them.
 
     Attributes:
-        steps: passes that unmask a block, at most one for each mask.
+        unmaskings: passes that unmask a block, at most one for each mask.
 
     Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), which has one step. Several, surest places first:
     Chang et al. 2022, MaskGIT, arXiv:2202.04200, §3.2; of blocks behind a text: Arriola et al. 2025, Block diffusion,
@@ -319,7 +319,7 @@ class BlockDiffusion(LawDrafter):
     needs: ClassVar[tuple[str, ...]] = (BlockNet.kind, "trees")
     reads_target: ClassVar[bool] = True
     usual: ClassVar[Grower | None] = Chain()
-    steps: int = param(1, ge=1, le=LONGEST - 1, doc="passes of the drafter that unmask a block, surest places first")
+    unmaskings: int = param(1, ge=1, le=LONGEST - 1, doc="passes of the drafter that unmask a block, surest places first")
 
     def taps(self, models: Models) -> set[int]:
         """Indices of the layers that its net was trained to read."""
@@ -352,7 +352,7 @@ class BlockDiffusion(LawDrafter):
         """Unmask a block behind the newest token."""
         state: BlockState = row.state
         token = to_device(row.committed[-1:], row.models.target.device)
-        said = state.draft(token, min(self.steps, state.net.block - 1))
+        said = state.draft(token, min(self.unmaskings, state.net.block - 1))
         return HeadsGrowth(row, said, *state.head.ranked(said, RANKS))
 
     def observe(self, row: Row, outcome: Outcome) -> None:
