@@ -87,7 +87,7 @@ def test_readings_are_the_targets_features_of_each_answer_once(options: ReadOpti
         torch.testing.assert_close(
             readings.stream("tap-3", row).float(), made.hidden_states[3][0], rtol=1e-2, atol=1e-2
         )
-    greedy = next(row for row in range(len(numbers)) if readings.rows[row, 4])
+    greedy = next(row for row in range(len(numbers)) if readings.rows[row, 4] == 1)
     one, teacher = (
         readings.dialogue(greedy),
         load_teacher(ChatDrafterOptions(target="text-target", readings=options.out)),

@@ -4,6 +4,9 @@ Drafters learn what their *target* says: this text is the first thing that recip
 the user turns of the public training text and of the generators' copying, editing and code tasks, group by group in
 turn; half of the answers are greedy, the others sampled at 0.7 and 1. One line of JSON an answer, appended as it ends:
 whoever is stopped goes on where it was, and nothing is written twice.
+
+With `given` the answers are those of the public text itself. They are not the target's own words, and cost no decoding:
+a drafter that has too few answers to learn a language from reads them beside the target's.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from filelock import FileLock, Timeout
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
-from workbench.engine.markers import ASSISTANT, USER
+from workbench.engine.markers import ASSISTANT, END, USER
 from workbench.engine.models import load_models
 from workbench.engine.placed import named
 from workbench.engine.request import ENDED, Row
@@ -41,6 +44,7 @@ TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 EDITING = ("copy", "repeat", "replace", "quote", "summary", "json", "extract", "code")
 ALIKE = 192
 """Prompts among which those of one length are answered together."""
+ANSWERS = "answers.jsonl"
 HELD_EVERY = 50
 """One prompt in so many is kept for measuring: its answer is written, but to the held-out file. See `is_held`."""
 REPORT_S = 10.0
@@ -66,6 +70,8 @@ class AnswersOptions:
         dtype: Number format of the target.
         seed: Order of the prompts, and every random number.
         threads: CPU threads.
+        given: Take the answers that the public text gives, in place of the target's own. Prompts that are kept for
+            measuring are left out.
     """
 
     target: str = "smollm2"
@@ -81,6 +87,7 @@ class AnswersOptions:
     dtype: str = "bfloat16"
     seed: int = 0
     threads: int = 2
+    given: bool = False
 
 
 def is_held(n: int) -> bool:
@@ -93,21 +100,27 @@ def first_turns(data: Path, per_task: int, seed: int) -> list[tuple[str, str]]:
 
     Groups take turns, so that any beginning of the list holds all of them. Held-out rows are not among them.
     """
-    groups: dict[str, dict[str, None]] = {}
+    return [(group, said) for group, said, _ in _exchanges(data, per_task, seed)]
+
+
+def _exchanges(data: Path, per_task: int, seed: int) -> list[tuple[str, str, str]]:
+    """`first_turns`, with the first answer that the text gives to each."""
+    groups: dict[str, dict[str, str]] = {}
     for source in SOURCES:
         for row in source.rows(data):
             for document in () if row_held_out(row) else source.documents(row):
                 said = document.removeprefix(USER).partition(ASSISTANT)
                 if document.startswith(USER) and said[1]:
-                    groups.setdefault(source.group, {})[said[0].strip()] = None
+                    answer = said[2].partition(END)[0].strip()
+                    groups.setdefault(source.group, {})[said[0].strip()] = answer
     for name in EDITING:
         own = islice(TASKS[name].stream(seed, held_out=False), per_task)
-        groups.setdefault(f"own {name}", {}).update(dict.fromkeys(instance.prompt for instance in own))
+        groups.setdefault(f"own {name}", {}).update({instance.prompt: instance.answer for instance in own})
     orders = []
     for group, texts in sorted(groups.items()):
         order = list(texts)
         random.Random(f"answers/{group}/{seed}").shuffle(order)
-        orders.append([(group, text) for text in order])
+        orders.append([(group, said, texts[said]) for said in order])
     longest = max(map(len, orders), default=0)
     return [order[i] for i in range(longest) for order in orders if i < len(order)]
 
@@ -131,7 +144,7 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
 
 def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
-    path = options.out / "answers.jsonl"
+    path = options.out / ANSWERS
     models = load_models(options.target, None, "cpu", options.dtype)
     if models.target.vocab_size > 1 << 16:
         raise ParameterError(
@@ -139,10 +152,13 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
             "Take a target with at most 65,536.",
         )
     tokenizer, engine = models.tokenizer, Engine(models, max_rows=options.rows, record=False)
-    prompts = first_turns(options.data, options.per_task, options.seed)
+    exchanges = _exchanges(options.data, options.per_task, options.seed)
+    prompts = [(group, said) for group, said, _ in exchanges]
     done, written = _begun(path, options, prompts)
     report(f"answers: {len(prompts):,} prompts, {len(done):,} of them answered with {written:,} tokens")
     waiting = _askable(prompts, done | set(range(options.after)), tokenizer, options.longest_prompt)
+    if options.given:
+        return _write_given(options, exchanges, waiting, tokenizer, written)
     running: list[tuple[int, Row]] = []
     clock, new, told = RunClock(options.minutes or float("inf")), 0, 0.0
     noted = Rate(options.out / RATE)
@@ -169,6 +185,30 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
                 report(f"answers: {written + new:,} tokens · {new / clock.seconds:,.0f}/s")
                 noted.now(new, clock.seconds)
     noted.now(new, clock.seconds)
+    return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | pack(options.out, tokenizer.eos_token_id)
+
+
+def _write_given(
+    options: AnswersOptions,
+    exchanges: Sequence[tuple[str, str, str]],
+    waiting: Iterator[tuple[int, list[int]]],
+    tokenizer: Any,
+    written: int,
+) -> dict[str, Any]:
+    """Write the text's own answers to the prompts that wait, as many tokens as are asked for; returns the figures."""
+    clock, new = RunClock(options.minutes or float("inf")), 0
+    with (options.out / ANSWERS).open("a", encoding="utf-8") as file:
+        for i, asked in waiting:
+            if written + new >= options.tokens or clock.progress(0) >= 1.0:
+                break
+            group, _, given = exchanges[i]
+            if is_held(i) or not given:
+                continue
+            answer = [*tokenizer(given, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+            answer = answer[: options.max_new_tokens]
+            line = {"n": i, "group": group, "temperature": None, "prompt": asked, "answer": answer}
+            file.write(json.dumps(line) + "\n")
+            new += len(answer)
     return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | pack(options.out, tokenizer.eos_token_id)
 
 
@@ -215,21 +255,32 @@ def _askable(
         yield from sorted((item for item in some if len(item[1]) <= longest), key=lambda item: len(item[1]))
 
 
-def check_whose(folder: Path, target: str) -> None:
+def check_whose(folder: Path, target: str, given: bool = False) -> None:
     """That a folder has answers, and of this target: what another model says is not what this one would.
 
+    Args:
+        folder: of the answers.
+        target: whose they have to be.
+        given: whether the public text's own answers will do.
+
     Raises:
-        ParameterError: it has none, or another's.
+        ParameterError: it has none, or another's, or the text's own where they will not do.
     """
-    path = folder / "answers.jsonl"
+    path = folder / ANSWERS
     if not path.exists():
         raise ParameterError(f"There are no answers in {folder}.", "Write them first: workbench train answers.")
     with path.open(encoding="utf-8") as file:
-        whose = str(json.loads(file.readline() or "{}").get("target"))
+        first = json.loads(file.readline() or "{}")
+    whose = str(first.get("target"))
     if named(whose) != named(target):
         raise ParameterError(
             f"{folder} holds answers of {whose}, not of {target}.",
             f"Give target={whose}, or have {target} write answers into another folder.",
+        )
+    if first.get("given") and not given:
+        raise ParameterError(
+            f"{folder} holds answers that the training text gives, not what {target} says.",
+            "Have it write its own into another folder: workbench train answers, without given.",
         )
 
 
@@ -251,7 +302,7 @@ def pack(folder: Path, end: int) -> dict[str, Any]:
     """
     parts: dict[str, list[int]] = {"train": [], "held": []}
     count, groups = 0, dict[str, int]()
-    for line in read(folder / "answers.jsonl"):
+    for line in read(folder / ANSWERS):
         ids = line["prompt"] + line["answer"]
         parts["held" if is_held(line["n"]) else "train"] += ids if ids[-1] == end else [*ids, end]
         count += len(line["answer"])
@@ -265,6 +316,7 @@ def _begun(path: Path, options: AnswersOptions, prompts: Sequence[tuple[str, str
     """Which prompts the file answers already, and with how many tokens; a new file gets its first line."""
     fixed = ("target", "max_new_tokens", "longest_prompt", "per_task", "seed", "dtype")
     settings = {name: value for name, value in asdict(options).items() if name in fixed}
+    settings |= {"given": True} if options.given else {}
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()  # their numbers are their places
     if not path.exists():
         path.write_text(json.dumps(settings) + "\n", encoding="utf-8")

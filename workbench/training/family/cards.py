@@ -29,8 +29,8 @@ def card(model: Trained) -> str:
         *([_vocabulary(config, figures)] if KEY in config else []),
         f"- **Data**: {figures['answer_tokens']:,} tokens of the target's own answers (half greedy, half at temperature"
         f" 0.7 or 1), written by `workbench train answers`{_rate(figures)} to prompts from public sets and from"
-        " the project's own generators, read once by `workbench train readings`. No text of those sets is in this"
-        " repository.",
+        f" the project's own generators{_given(figures)}, read once by `workbench train readings`. No text of those"
+        " sets is in this repository.",
         f"- **Training**: `workbench train {recipe}{options}`: {steps_of(figures)}, {minutes_of(figures)} on a share of"
         f" {machine['cores']} cores ({machine['cpu']}). Losses at the end, smoothed: {losses_of(figures)}.",
         *([_begun(figures["begun"], figures["options"].get("average"))] if "begun" in figures else []),
@@ -67,6 +67,12 @@ def _begun(before: Figures, average: str | None) -> str:
 def _rate(figures: Figures) -> str:
     """At which pace the answers were written, where that was noted."""
     return f", {figures['answer_rate']:,} tokens a second," if "answer_rate" in figures else ""
+
+
+def _given(figures: Figures) -> str:
+    """What was read beside them that the target did not write."""
+    given = figures.get("given_tokens", 0)
+    return f", and {given:,} tokens of answers that those sets give (`--set given=true`)" if given else ""
 
 
 def _but(kind: str) -> str:

@@ -32,8 +32,11 @@ from workbench.training.loop import Report
 CHUNK = 512
 """Tokens read at once."""
 REPORT_S = 10.0
-COLUMNS = ("n", "start", "prompt", "length", "greedy")
-"""Of a row: number of its prompt, where it begins in the flat files, tokens of its prompt, of all, greedily written."""
+COLUMNS = ("n", "start", "prompt", "length", "kind")
+"""Of a row: number of its prompt, where it begins in the flat files, tokens of its prompt, of all, and how its answer
+came: 1 greedily, 0 sampled, −1 not from the target (`GIVEN`)."""
+GIVEN = -1
+"""Kind of a row whose answer the training text gave."""
 
 
 @dataclass
@@ -134,7 +137,7 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
     target = models.target
     facts = {"target": models.target_name, "width": target.hidden_size, "taps": list(options.taps)}
     facts |= {"vocabulary": target.vocab_size, "dtype": options.dtype, WEIGHTS: fingerprint(target.model)}
-    check_whose(options.answers, options.target)
+    check_whose(options.answers, options.target, given=True)
     if not all(1 <= tap < target.n_layers for tap in options.taps):
         raise ParameterError(
             f"{models.target_name} has no layers {options.taps} whose stream could be kept.",
@@ -158,7 +161,8 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
         files["ids"].write(np.asarray(ids, dtype=np.uint16).tobytes())
         for name in names[1:]:
             files[name].write(streams[name].to(torch.bfloat16).cpu().contiguous().view(torch.int16).numpy().tobytes())
-        row = (line["n"], n_tokens, len(line["prompt"]), len(ids), int(line["temperature"] == 0))
+        kind = GIVEN if line["temperature"] is None else int(line["temperature"] == 0)
+        row = (line["n"], n_tokens, len(line["prompt"]), len(ids), kind)
         for name in names:
             files[name].flush()
         files["rows"].write(np.asarray(row, dtype=np.int64).tobytes())

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from workbench.training.answers import rate_of
-from workbench.training.family.readings import Readings
+from workbench.training.family.readings import GIVEN, Readings
 
 LEFT_OUT = -100
 """In place of a label: PyTorch's losses pass over it."""
@@ -65,12 +65,16 @@ def chosen_tokens(
         always: kept whatever was said.
         kept: those of a head that is trained further, which stay.
     """
-    counts = counts_of(readings, readings.part(held=False))
+    read = readings.part(held=False)
+    own = [row for row in read if readings.rows[row, 4] != GIVEN]
+    counts = counts_of(readings, own)
     if kept is None:
         kept = kept_tokens(counts, size, always)
     covered = round(coverage(counts_of(readings, held), kept), 4)
     rate = rate_of(readings.folder)
     said = {} if rate is None else {"answer_rate": round(rate)}
+    if len(own) < len(read):
+        said["given_tokens"] = int(counts_of(readings, read).sum() - counts.sum())
     return kept, {"kept": len(kept), "covered": covered, "answer_tokens": int(counts.sum())} | said
 
 
