@@ -21,6 +21,7 @@ from workbench.training.answers import (
     RATE,
     TEMPERATURES,
     AnswersOptions,
+    check_whose,
     first_turns,
     is_held,
     rate_of,
@@ -131,6 +132,29 @@ def test_a_users_turn_is_read_from_the_training_text(tmp_path: Path) -> None:
     found = [text for group, text in first_turns(tmp_path, 0, 0) if group == "maths"]
     assert set(found) <= {row["question"] for row in rows}
     assert len(found) >= 15
+
+
+def test_the_texts_own_answers_stand_behind_its_prompts_and_are_no_ones_own(tmp_path: Path) -> None:
+    rows = {row["question"]: row["answer"] for row in apples(tmp_path)}
+    options = replace(some(tmp_path / "given", 1000), data=tmp_path, given=True, per_task=0)
+    figures = write_answers(options, lambda line: None)
+    lines = list(read(tmp_path / "given" / "answers.jsonl"))
+    tokenizer, prompts = load_tokenizer("text-target"), first_turns(tmp_path, 0, 0)
+    assert figures["new_tokens"] == sum(len(line["answer"]) for line in lines)
+    assert len(lines) > 10
+    for line in lines:
+        assert not is_held(line["n"]), "what is kept for measuring is the target's own"
+        assert line["temperature"] is None
+        said = prompts[line["n"]][1]
+        if said in rows:
+            answer = tokenizer(rows[said].partition(" ####")[0], add_special_tokens=False)["input_ids"]
+            assert line["answer"][: len(answer)] == answer[:12]
+        assert line["answer"][-1] == tokenizer.eos_token_id or len(line["answer"]) == 12
+    check_whose(tmp_path / "given", "text-target", given=True)
+    with pytest.raises(ParameterError, match="training text gives"):
+        check_whose(tmp_path / "given", "text-target")
+    with pytest.raises(ParameterError, match="was made with"):
+        write_answers(replace(options, given=False), lambda line: None)
 
 
 def test_what_is_kept_for_measuring_is_of_every_kind_and_temperature() -> None:

@@ -28,14 +28,15 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.training import recipes
-from workbench.training.answers import AnswersOptions, rate_of, read, write_answers
+from workbench.training.answers import ANSWERS, AnswersOptions, rate_of, read, write_answers
 from workbench.training.cards import Trained
 from workbench.training.family import heads, whole
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, load_teacher
 from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
 from workbench.training.family.heads import ahead
-from workbench.training.family.readings import Readings, ReadOptions, batches, make_readings
+from workbench.training.family.readings import GIVEN, Readings, ReadOptions, batches, make_readings
+from workbench.training.family.vocabulary import chosen_tokens
 from workbench.training.heads.artefact import load_saved
 from workbench.training.heads.features import Dialogue, batch_of
 from workbench.training.heads.trainer import agreement
@@ -106,6 +107,28 @@ def test_a_batch_depends_on_its_step_alone(options: ReadOptions) -> None:
     for turn in (first[:n], first[n:]):
         assert sorted(row for batch in turn for row in batch) == rows, "each row once"
     assert first[:n] != first[n:], "in a new order"
+
+
+def test_answers_that_the_text_gives_are_read_beside_the_targets_own(
+    options: ReadOptions, answers: Path, tmp_path: Path
+) -> None:
+    """They teach a language, and count neither as what the target says nor for which tokens are kept."""
+    given, out = tmp_path / "given", tmp_path / "readings"
+    shutil.copytree(options.out, out)
+    given.mkdir()
+    first = (answers / ANSWERS).read_text().partition("\n")[0]
+    line = {"n": 9_001, "group": "maths", "temperature": None, "prompt": [5, 6, 7], "answer": [11, 12, 13, 14]}
+    (given / ANSWERS).write_text(json.dumps(json.loads(first) | {"given": True}) + "\n" + json.dumps(line) + "\n")
+    make_readings(replace(options, answers=given, out=out), quiet)
+    readings = Readings(out)
+    assert readings.rows[:, 4].tolist() == [*Readings(options.out).rows[:, 4].tolist(), GIVEN]
+    assert readings.text(len(readings.rows) - 1)[0].tolist() == [5, 6, 7, 11, 12, 13, 14]
+    held, before = readings.part(held=True), Readings(options.out)
+    kept, facts = chosen_tokens(readings, held, 300, [0])
+    alone = chosen_tokens(before, held, 300, [0])
+    assert (kept, facts["answer_tokens"]) == (alone[0], alone[1]["answer_tokens"])
+    assert facts["given_tokens"] == 4
+    assert "given_tokens" not in alone[1]
 
 
 def test_readings_of_another_kind_are_not_gone_on_with(options: ReadOptions, tmp_path: Path) -> None:

@@ -319,7 +319,9 @@ class BlockDiffusion(LawDrafter):
     needs: ClassVar[tuple[str, ...]] = (BlockNet.kind, "trees")
     reads_target: ClassVar[bool] = True
     usual: ClassVar[Grower | None] = Chain()
-    unmaskings: int = param(1, ge=1, le=LONGEST - 1, doc="passes of the drafter that unmask a block, surest places first")
+    unmaskings: int = param(
+        1, ge=1, le=LONGEST - 1, doc="passes of the drafter that unmask a block, surest places first"
+    )
 
     def taps(self, models: Models) -> set[int]:
         """Indices of the layers that its net was trained to read."""
