@@ -31,6 +31,7 @@ PROMPT = worlds.random_prompt(9)
 COPIES: dict[str, dict[str, Any]] = {
     "draft-model": {},
     "online": {},
+    "omnidraft": {},
     "draft-tree": {"nodes": 24},
     "draft-tree-sampled": {},
     "rasd": {"nodes": 24},
@@ -41,7 +42,7 @@ COPIES: dict[str, dict[str, Any]] = {
     "oracle": {"acceptance": 1.0},
 }
 """Methods whose drafter can be the target itself. A copy's q is p, so that what is drawn from it is always kept."""
-CHOSEN = ("draft-tree", "rasd")
+CHOSEN = ("draft-tree", "rasd", "omnidraft")
 """Of these, those whose siblings are not drawn: at a temperature the target may draw another."""
 HEADS: dict[str, dict[str, Any]] = {
     "medusa": {"nodes": 48},

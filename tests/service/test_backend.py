@@ -16,7 +16,6 @@ from workbench.core.errors import (
     ModelError,
     ParameterError,
     PromptError,
-    TokenizerMismatchError,
     UnknownNameError,
 )
 from workbench.engine.placed import named
@@ -159,15 +158,23 @@ def test_a_refused_request_leaves_no_run_behind(bench: Workbench) -> None:
     assert len(bench._backend._runs) == before
 
 
-def test_loading_a_drafter_with_another_vocabulary_raises_the_error_of_that_name(
+def test_a_drafter_with_another_vocabulary_serves_a_method_that_translates_and_no_other(
     bench: Workbench, folders: tuple[str, str], tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
     shutil.copytree(folders[1], other)
     worlds.letter_tokenizer(257).save_pretrained(other)
-    with pytest.raises(TokenizerMismatchError, match="do not share a vocabulary") as caught:
-        bench.load(drafter=str(other))
-    assert "prompt-lookup" in caught.value.remedy
+    bench.load(drafter=str(other))
+    plain = bench.generate(PROMPT, "autoregressive", max_new_tokens=12)
+    trace = bench.generate(PROMPT, "omnidraft", drafter=str(other), max_new_tokens=12)
+    assert trace.token_ids == plain.token_ids
+    assert trace.header.drafter == named(str(other))
+    with pytest.raises(MethodUnavailableError, match="do not share a vocabulary"):
+        bench.generate(PROMPT, "draft-model", drafter=str(other), max_new_tokens=12)
+    reasons = {method["name"]: method["reason"] for method in bench.methods(drafter=str(other))}
+    assert "do not share a vocabulary" in reasons["draft-model"]
+    assert not reasons["omnidraft"]
+    assert {entry["role"] for entry in bench.loaded()} == {"target", "drafter"}
 
 
 def test_a_wrong_change_while_models_load_is_refused_at_once_and_harms_nobody(folders: tuple[str, str]) -> None:

@@ -328,6 +328,7 @@ class FakeWorkbench:
                 "available": False,
                 "reason": "another tokenizer",
                 "detail": "",
+                "stranger": True,
             },
         ]
 

@@ -68,6 +68,16 @@ def test_the_catalogue_has_everything_the_panel_is_made_from(session: Session) -
     json.dumps(made)
 
 
+@pytest.mark.parametrize(
+    ("method", "kept"), [("omnidraft", True), ("draft-model", False), ("no-such-method", False), (None, False)]
+)
+def test_a_drafter_of_another_vocabulary_is_kept_for_a_method_that_translates(
+    method: str | None, kept: bool, session: Session
+) -> None:
+    chosen = session.catalogue({"drafter": "other", "method": method})["chosen"]["drafter"]
+    assert chosen == ("other" if kept else "synthetic-drafter")
+
+
 def test_the_device_is_told_of_the_chosen_target(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another target may be in another number format."""
     monkeypatch.setattr(session.client, "device_label", lambda target: f"device of {target}")

@@ -31,6 +31,7 @@ from workbench.bench.forced import noisy_copy
 from workbench.bench.laws import LAWS, TINY_PROMPT, Law, check_law, choices, given_law, sample_many
 from workbench.core.errors import MethodUnavailableError, ParameterError
 from workbench.engine import Engine
+from workbench.engine.declared import DRAFTERS
 from workbench.engine.method import Configured, Method, Promise
 from workbench.engine.models import Models
 from workbench.engine.runner import Runner
@@ -120,7 +121,7 @@ def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new
         for name in names:
             target = family(name, seed=1)
             models = Models(Runner(target), tokenizer, name)
-            if "drafter" in method.needs:
+            if DRAFTERS & set(method.needs):
                 models.drafter, models.drafter_name = Runner(noisy_copy(target, 0.2)), "noisy-copy"
             found = _Greedy.of(usual, models, [FAMILY_PROMPT], max_new_tokens, ())
             n_drafted += found.drafted

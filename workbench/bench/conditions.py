@@ -17,6 +17,7 @@ from typing import Any
 
 from workbench.bench.lanes import Lane
 from workbench.engine.checkpoints.own import own_heads
+from workbench.engine.declared import DRAFTERS
 from workbench.engine.machine import machine_facts
 from workbench.engine.names import heads_of, locate
 from workbench.engine.placed import path_of
@@ -70,7 +71,7 @@ def conditions(
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where, target)
     needs = known.get(lane.method).needs
-    drafts = drafter is not None and "drafter" in needs
+    drafts = drafter is not None and DRAFTERS & set(needs)
     names = [target, *([drafter] if drafts and drafter else []), *heads_of(target, needs)]
     weights = {name: fingerprint(name) for name in names}
     if None in weights.values():

@@ -28,15 +28,20 @@ from workbench.bench.several_drafts import Way
 from workbench.bench.statistics import Rates, geometric_mean, mean, rates, ratio_of_sums, typical
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Request, load_models, storing
+from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.engine.converted import cache_folder
 from workbench.engine.datastore import CARD, open_store, tokenizer_hash
+from workbench.engine.names import own_drafter
 from workbench.engine.parts import Verifier
+from workbench.engine.published import SMOLLM2
 from workbench.methods import registry
 from workbench.trace import metrics, theory
 from workbench.trace.events import Round
 from workbench.trace.speedup import speedup
 
 ALL = ("stories", "chat", "code", "maths", "copy", "json", "lists")
+FAMILIES = (DEFAULT_TARGET, SMOLLM2.name)
+"""Targets of different vocabularies, each with a draft model."""
 NO_CODE = ("encodings", "pydoc_data", "site-packages", "test")
 """Of Python's library, folders of tables, of texts, and of what is not its own or not installed everywhere."""
 
@@ -44,6 +49,11 @@ NO_CODE = ("encodings", "pydoc_data", "site-packages", "test")
 @lru_cache(maxsize=1)
 def _models(target: str, dtype: str) -> Models:
     return load_models(target, "auto", "cpu", dtype)
+
+
+@lru_cache(maxsize=1)
+def _drafted_by(target: str, dtype: str, stranger: str) -> Models:
+    return _models(target, dtype).with_drafter(stranger)
 
 
 def store_of_code(models: Models) -> Path:
@@ -74,12 +84,14 @@ class TextLab:
         scale: the target and how much.
         groups: kinds of prompts; those of `workbench.bench.answerable` are problems whose answers a program checks.
         reads_code: drafters that read a store read `store_of_code` instead of the bundled one.
+        stranger: drafts in place of the target's own draft model, in tokens of its own; "": that one does.
     """
 
     method: str
     scale: Scale
     groups: Sequence[str] = ALL
     reads_code: bool = False
+    stranger: str = ""
 
     def on(self, *groups: str) -> TextLab:
         """The same on prompts of these kinds alone."""
@@ -89,10 +101,16 @@ class TextLab:
         """The same with a store of code to draft from."""
         return dataclasses.replace(self, reads_code=True)
 
+    def estranged(self) -> TextLab:
+        """The same with the draft model of another family, whose vocabulary is another one."""
+        others = [drafter for target in FAMILIES if target != self.scale.target and (drafter := own_drafter(target))]
+        return dataclasses.replace(self, stranger=others[0])
+
     @property
     def models(self) -> Models:
         """The target, its draft model and its heads."""
-        return _models(self.scale.target, self.scale.dtype)
+        which = self.scale.target, self.scale.dtype
+        return _drafted_by(*which, self.stranger) if self.stranger else _models(*which)
 
     @property
     def setting(self) -> str:
@@ -103,7 +121,8 @@ class TextLab:
             which = f"bundled prompts, at most {scale.per_group} of each kind"
         dtype = str(models.target.stored).removeprefix("torch.")
         own = [what for what, there in (("drafter", models.drafter), ("heads", models.heads)) if there]
-        drafting = f" with its own {' and '.join(own)}" if own else ""
+        own = [f"{self.stranger} as drafter"] if self.stranger else own
+        drafting = f" with {'' if self.stranger else 'its own '}{' and '.join(own)}" if own else ""
         if self.reads_code:
             size = len(open_store(store_of_code(models)))
             drafting += f", store of Python {platform.python_version()}'s library ({size / 1e6:.1f} M tokens)"

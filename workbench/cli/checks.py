@@ -11,6 +11,7 @@ import typer
 
 from workbench.cli import say
 from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError
+from workbench.engine.declared import DRAFTERS
 from workbench.methods import known
 from workbench.service.checks import about, check_method, check_model, choose_method
 from workbench.service.choices import static_reasons
@@ -57,7 +58,7 @@ def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: in
             check_method(name, values, pair)
         except MethodUnavailableError as error:
             needs = known.get(name).needs
-            more = "Name a draft model with --drafter. " if "drafter" in needs and pair[1] is None else ""
+            more = "Name a draft model with --drafter. " if DRAFTERS & set(needs) and pair[1] is None else ""
             raise MethodUnavailableError(error.message, f"{more}{error.remedy}") from None
     return name
 

@@ -12,6 +12,7 @@ import typer
 from workbench.cli.methods import markdown_table
 from workbench.cli.options import Debug
 from workbench.core.errors import WorkbenchError
+from workbench.engine.declared import DRAFTERS
 from workbench.trace.files import write_whole
 from workbench.trace.metrics import DEFINITIONS
 
@@ -120,7 +121,7 @@ def _kind(method: Known) -> str:
         return "simulation"
     if "pictures" in method.needs or "sight" in method.needs:
         return "pictures"
-    return "drafter" if "drafter" in method.needs else "head" if set(method.needs) - {"trees"} else ""
+    return "drafter" if DRAFTERS & set(method.needs) else "head" if set(method.needs) - {"trees"} else ""
 
 
 def definitions_table() -> str:

@@ -143,7 +143,8 @@ def record(
         if reason:
             print(f"{name:20} left out: {reason}")
             continue
-        made[name] = trace = best(name, take, models, made)
+        with_it = models.with_drafter(take.drafter) if take.drafter else models
+        made[name] = trace = best(name, take, with_it, made)
         n_bytes = recorded.write(folder / f"{name}{recorded.SUFFIX}", trace)
         figures = summary(trace)
         rate = figures["acceptance_rate"]

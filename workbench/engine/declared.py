@@ -12,8 +12,13 @@ from workbench.core.errors import WorkbenchError
 from workbench.engine.bundle import DEFAULT_TARGET, VISION_TARGET
 from workbench.engine.names import heads_of, own_drafter
 
+ANY_DRAFTER = "any-drafter"
+"""The need of a method that takes a draft model of any vocabulary: it translates what that says."""
+DRAFTERS = frozenset({"drafter", ANY_DRAFTER})
+"""Needs that a draft model serves."""
 NEEDS = {
     "drafter": "a draft model with the target's vocabulary",
+    ANY_DRAFTER: "a draft model of any vocabulary",
     "sight": "a draft model that reads pictures",
     "pictures": "a target that reads pictures",
     "trees": "a target that verifies trees",
@@ -145,7 +150,7 @@ class Claim:
         target = self.target(column)
         if self.home == VISION_TARGET and target != self.home:
             return "a method for pictures"
-        if "drafter" in self.needs and own_drafter(target) is None:
+        if DRAFTERS & set(self.needs) and own_drafter(target) is None:
             return f"no draft model for {target} yet"
         missing = [kind for kind in heads_in(self.needs) if not heads_of(target, (kind,))]
         return f"no {missing[0]} heads for {target} yet" if missing else ""
@@ -187,11 +192,13 @@ class Recording:
             hold what the guided tour asks its learner to find.
         params: of the method and of sampling; what is missing has its default.
         scene: name of a bundled picture that is described instead of a preset, or None.
+        drafter: draft model in place of the target's own, or None.
     """
 
     presets: tuple[str, ...] = ("story", "chat", "code")
     params: Mapping[str, Any] = field(default_factory=dict, hash=False)
     scene: str | None = None
+    drafter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

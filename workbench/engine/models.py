@@ -16,6 +16,7 @@ from workbench.engine.checkpoints.description import Checkpoint
 from workbench.engine.checkpoints.fits import Wanted, other_embedding, why_not
 from workbench.engine.checkpoints.own import own_heads
 from workbench.engine.clock import Meter
+from workbench.engine.declared import ANY_DRAFTER
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.names import locate, own_drafter
 from workbench.engine.placed import named, trained_for
@@ -28,6 +29,7 @@ from workbench.engine.pretrained import (
     resolve_dtype,
 )
 from workbench.engine.runner import Runner
+from workbench.engine.stranger import Stranger
 from workbench.engine.trimmed import n_kept
 from workbench.engine.untrained import no_heads
 from workbench.engine.vision.layout import why_no_pictures
@@ -69,6 +71,8 @@ class Models:
         meter: stretches of time heads spent computing.
         processor: reads pictures for the target; None where that reads text only.
         drafter_processor: the same for the draft model.
+        stranger: a draft model that does not share the target's vocabulary, in place of `drafter`; `drafter_problem`
+            says then why methods that need one cannot run.
     """
 
     target: Runner
@@ -83,6 +87,17 @@ class Models:
     meter: Meter = field(default_factory=Meter)
     processor: Any = None
     drafter_processor: Any = None
+    stranger: Stranger | None = None
+
+    @property
+    def writer(self) -> Runner | None:
+        """The draft model, whatever its vocabulary."""
+        return self.drafter if self.stranger is None else self.stranger.runner
+
+    @property
+    def writer_name(self) -> str | None:
+        """The draft model's name, whatever its vocabulary."""
+        return self.drafter_name if self.stranger is None else self.stranger.name
 
     @property
     def eos(self) -> frozenset[int]:
@@ -96,6 +111,8 @@ class Models:
         """Why `need` cannot be had; empty when it can."""
         if need == "drafter":
             return "" if self.drafter is not None else self.drafter_problem
+        if need == ANY_DRAFTER:
+            return "" if self.writer is not None else self.drafter_problem
         if need == "trees":
             return self.target.why_no_trees
         if need == "pictures":
@@ -120,16 +137,16 @@ class Models:
     @property
     def meters(self) -> list[Meter]:
         """Where time in forwards is counted: the target's, the heads', the draft model's."""
-        return [self.target.meter, self.meter, *([] if self.drafter is None else [self.drafter.meter])]
+        return [self.target.meter, self.meter, *([] if self.writer is None else [self.writer.meter])]
 
     def with_drafter(self, name: str | None, dtype: str = "auto") -> Models:
         """The same target with another draft model (None: none). Shares everything else.
 
         Raises:
-            ModelError: it cannot be loaded, or does not share the target's vocabulary.
+            ModelError: it cannot be loaded.
         """
-        twin = dataclasses.replace(self, drafter=None, drafter_name=None, drafter_processor=None)
-        twin.drafter_problem = "No draft model was chosen."
+        twin = dataclasses.replace(self, drafter=None, drafter_name=None, drafter_processor=None, stranger=None)
+        twin.drafter_problem, twin.drafter_error = "No draft model was chosen.", None
         if name:
             attach_drafter(twin, name, dtype)
         return twin
@@ -235,29 +252,44 @@ def load_models(
             if strict:
                 raise
             models.drafter_problem = str(error)
+        if strict and models.drafter_error is not None:
+            raise models.drafter_error
     return models
 
 
 def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
-    """Load a draft model for a loaded target.
+    """Load a draft model for a loaded target: as its drafter, or as a stranger if they share no vocabulary.
+
+    Of a stranger `drafter_error` is a `TokenizerMismatchError`, which says which methods still work.
 
     Raises:
-        TokenizerMismatchError: the two do not share a vocabulary; the message says which methods still work.
+        TokenizerMismatchError: it has no tokenizer of its own, and learnt with another than this target's.
         ModelError: it cannot be loaded.
     """
     where = models.target.device
     lent = lender(Path(locate(name)))  # by whose word the tokenizer itself need not be loaded twice, nor be here
-    if not (lent.lends(models.tokenizer) if lent else same_vocabulary(models.tokenizer, load_tokenizer(name))):
-        raise TokenizerMismatchError(
+    spoken = None if lent else load_tokenizer(name)
+    problem = None
+    if not (lent.lends(models.tokenizer) if lent else same_vocabulary(models.tokenizer, spoken)):
+        problem = TokenizerMismatchError(
             f"{name} and {models.target_name} do not share a vocabulary: token ids would mean different things.",
-            "Choose a draft model of the target's family. Methods without a draft model still work: autoregressive, "
+            "Choose a draft model of the target's family, or the method omnidraft, which translates what any draft "
+            "model says. Methods without a draft model still work: autoregressive, "
             "prompt-lookup, aggressive, suffix, rest, token-recycling, lookahead-trie, lookahead, jacobi, stand, "
             "adaptive-trigram, early-exit, del, swift, unified-skip, duo, lexical-unit, and medusa where heads exist.",
         )
+        try:
+            spoken = spoken or load_tokenizer(name)
+        except ModelError:  # it has none of its own, and the one that it learnt with is not here
+            raise problem from None
     kind = resolve_drafter_dtype(dtype, where, models.target.dtype, name)
     model = load_model(name, where, kind)
     runner = Runner(model, models.target.context)
     admit(runner, name, locate(name))
+    if problem is not None:
+        models.stranger = Stranger(runner, spoken, named(name))
+        models.drafter_problem, models.drafter_error = str(problem), problem
+        return
     models.drafter = runner
     models.drafter_processor = load_processor(name, model)
     models.drafter_name, models.drafter_problem = named(name), ""

@@ -31,8 +31,9 @@ class Part:
     name: ClassVar[str] = ""
     """Kebab-case; by it one of several is chosen."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it takes besides the target: a "drafter"; "sight" (the drafter reads pictures); "pictures" (the target reads
-    them); the kind of a trained head ("medusa"); or "trees" (the target verifies trees, not chains alone)."""
+    """What it takes besides the target: a "drafter"; "any-drafter", one of whatever vocabulary; "sight" (the drafter
+    reads pictures); "pictures" (the target reads them); the kind of a trained head ("medusa"); or "trees" (the target
+    verifies trees, not chains alone)."""
 
     head: ClassVar[Head | None] = None
     """The trained net that it needs, where that is not its method's drafter's (`Method.head`)."""

@@ -77,8 +77,8 @@ class Engine:
         configured = request.configured()
         request.extras.check(self.models.target.vocab_size)
         models = request.models or self.models
-        if models.drafter is not None:
-            models.drafter.clock = self.clock
+        if models.writer is not None:
+            models.writer.clock = self.clock
         if request.max_new_tokens < 1:
             raise PromptError(f"max_new_tokens={request.max_new_tokens} asks for nothing.", "Use 1 or more.")
         request.swaps, request.scores, request.prompt_scores = [], [], []  # of a run of it before this one
@@ -143,7 +143,7 @@ class Engine:
         asked = request.prompt if len(request.prompt) and not is_cut else row.committed
         return Header(
             target=models.target_name,
-            drafter=models.drafter_name,
+            drafter=models.writer_name,
             method=row.configured.name,
             params=params_of(row),
             promise=row.configured.promise.value,

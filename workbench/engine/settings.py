@@ -88,8 +88,8 @@ class Settings:
                 self.changes.append(change)
             self.swaps = [*(old for old in self.swaps if swap.sees != BOTH and old.sees == BOTH), swap]
         if models is not None and models is not self.models:
-            if models.drafter is not self.models.drafter:
-                self.changes.append(Change("drafter", self.models.drafter_name, models.drafter_name))
+            if models.writer is not self.models.writer:
+                self.changes.append(Change("drafter", self.models.writer_name, models.writer_name))
             self.changes += [Change("head", old, new) for old, new in other_heads(self.models, models, method)]
             self.models = models
         if method is not None and method.name != self.configured.name:

@@ -28,6 +28,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, WorkbenchError
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.admission import admit
+from workbench.engine.declared import DRAFTERS
 from workbench.engine.method import Configured
 from workbench.engine.models import find_heads
 from workbench.engine.placed import named
@@ -187,7 +188,7 @@ class Speculative:
             )
         models.drafter_problem = "No draft model was given: use speculative(…, assistant=…)."
         models.heads = find_heads(models.target_name, models.target)
-        if assistant is not None and "drafter" in self._configured.method.needs:
+        if assistant is not None and DRAFTERS & set(self._configured.method.needs):
             models.drafter = Runner(assistant, length, n_rows)
             _admit(models.drafter, "The assistant")
             models.drafter_name = models.target_name if assistant is model else f"{_name_of(assistant)} (assistant)"

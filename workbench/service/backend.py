@@ -138,7 +138,7 @@ class Backend(BaseBackend):
         """
         pair = self._pair(target, drafter)
         models = self._loading.wait(pair)
-        if pair[1] is not None and models.drafter is None:
+        if pair[1] is not None and models.writer is None:
             raise models.drafter_error or ModelError(models.drafter_problem)
         return models
 

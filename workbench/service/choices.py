@@ -10,6 +10,7 @@ from typing import Any
 from workbench.engine.borrowed import spoken
 from workbench.engine.bundle import bundled, config_of
 from workbench.engine.checkpoints.own import own_heads, problem
+from workbench.engine.declared import ANY_DRAFTER
 from workbench.engine.names import folder_of, known_targets, own_drafter
 from workbench.engine.placed import path_of, trained_for
 from workbench.engine.published import PUBLISHED
@@ -61,7 +62,10 @@ def _published(name: str) -> dict[str, Any]:
 
 
 def drafters(target: str) -> list[dict[str, Any]]:
-    """Bundled draft models, and whether each shares the target's vocabulary; `pictures` says whether one reads them."""
+    """Bundled draft models, and whether each shares the target's vocabulary; `pictures` says whether one reads them.
+
+    One that does not is a `stranger`: a method that translates takes it all the same.
+    """
     found = []
     for name, folder, config in known_targets():
         if name == target:
@@ -70,7 +74,7 @@ def drafters(target: str) -> list[dict[str, Any]]:
         reason = "" if same else f"{name} and {target} do not share a vocabulary."
         found.append(
             {"name": name, "title": name, "available": same, "reason": reason, "detail": _detail(folder, config)}
-            | {"pictures": "vision_config" in config}
+            | {"pictures": "vision_config" in config, "stranger": not same}
         )
     return sorted(found, key=lambda d: d["name"] != own_drafter(target))
 
@@ -97,9 +101,11 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
 
     def reason(needs: tuple[str, ...]) -> str:
         for need in needs:
-            if need == "drafter":
+            if need in ("drafter", ANY_DRAFTER):
                 if drafter is None:
                     return f"No draft model is chosen for {target}."
+                if need == "drafter" and same_words(target, drafter) is False:
+                    return f"{drafter} and {target} do not share a vocabulary."
             elif need in ("pictures", "sight"):
                 name = target if need == "pictures" else drafter
                 if name is not None and reads_pictures(name) is False:

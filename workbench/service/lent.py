@@ -19,6 +19,7 @@ from workbench.engine.models import find_heads, same_vocabulary
 from workbench.engine.names import is_drafter, locate, own_drafter
 from workbench.engine.pretrained import load_model, load_processor, load_tokenizer, resolve_device, resolve_dtype
 from workbench.engine.request import ENDED
+from workbench.engine.stranger import Stranger
 from workbench.engine.vision.reading import read
 from workbench.methods import registry
 from workbench.service import choices
@@ -95,7 +96,7 @@ class Lent:
                 reason = "" if same else f"{name} and {target} do not share a vocabulary."
                 found.append(
                     {"name": name, "title": name, "available": same, "reason": reason, "detail": details.get(name, "")}
-                    | {"pictures": self.processors[name] is not None}
+                    | {"pictures": self.processors[name] is not None, "stranger": not same}
                 )
         return sorted(found, key=lambda entry: entry["name"] != own_drafter(target))
 
@@ -162,9 +163,14 @@ class Lent:
             admit(models.target, target, locate(target))
             models.heads = find_heads(target, models.target)
             if drafter is not None:
-                models.drafter = Runner(self.loaded[drafter][0], models.target.context)
-                admit(models.drafter, drafter, locate(drafter))
-                models.drafter_name, models.drafter_problem = drafter, ""
-                models.drafter_processor = self.processors[drafter]
+                writer, spoken = self.loaded[drafter]
+                runner = Runner(writer, models.target.context)
+                admit(runner, drafter, locate(drafter))
+                if not same_vocabulary(tokenizer, spoken):
+                    models.stranger = Stranger(runner, spoken, drafter)
+                    models.drafter_problem = f"{drafter} and {target} do not share a vocabulary."
+                else:
+                    models.drafter, models.drafter_name, models.drafter_problem = runner, drafter, ""
+                    models.drafter_processor = self.processors[drafter]
             self._engines[key] = Engine(models, max_rows=1)
         return self._engines[key]

@@ -59,6 +59,6 @@ class LoadedTarget:
     def runners(self) -> Iterator[tuple[str | None, Runner]]:
         """The target (None) and the draft models by name."""
         for drafter, models in list(self.models.items()):
-            runner = models.target if drafter is None else models.drafter
+            runner = models.target if drafter is None else models.writer
             if runner is not None:
                 yield drafter, runner

@@ -261,10 +261,14 @@ class ModelPool:
         progress.stage(BUILDING)
         with self._called(drafter, folder):
             models = loaded.models[None].with_drafter(folder, self._options["drafter_dtype"])
-            models.drafter_name = drafter
-            assert models.drafter is not None
+            if models.stranger is not None:
+                models.stranger = dataclasses.replace(models.stranger, name=drafter)
+                models.drafter_problem = models.drafter_problem.replace(folder, drafter)
+            else:
+                models.drafter_name = drafter
+            assert models.writer is not None
             progress.stage(CALIBRATING)
-            _touch(models.drafter)
+            _touch(models.writer)
         with self._lock:
             loaded.models[drafter] = models
             loaded.used_at[drafter] = time.monotonic()

@@ -227,7 +227,7 @@ class Rounds:
 
     def _fits(self, loaded: LoadedTarget, models: Models) -> bool:
         """Whether one more row fits into memory beside those that are there."""
-        runners = [models.target, *([] if models.drafter is None else [models.drafter])]
+        runners = [models.target, *([] if models.writer is None else [models.writer])]
         needed = sum(memory.growth_bytes(runner, len(loaded.runs) + 1) for runner in runners)
         if not needed or needed <= self._pool.room():
             return True

@@ -351,7 +351,7 @@ class Run:
         """The method with its parameters, and the models, that its last round had: a change may have been refused."""
         row = self._row
         if row is not None:
-            return row.configured, (row.models.target_name, row.models.drafter_name)
+            return row.configured, (row.models.target_name, row.models.writer_name)
         configured, _, pair = self.planned
         return configured, pair
 

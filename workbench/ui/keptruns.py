@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.client import wire
 from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.engine.declared import DRAFTERS
 from workbench.methods import known
 from workbench.server.door import is_user
 from workbench.trace.ids import is_id
@@ -26,7 +27,7 @@ def drafted_by(entry: dict[str, Any]) -> dict[str, Any]:
     A trace names what was loaded beside the target, whether or not its method asked for it.
     """
     try:
-        needed = any("drafter" in known.get(name).needs for name in entry["methods"] or [entry["method"]])
+        needed = any(DRAFTERS & set(known.get(name).needs) for name in entry["methods"] or [entry["method"]])
     except UnknownNameError:  # a method from elsewhere: nothing is known against it
         return entry
     return entry if needed else entry | {"drafter": None}

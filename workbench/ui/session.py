@@ -14,7 +14,9 @@ from typing import Any
 from workbench.client import Client, RunHandle, wire
 from workbench.client.follow import follow
 from workbench.client.requests import Changing, Control, Generation, OfRun, Remembering
-from workbench.core.errors import ModelError, PromptError, WorkbenchError
+from workbench.core.errors import ModelError, PromptError, UnknownNameError, WorkbenchError
+from workbench.engine.declared import ANY_DRAFTER
+from workbench.methods import known
 from workbench.methods.choice import choose
 from workbench.server.guard import FILE_BYTES
 from workbench.service.caller import watch
@@ -68,6 +70,8 @@ class Session:
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """Everything the side panel is made from, for a target and a drafter (None: the first that can be used).
 
+        A drafter of another vocabulary is kept only for a method that translates.
+
         A target that is not there is a `problem` of the answer; the rest is then for the first one, so that a method
         that was asked for is not judged by models that nobody has.
         """
@@ -77,8 +81,9 @@ class Session:
             problem = _no_target(target, targets, self.kept.allowed)
             target = _first(targets)
         drafters = self.client.drafters(target)
-        drafter = str(request.get("drafter") or "")
-        if not any(d["name"] == drafter and d.get("available", True) for d in drafters):
+        drafter, translates = str(request.get("drafter") or ""), _translates(request.get("method"))
+        usable = (d for d in drafters if d.get("available", True) or (translates and d.get("stranger")))
+        if not any(d["name"] == drafter for d in usable):
             drafter = _first(drafters)
         methods = self.client.methods(target, drafter)
         reasons = {method["name"]: method.get("reason", "") for method in methods}
@@ -255,6 +260,14 @@ def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str
     return wire.error_to_wire(
         ModelError(f"There is no target {str(name)[:80]!r} in this view.", f"Choose one of: {there}.{other}")
     )
+
+
+def _translates(method: Any) -> bool:
+    """Whether a method of this name drafts with a model of any vocabulary."""
+    try:
+        return ANY_DRAFTER in known.get(str(method)).needs
+    except UnknownNameError:
+        return False
 
 
 def _first(entries: list[dict[str, Any]]) -> str | None:

@@ -1,6 +1,7 @@
 /** What the Compare panel holds: lanes, prompts, numbers; the request made from it, and its address. No DOM. */
 
 import * as form from "../shared/form.js";
+import * as strangers from "../shared/strangers.js";
 
 const FIRST = ["draft-model", "draft-tree", "prompt-lookup"],
   FIRST_OF_PICTURES = ["vlm-draft", "specvlm", "vlm-text-only"];
@@ -91,7 +92,7 @@ export function revise(choice, catalogue) {
   const has = (entries, name) => entries.some((e) => e.name === name && e.available !== false);
   const lanes = choice.lanes
     .filter((lane) => has(catalogue.methods, lane.method))
-    .map((lane) => ({ ...lane, drafter: has(catalogue.drafters, lane.drafter) ? lane.drafter : null }));
+    .map((lane) => ({ ...lane, drafter: has(strangers.drafters(catalogue, lane.method), lane.drafter) ? lane.drafter : null }));
   const usual = first(catalogue), pictures = reads(catalogue, choice.target);
   if (pictures !== choice.pictures)
     return {

@@ -9,6 +9,7 @@ import * as form from "../shared/form.js";
 import * as kit from "../shared/kit.js";
 import { h, tell } from "../shared/kit.js";
 import * as roles from "../shared/roles.js";
+import * as strangers from "../shared/strangers.js";
 
 /** Draw into `el`.
  *  @param {{catalogue: object, choice: object, measuring: boolean, note: string, draw: (el: Element, data: object) =>
@@ -72,12 +73,12 @@ function showLane(card, held, i, data) {
     held.method,
   );
   card._method.setAttribute("aria-label", `Method of lane ${i + 1}`);
-  const drafts = Boolean(method?.needs.includes("drafter"));
+  const drafts = strangers.drafts(method);
   card._drafterRow.hidden = !drafts;
   if (drafts)
     controls.select(
       card._drafter,
-      [{ value: "", text: "the target's own", disabled: false }, ...controls.options(catalogue.drafters)],
+      [{ value: "", text: "the target's own", disabled: false }, ...controls.options(strangers.drafters(catalogue, held.method))],
       held.drafter ?? "",
     );
   card._drafter.setAttribute("aria-label", `Drafter of lane ${i + 1}`);

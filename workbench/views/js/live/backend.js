@@ -34,7 +34,7 @@ export function fail(page, error) {
 /** Fetch what the panel is made from, for a target and a drafter. */
 export async function look(page, target, drafter) {
   if (!page.host.call) return;
-  const catalogue = await ask(page, "catalogue", { target, drafter });
+  const catalogue = await ask(page, "catalogue", { target, drafter, method: page.choice?.method ?? null });
   if (!catalogue) return;
   page.catalogue = catalogue;
   page.choice = page.choice ? choices.revise(page.choice, catalogue) : choices.first(catalogue);

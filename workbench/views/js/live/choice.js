@@ -1,6 +1,7 @@
 /** What the side panel holds, and the requests made from it. Plain data, no DOM. */
 
 import * as roles from "../shared/roles.js";
+import * as strangers from "../shared/strangers.js";
 
 /** The first choice a visitor sees. */
 export function first(catalogue) {
@@ -32,7 +33,7 @@ export function revise(choice, catalogue) {
   return {
     ...choice,
     target: has(catalogue.targets, choice.target) ? choice.target : fresh.target,
-    drafter: has(catalogue.drafters, choice.drafter) ? choice.drafter : fresh.drafter,
+    drafter: has(strangers.drafters(catalogue, choice.method), choice.drafter) ? choice.drafter : fresh.drafter,
     method: has(catalogue.methods, choice.method) ? choice.method : fresh.method,
   };
 }
@@ -89,7 +90,7 @@ export function adopt(choice, header, catalogue) {
     preset: catalogue.presets.find((p) => p.prompt === header.prompt)?.name ?? null,
     ...(has(catalogue.methods, header.method) && { method: header.method }),
     ...(has(catalogue.targets, header.target) && { target: header.target }),
-    ...(has(catalogue.drafters, header.drafter) && { drafter: header.drafter }),
+    ...(has(strangers.drafters(catalogue, header.method), header.drafter) && { drafter: header.drafter }),
   };
 }
 

@@ -1,5 +1,7 @@
 /** The state of the Live view as the query of an address, and back. Pure: no DOM, no history. */
 
+import * as strangers from "../shared/strangers.js";
+
 const VIEWS = ["tokens", "tree", "clock", "curves"];
 const PARTS = ["round", "token", "node"];
 const MAX_IDS = 4000;
@@ -41,7 +43,8 @@ export function fromQuery(search, catalogue, clamp) {
   const specs = new Map([...catalogue.methods.flatMap((m) => m.params), ...catalogue.sampling].map((p) => [p.name, p]));
   const own = catalogue.methods.find((m) => m.name === query.get("method"))?.params ?? [];
   for (const p of own) specs.set(p.name, p);
-  const lists = { target: catalogue.targets, drafter: catalogue.drafters, method: catalogue.methods };
+  const drafters = strangers.drafters(catalogue, query.get("method"));
+  const lists = { target: catalogue.targets, drafter: drafters, method: catalogue.methods };
   let pin = /** @type {any} */ (null), view = null, embed = false, recorded = null, run = null;
   for (const [name, given] of query) {
     text = given;

@@ -4,6 +4,7 @@
  */
 
 import * as limits from "./form.js";
+import * as strangers from "./strangers.js";
 
 /** Options of a select, the unusable ones last with their reason. Pure.
  *  @param {{name: string, title: string, available?: boolean, reason?: string, detail?: string}[]} entries */
@@ -117,11 +118,11 @@ export function render(el, data) {
   const method = catalogue.methods.find((m) => m.name === choice.method);
   select(ui.target, options(catalogue.targets), choice.target);
   select(ui.method, options(catalogue.methods), choice.method);
-  select(ui.drafter, options(catalogue.drafters), choice.drafter);
+  select(ui.drafter, options(strangers.drafters(catalogue, choice.method)), choice.drafter);
   write(ui.targetNote, detail(catalogue.targets, choice.target));
   write(
     ui.drafterNote,
-    method && !method.needs.includes("drafter")
+    method && !strangers.drafts(method)
       ? "not used by this method"
       : detail(catalogue.drafters, choice.drafter),
   );

@@ -1,0 +1,187 @@
+"""Drafts that are translated: word for word by hand, against a copy of the target with other numbers for its tokens."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+import worlds
+from transformers import PreTrainedTokenizerFast
+
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine.bundle import bundled
+from workbench.engine.models import load_models
+from workbench.engine.pretrained import load_model, load_tokenizer
+from workbench.engine.segment import Segment
+from workbench.engine.stranger import Stranger
+from workbench.methods import registry
+from workbench.methods.drafters.omni_draft import BROKEN, Dictionary, common, pieces
+
+NAME = "omnidraft"
+needs_bundle = pytest.mark.skipif("text-drafter" not in bundled(), reason="needs the bundled models")
+SAID = ["", "he", "l", "lo", " wor", "ld", "!", "hello wor", "\n\n", ""]
+TOKENS = {"hello": 7, "he": 3, "l": 4, " world": 5, " w": 6, "or": 8, "!": 9, "\n\n": 10}
+WORDS = Dictionary(SAID, TOKENS, frozenset({0}), 2)
+
+
+# -- by hand ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "drafted", "apart"),
+    [
+        ([1, 2, 3, 4], [7], [3, 4]),  # "hello" is one; " wor" may still become " world", so that it waits
+        ([1, 2, 3, 4, 5, 6], [7, 5], [3, 4]),  # "!" ends the text, and might be the first half of "!!"
+        ([7, 5, 6], [7, 5], []),  # one that spells several of the target's is split
+        ([6], [9], [9]),  # a draft of one token is better than none
+        ([8, 0], [10, 2], [10, 2]),  # behind the end of the text nothing comes, so that the last one is whole
+        ([6, 9, 6], [9], [9]),  # what cannot be said ends the draft
+        ([5, 6], [4], []),  # "ld" begins with a token, and nothing goes on from "d"
+        ([0], [2], [2]),
+    ],
+)
+def test_what_a_draft_becomes(said: list[int], drafted: list[int], apart: list[int]) -> None:
+    assert WORDS.drafted(said, merge=True) == drafted
+    assert WORDS.drafted(said, merge=False) == apart
+
+
+def test_texts_begin_alike_up_to_the_first_difference() -> None:
+    assert [common([1, 2, 3], other) for other in ([], [1, 2], [1, 4, 3], [1, 2, 3, 4], [9])] == [0, 2, 1, 3, 0]
+
+
+@needs_bundle
+def test_pieces_are_what_each_token_adds_to_a_text() -> None:
+    tokenizer = load_tokenizer("text-target")
+    said = pieces(tokenizer, len(tokenizer))
+    assert all(said[token] == "" for token in tokenizer.all_special_ids)
+    ids = tokenizer("The little fox ran home, and it was late.", add_special_tokens=False)["input_ids"]
+    assert "".join(said[token] for token in ids) == "The little fox ran home, and it was late."
+    assert not any(BROKEN in piece for piece in said)
+    assert sum(map(bool, said)) > 0.9 * len(said)
+
+
+# -- a copy of the target that has other numbers for the same tokens --------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def renumbered(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """The bundled draft model as the target, and a copy of it, its tokens shuffled, as a stranger."""
+    folder = Path(bundled()["text-drafter"])
+    model, tokenizer = load_model("text-drafter", torch.device("cpu"), torch.float64), load_tokenizer("text-drafter")
+    size = model.config.vocab_size
+    number = list(range(size))
+    random.Random(7).shuffle(number)
+    text = json.loads((folder / "tokenizer.json").read_text())
+    text["model"]["vocab"] = {word: number[i] for word, i in text["model"]["vocab"].items()}
+    for added in text["added_tokens"]:
+        added["id"] = number[added["id"]]
+    path = tmp_path_factory.mktemp("renumbered") / "tokenizer.json"
+    path.write_text(json.dumps(text))
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token=tokenizer.eos_token)
+    twin = copy.deepcopy(model)
+    for weight in {
+        id(w): w for w in (twin.get_input_embeddings().weight, twin.get_output_embeddings().weight)
+    }.values():
+        weight.data[torch.tensor(number)] = weight.data.clone()
+    models = Models(Runner(model), tokenizer, "text-drafter")
+    models.stranger = Stranger(Runner(twin), theirs, "renumbered")
+    return models
+
+
+@needs_bundle
+def test_a_copy_in_other_tokens_is_accepted_to_the_end_of_every_draft(renumbered: Models) -> None:
+    """A wrong place in its cache, a token too many or too few, and it would be rejected."""
+    method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
+    trace = Engine(renumbered).generate(
+        Request("Once upon a time there was a fox", method, max_new_tokens=50, stop_at_eos=False)
+    )
+    assert trace.footer.error == ""
+    plain = Request("Once upon a time there was a fox", registry.get("autoregressive"), max_new_tokens=50,
+                    stop_at_eos=False)  # fmt: skip
+    assert trace.token_ids == Engine(renumbered).generate(plain).token_ids
+    assert {len(r.emitted) for r in trace.rounds[:-1]} == {5}
+    assert trace.header.drafter == "renumbered"
+
+
+@needs_bundle
+def test_what_its_cache_holds_is_the_text_that_was_committed(renumbered: Models) -> None:
+    """Rejected drafts leave nothing, and tokens that were cut elsewhere are read again."""
+    method = registry.get(NAME).with_params(policy="fixed", depth=4)
+    engine = Engine(renumbered)
+    row = engine.submit(Request("The king", method, SamplingParams(temperature=1.5), 40, seed=3, stop_at_eos=False))
+    rewound = 0
+    while not engine.idle:
+        engine.step()
+        if row.state is None or row.trace is None or not row.trace.rounds:
+            continue
+        state, runner = row.state, row.state.writer.runner
+        rewound += len(row.trace.rounds[-1].emitted) < 5
+        text = state.read(row)
+        state.catch_up(row)
+        assert state.fed == text[:-1]
+        said = runner.forward([Segment(state.slot, torch.tensor(text[-1:]))], last_only=True).logits[0, -1]
+        runner.rewind(state.slot, len(text) - 1)
+        torch.testing.assert_close(said, worlds.logits_after(runner, text, [len(text)])[-1], rtol=1e-8, atol=1e-8)
+    assert rewound > 3
+
+
+@needs_bundle
+@pytest.mark.parametrize(("merge", "temperature"), [(True, 0.0), (False, 0.0), (True, 0.8)])
+def test_a_stranger_that_knows_nothing_changes_no_token(merge: bool, temperature: float, renumbered: Models) -> None:
+    target = renumbered.target
+    models = Models(target, renumbered.tokenizer, "text-drafter")
+    models.stranger = Stranger(Runner(worlds.family("llama", vocab_size=257)), worlds.byte_tokenizer(), "bytes")
+    prompt = "A café in Zürich 🙂"  # characters of several bytes, of which a draft may be half
+    for seed in range(3):
+        asked = {"max_new_tokens": 30, "seed": seed, "stop_at_eos": False}
+        sampling = SamplingParams(temperature=temperature)
+        method = registry.get(NAME).with_params(policy="fixed", depth=5, merge=merge)
+        trace = Engine(models).generate(Request(prompt, method, sampling, **asked))
+        assert trace.footer.error == ""
+        assert len(trace.token_ids) == 30
+        if not temperature:
+            plain = Engine(models).generate(Request(prompt, registry.get("autoregressive"), sampling, **asked))
+            assert trace.token_ids == plain.token_ids
+        assert sum(len(r.nodes.tokens) for r in trace.rounds) > 10
+    assert not models.stranger.runner.slots
+
+
+@needs_bundle
+def test_a_stranger_of_few_positions_falls_silent_and_says_so(renumbered: Models) -> None:
+    models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
+    models.stranger = Stranger(Runner(worlds.family("llama", vocab_size=257), 60), worlds.byte_tokenizer(), "bytes")
+    method = registry.get(NAME).with_params(policy="fixed")
+    trace = Engine(models).generate(Request("Once upon a time", method, max_new_tokens=40, stop_at_eos=False))
+    assert len(trace.token_ids) == 40
+    drafted = [len(r.nodes.tokens) for r in trace.rounds]
+    assert sum(drafted[: len(drafted) // 2]) > 0
+    assert drafted[-1] == 0
+    assert any("bytes has 60 positions" in str(r.notes) for r in trace.rounds)
+
+
+# -- real models ------------------------------------------------------------------------------------------------------
+
+
+@needs_bundle
+def test_only_a_method_that_translates_drafts_with_a_stranger(tmp_path: Path) -> None:
+    worlds.family("llama", vocab_size=257).save_pretrained(tmp_path)
+    worlds.byte_tokenizer().save_pretrained(tmp_path)
+    models = load_models("text-target", str(tmp_path), "cpu", "float32")
+    assert models.drafter is None
+    assert models.stranger is not None
+    assert models.writer is models.stranger.runner
+    assert not models.why_not(registry.get(NAME).needs)
+    assert "do not share a vocabulary" in models.why_not(registry.get("draft-model").needs)
+    alone = models.with_drafter(None)
+    assert alone.writer is None
+    assert alone.why_not(registry.get(NAME).needs) == "No draft model was chosen."
+    shared = models.with_drafter("text-drafter")
+    assert shared.stranger is None
+    assert not shared.why_not(registry.get(NAME).needs)
+    trace = Engine(models).generate(Request("Once", registry.get(NAME), max_new_tokens=12))
+    assert trace.header.drafter == models.writer_name

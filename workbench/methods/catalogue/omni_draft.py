@@ -1,0 +1,58 @@
+"""Any draft model, whatever its vocabulary."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Recording
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.omni_draft import OmniDraft
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.optimal_oracle import OptimalOracle
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.judge import Judge
+from workbench.methods.verifiers.lenient import Lenient
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "omnidraft",
+    title="Drafter of another vocabulary (OmniDraft)",
+    promise=Promise.EXACT,
+    source=Source("OmniDraft: a cross-vocabulary, online adaptive drafter", "Ramakrishnan et al.", 2025,
+                  "https://arxiv.org/abs/2507.02659", "§3"),
+    teaches="Two models that share no token still share text: any small model may draft for any large one.",
+    idea=(
+        "A draft model with a tokenizer of its own reads the text and writes on. What it writes is cut into the "
+        "target's tokens, the longest that fit, so that pieces which together spell one of the target's tokens are "
+        "merged and not rejected one by one."
+    ),
+    formula="draft = the target's tokens of  text( d(1) … d(n) ),  the longest first",
+    differs=(
+        "Every text that is a token of the target's is known from the start, where the paper's cache of n-grams learns "
+        "runs of the drafter's tokens as they come up, and holds a bounded number.",
+        "The draft is judged as a chosen one: no law of the target's tokens follows from the drafter's, since one text "
+        "may be said in several ways. The paper multiplies the chances of merged tokens.",
+        "Neither distillation while it decodes nor the head that decides when to stop is built; `online` is the former "
+        "for draft models of the target's own vocabulary.",
+        "The drafter reads text without the marks of the target's chat format, and sees nothing of pictures.",
+    ),
+    place=14,
+    drafter=OmniDraft(),
+    verifier=Lossless(),
+    other_verifiers=(Lenient(), Judge()),
+    policies=(Fixed(), Planned(), Bandit(), OptimalOracle()),
+    claims=(
+        Claim(
+            "speed-up over plain decoding, drafted by a model of another vocabulary",
+            "Llama-68M for Vicuna-7B, Qwen2-7B and Llama3-8B", 1.5, 2.0,
+            "Ramakrishnan et al. 2025, arXiv:2507.02659, abstract", lambda lab: lab.estranged().speed(), timed=True,
+        ),
+        Claim(
+            "τ with runs of tokens merged / with tokens of the same text alone",
+            "the cache of n-grams beside the direct map", None, None,
+            "Ramakrishnan et al. 2025, arXiv:2507.02659, §3 (direction)",
+            lambda lab: lab.estranged().tau_over("omnidraft", {"depth": 4}, {"depth": 4, "merge": False}, 0.0),
+            key="merging",
+        ),
+    ),
+    recording=Recording(("story",), drafter="smollm2-drafter"),
+)  # fmt: skip

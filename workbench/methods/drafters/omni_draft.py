@@ -1,0 +1,232 @@
+"""A draft model of another vocabulary: what it says is translated into the target's tokens, text for text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, ClassVar
+
+from workbench.core.params import param
+from workbench.core.sampling import likeliest
+from workbench.core.transfer import to_device
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.declared import ANY_DRAFTER
+from workbench.engine.models import Models
+from workbench.engine.parts import Drafter
+from workbench.engine.plan import Plan
+from workbench.engine.request import Row
+from workbench.engine.segment import Segment, Slot
+from workbench.engine.stranger import Stranger
+
+BROKEN = "\ufffd"
+"""What stands for bytes that are no whole character yet."""
+LONGEST = 64
+"""Characters of a token that is looked for; what is longer is white space or a rule of signs."""
+
+
+def pieces(tokenizer: Any, n: int) -> list[str]:
+    """The text that each of the first n tokens adds to what stands before it; "" for marks and parts of characters."""
+    anchor = tokenizer("a", add_special_tokens=False)["input_ids"]
+    asked = [anchor, *([*anchor, token] for token in range(n))]
+    base, *texts = tokenizer.batch_decode(asked, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return [text[len(base) :] if text.startswith(base) and BROKEN not in text else "" for text in texts]
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """Two vocabularies of the same text.
+
+    Attributes:
+        said: the text of each of the drafter's tokens.
+        token_of: the target's token of each text that is one.
+        ends: the drafter's tokens that end a text.
+        end: the target's.
+    """
+
+    said: Sequence[str]
+    token_of: dict[str, int]
+    ends: frozenset[int]
+    end: int
+
+    @classmethod
+    def of(cls, models: Models, stranger: Stranger) -> Dictionary:
+        """Made once for two tokenizers."""
+        token_of: dict[str, int] = {}
+        for token, text in enumerate(pieces(models.tokenizer, min(len(models.tokenizer), models.target.vocab_size))):
+            if text and len(text) <= LONGEST:
+                token_of.setdefault(text, token)
+        theirs = stranger.tokenizer.eos_token_id
+        said = pieces(stranger.tokenizer, len(stranger.tokenizer))
+        ends = frozenset[int]() if theirs is None or not models.eos else frozenset({int(theirs)})
+        return cls(said, token_of, ends, min(models.eos, default=-1))
+
+    def text(self, token: int) -> str:
+        """What the drafter says with a token."""
+        return self.said[token] if token < len(self.said) else ""
+
+    def is_over(self, token: int) -> bool:
+        """Whether a text ends with this token of the drafter's, or goes on with what cannot be said in another's."""
+        return not self.text(token)
+
+    def drafted(self, said: Sequence[int], merge: bool) -> list[int]:
+        """The target's tokens of what the drafter wrote, the end of the text among them.
+
+        What only its last token completes is left out, unless nothing else is there: more text might go on it.
+
+        Args:
+            said: tokens of the drafter's, one at least.
+            merge: whether several may be one of the target's; if not, each has to be one by itself.
+        """
+        texts = [self.text(token) for token in said]
+        if not merge:
+            same = [self.token_of[text] for text in takewhile(self.token_of.__contains__, texts)]
+            return [*same, self.end] if len(same) + 1 == len(said) and said[-1] in self.ends else same
+        whole = "".join(texts)
+        found = self.translated(whole)
+        ends = said[-1] in self.ends
+        if ends and (found[-1][1] if found else 0) == len(whole):
+            return [*(token for token, _ in found), self.end]
+        sure = len(whole) - len(texts[-1])
+        return [token for token, end in found if end <= sure] or [token for token, _ in found[:1]]
+
+    def translated(self, text: str) -> list[tuple[int, int]]:
+        """The target's tokens of a text, each the longest that goes on it, and the characters read up to its end.
+
+        It ends before the first character that no token begins with.
+        """
+        found, at = list[tuple[int, int]](), 0
+        while at < len(text):
+            ends = range(min(len(text), at + LONGEST), at, -1)
+            end = next((end for end in ends if text[at:end] in self.token_of), None)
+            if end is None:
+                break
+            found.append((self.token_of[text[at:end]], end))
+            at = end
+        return found
+
+
+@dataclass
+class Reading:
+    """What a draft model has read of a row's text.
+
+    Attributes:
+        writer: it.
+        words: both vocabularies; None: they are one, and nothing is translated.
+        ids: the committed text in its tokens.
+        slot: row of its cache; None: the text is longer than it can read.
+        fed: tokens of which the cache has entries, drafts of the last round among them.
+    """
+
+    writer: Stranger
+    words: Dictionary | None
+    ids: list[int]
+    slot: Slot | None = None
+    fed: list[int] = field(default_factory=list[int])
+
+    def read(self, row: Row) -> list[int]:
+        """The committed text in its own tokens: without the target's marks, or a character that is not whole yet."""
+        if self.words is None:
+            return list(row.committed)
+        text = row.models.tokenizer.decode(row.committed, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return list(self.writer.tokenizer(text.rstrip(BROKEN))["input_ids"])
+
+    def catch_up(self, row: Row) -> None:
+        """Forget drafts that are no text now, and read what was committed since, but for the last token.
+
+        The newest tokens may be others than those that were drafted: text that goes on may be cut elsewhere.
+        """
+        assert self.slot is not None
+        self.ids = self.read(row)
+        runner = self.writer.runner
+        runner.rewind(self.slot, min(common(self.ids, self.fed), len(self.ids) - 1))
+        if missing := self.ids[self.slot.length : -1]:
+            runner.prefill(self.slot, missing)
+        self.fed = self.ids[:-1]
+
+
+@dataclass(frozen=True)
+class OmniDraft(Drafter):
+    """Let any draft model write on in its own tokens, and say the same text in the target's.
+
+    Text is what two vocabularies share. What the target has committed is read by the drafter's own tokenizer; what it
+    writes on, always its likeliest tokens, is cut into the target's tokens from left to right, the longest that fits
+    each time: runs of the drafter's tokens that spell one of the target's are merged, and one that spells several is
+    split. A last token is kept back while more text could lengthen it. The draft carries no law of the target's tokens,
+    so that it is judged as a chosen one: kept with chance p(x), and the text stays the target's.
+
+    Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659 (the cache of n-grams across vocabularies).
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (ANY_DRAFTER,)
+    source: ClassVar[str] = "omnidraft"
+    merge: bool = param(True, doc="whether several of the drafter's tokens may become one of the target's")
+    extra: int = param(8, ge=0, le=64, doc="tokens of its own that the drafter may write beyond those asked for")
+
+    def siblings(self) -> frozenset[Sampling]:
+        """Chosen: the likeliest."""
+        return frozenset({Sampling.DETERMINISTIC})
+
+    def prime(self, row: Row, models: Models) -> Reading:
+        """Read the committed text but its last token. Of pictures the drafter sees nothing."""
+        writer, words = models.stranger, None
+        if writer is None:
+            assert models.drafter is not None
+            writer = Stranger(models.drafter, models.tokenizer, models.drafter_name or "")
+        if models.stranger is not None or row.images is not None:
+            key = ("omnidraft", models.target_name, writer.name)
+            if key not in models.shared:
+                models.shared[key] = Dictionary.of(models, writer)
+            words = models.shared[key]
+        state = Reading(writer, words, [])
+        state.ids = state.read(row)
+        if not 0 < len(state.ids) <= writer.runner.context:
+            return state
+        state.slot = writer.runner.open(id(row))
+        try:
+            state.catch_up(row)
+        except BaseException:  # whatever it was: nobody else knows of the slot
+            writer.runner.close(state.slot)
+            raise
+        return state
+
+    def reach(self, row: Row) -> int:
+        """As many levels as it has positions: a token of its own seldom says less than one of the target's."""
+        state: Reading = row.state
+        return 0 if state.slot is None else state.writer.runner.context - len(state.read(row)) + 1
+
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+        """A chain of at most `plan.depth` of the target's tokens."""
+        state: Reading = row.state
+        said = self.written(row, state, plan.depth)
+        tokens = said if state.words is None else state.words.drafted(said, self.merge)
+        row.signals["tokens written"], row.signals["tokens translated"] = len(said), len(tokens)
+        return DraftTree.chain(tokens[: plan.depth], source=self.source, device=row.models.target.device)
+
+    def written(self, row: Row, state: Reading, depth: int) -> list[int]:
+        """What the drafter writes behind the committed text, in its own tokens, until it is enough for `depth`."""
+        state.catch_up(row)
+        slot, runner, words = state.slot, state.writer.runner, state.words
+        assert slot is not None
+        said, feed = list[int](), to_device(state.ids[-1:], runner.device)
+        most = depth if words is None else depth + self.extra
+        while len(said) < min(most, runner.context - len(state.ids) + 1):
+            logits = runner.forward([Segment(slot, feed)], last_only=True).logits[0, -1:]
+            runner.commit(slot, [0])
+            state.fed += [said[-1] if said else state.ids[-1]]
+            feed = likeliest(logits.float())
+            said.append(int(feed))
+            if words is not None and (words.is_over(said[-1]) or len(words.drafted(said, self.merge)) >= depth):
+                break
+        return said
+
+    def release(self, row: Row, models: Models) -> None:
+        """Give the cache row back."""
+        state: Reading | None = row.state
+        if state is not None and state.slot is not None:
+            state.writer.runner.close(state.slot)
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens that two texts begin with alike."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

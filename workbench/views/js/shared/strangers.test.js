@@ -1,0 +1,29 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import * as strangers from "./strangers.js";
+
+const catalogue = {
+  drafters: [
+    { name: "own", available: true, reason: "" },
+    { name: "foreign", available: false, reason: "They do not share a vocabulary.", stranger: true },
+    { name: "broken", available: false, reason: "It cannot be read." },
+  ],
+  methods: [
+    { name: "plain", needs: [] },
+    { name: "draft", needs: ["drafter"] },
+    { name: "translate", needs: ["any-drafter"] },
+  ],
+};
+
+test("a stranger can be chosen with a method that translates, and with no other", () => {
+  const usable = (method) => strangers.drafters(catalogue, method).filter((e) => e.available).map((e) => e.name);
+  assert.deepEqual(usable("translate"), ["own", "foreign"]);
+  for (const method of ["plain", "draft", "nobody", null]) assert.deepEqual(usable(method), ["own"]);
+  assert.equal(strangers.drafters(catalogue, "translate")[1].reason, "");
+  assert.equal(catalogue.drafters[1].available, false, "the catalogue itself stays as it is");
+});
+
+test("a method drafts with a model, be it translated or not", () => {
+  assert.deepEqual(catalogue.methods.map(strangers.drafts), [false, true, true]);
+  assert.equal(strangers.drafts(undefined), false);
+});
