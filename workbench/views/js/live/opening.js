@@ -83,10 +83,10 @@ export async function stepped(page) {
 
 /** The panel for the models that an address names. */
 async function models(page, query) {
-  const { choice } = page, [target, drafter] = ["target", "drafter"].map((name) => query.get(name));
+  const { choice } = page, [target, drafter, method] = ["target", "drafter", "method"].map((name) => query.get(name));
   choice.fixed ||= ["target", "drafter", "prompt"].some((name) => query.has(name)); // a link says what was run
   if ((target ?? choice.target) === choice.target && (drafter ?? choice.drafter) === choice.drafter) return;
-  Object.assign(choice, { ...(target && { target }), ...(drafter && { drafter }) });
+  Object.assign(choice, { ...(target && { target }), ...(drafter && { drafter }), ...(method && { method }) });
   await backend.look(page, target, drafter);
 }
 
