@@ -50,6 +50,23 @@ def test_what_a_draft_becomes(said: list[int], drafted: list[int], apart: list[i
     assert WORDS.drafted(said, merge=False) == apart
 
 
+@needs_bundle
+def test_a_draft_is_cut_as_the_target_cuts_its_own_text() -> None:
+    """What it would not write itself it would reject: the longest token that fits is not always the one."""
+    tokenizer = load_tokenizer("text-target")
+    said = pieces(tokenizer, len(tokenizer))
+    words = Dictionary(said, {text: i for i, text in enumerate(said) if text}, frozenset(), -1, tokenizer)
+    before, text = "Say this again, word for word:", " lamp river seven. Replace Anna with Rosa and go home"
+    whole = tokenizer(before + text, add_special_tokens=False)["input_ids"]
+    behind = whole[len(tokenizer(before, add_special_tokens=False)["input_ids"]) :]
+    cut = words.cut(before, text)
+    assert cut is not None
+    assert [token for token, _ in cut] == behind
+    assert cut[-1][1] == len(text)
+    assert words.cut("hel", "lo there") is None or "hello" not in words.token_of, "it reaches back"
+    assert words.drafted(behind, merge=True, before=before) == behind[: len(behind) - 1]
+
+
 def test_texts_begin_alike_up_to_the_first_difference() -> None:
     assert [common([1, 2, 3], other) for other in ([], [1, 2], [1, 4, 3], [1, 2, 3, 4], [9])] == [0, 2, 1, 3, 0]
 

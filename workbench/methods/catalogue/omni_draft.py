@@ -21,14 +21,14 @@ METHOD = Method(
                   "https://arxiv.org/abs/2507.02659", "§3"),
     teaches="Two models that share no token still share text: any small model may draft for any large one.",
     idea=(
-        "A draft model with a tokenizer of its own reads the text and writes on. What it writes is cut into the "
-        "target's tokens, the longest that fit, so that pieces which together spell one of the target's tokens are "
-        "merged and not rejected one by one."
+        "A draft model with a tokenizer of its own reads the text and writes on. What it writes is cut as the target's "
+        "tokenizer cuts it, so that pieces which together spell one of the target's tokens are merged and not rejected "
+        "one by one."
     ),
-    formula="draft = the target's tokens of  text( d(1) … d(n) ),  the longest first",
+    formula="draft = the target's tokens of  text( d(1) … d(n) )",
     differs=(
-        "Every text that is a token of the target's is known from the start, where the paper's cache of n-grams learns "
-        "runs of the drafter's tokens as they come up, and holds a bounded number.",
+        "The target's own tokenizer cuts the draft, where the paper's cache of n-grams learns, as they come up, which "
+        "runs of the drafter's tokens are one of the target's, and holds a bounded number.",
         "The draft is judged as a chosen one: no law of the target's tokens follows from the drafter's, since one text "
         "may be said in several ways. The paper multiplies the chances of merged tokens.",
         "Neither distillation while it decodes nor the head that decides when to stop is built; `online` is the former "

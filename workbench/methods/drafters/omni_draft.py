@@ -23,6 +23,8 @@ BROKEN = "\ufffd"
 """What stands for bytes that are no whole character yet."""
 LONGEST = 64
 """Characters of a token that is looked for; what is longer is white space or a rule of signs."""
+BEFORE = 48
+"""Characters of the committed text, at most, behind which a draft is cut into tokens."""
 
 
 def pieces(tokenizer: Any, n: int) -> list[str]:
@@ -42,12 +44,14 @@ class Dictionary:
         token_of: the target's token of each text that is one.
         ends: the drafter's tokens that end a text.
         end: the target's.
+        tokenizer: the target's, if it says of each token where in a text it stands.
     """
 
     said: Sequence[str]
     token_of: dict[str, int]
     ends: frozenset[int]
     end: int
+    tokenizer: Any = None
 
     @classmethod
     def of(cls, models: Models, stranger: Stranger) -> Dictionary:
@@ -59,7 +63,8 @@ class Dictionary:
         theirs = stranger.tokenizer.eos_token_id
         said = pieces(stranger.tokenizer, len(stranger.tokenizer))
         ends = frozenset[int]() if theirs is None or not models.eos else frozenset({int(theirs)})
-        return cls(said, token_of, ends, min(models.eos, default=-1))
+        cuts = models.tokenizer if getattr(models.tokenizer, "is_fast", False) else None
+        return cls(said, token_of, ends, min(models.eos, default=-1), cuts)
 
     def text(self, token: int) -> str:
         """What the drafter says with a token."""
@@ -69,7 +74,7 @@ class Dictionary:
         """Whether a text ends with this token of the drafter's, or goes on with what cannot be said in another's."""
         return not self.text(token)
 
-    def drafted(self, said: Sequence[int], merge: bool) -> list[int]:
+    def drafted(self, said: Sequence[int], merge: bool, before: str = "") -> list[int]:
         """The target's tokens of what the drafter wrote, the end of the text among them.
 
         What only its last token completes is left out, unless nothing else is there: more text might go on it.
@@ -77,18 +82,36 @@ class Dictionary:
         Args:
             said: tokens of the drafter's, one at least.
             merge: whether several may be one of the target's; if not, each has to be one by itself.
+            before: the text that they go on with.
         """
         texts = [self.text(token) for token in said]
         if not merge:
             same = [self.token_of[text] for text in takewhile(self.token_of.__contains__, texts)]
             return [*same, self.end] if len(same) + 1 == len(said) and said[-1] in self.ends else same
         whole = "".join(texts)
-        found = self.translated(whole)
+        found = self.cut(before, whole)
+        found = self.translated(whole) if found is None else found
         ends = said[-1] in self.ends
         if ends and (found[-1][1] if found else 0) == len(whole):
             return [*(token for token, _ in found), self.end]
         sure = len(whole) - len(texts[-1])
         return [token for token, end in found if end <= sure] or [token for token, _ in found[:1]]
+
+    def cut(self, before: str, text: str) -> list[tuple[int, int]] | None:
+        """The tokens that the target's own tokenizer cuts a text into behind another one, and where each ends in it.
+
+        None where it does not say, or where a token reaches back over the border: the target has cut there already.
+        """
+        if self.tokenizer is None:
+            return None
+        begin = before.find(" ", max(0, len(before) - BEFORE))  # a word begins there, as far as tokenizers have words
+        before = before[begin:] if begin >= 0 else before[-BEFORE:]
+        read = self.tokenizer(before + text, add_special_tokens=False, return_offsets_mapping=True)
+        places = list(zip(read["input_ids"], read["offset_mapping"], strict=True))
+        inside = [(token, end - len(before)) for token, (start, end) in places if start >= len(before)]
+        if any(start < len(before) < end for _, (start, end) in places):
+            return None
+        return inside
 
     def translated(self, text: str) -> list[tuple[int, int]]:
         """The target's tokens of a text, each the longest that goes on it, and the characters read up to its end.
@@ -114,6 +137,7 @@ class Reading:
         writer: it.
         words: both vocabularies; None: they are one, and nothing is translated.
         ids: the committed text in its tokens.
+        text: the committed text, where it is translated.
         slot: row of its cache; None: the text is longer than it can read.
         fed: tokens of which the cache has entries, drafts of the last round among them.
     """
@@ -121,6 +145,7 @@ class Reading:
     writer: Stranger
     words: Dictionary | None
     ids: list[int]
+    text: str = ""
     slot: Slot | None = None
     fed: list[int] = field(default_factory=list[int])
 
@@ -129,7 +154,8 @@ class Reading:
         if self.words is None:
             return list(row.committed)
         text = row.models.tokenizer.decode(row.committed, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return list(self.writer.tokenizer(text.rstrip(BROKEN))["input_ids"])
+        self.text = text.rstrip(BROKEN)
+        return list(self.writer.tokenizer(self.text)["input_ids"])
 
     def catch_up(self, row: Row) -> None:
         """Forget drafts that are no text now, and read what was committed since, but for the last token.
@@ -150,9 +176,10 @@ class OmniDraft(Drafter):
     """Let any draft model write on in its own tokens, and say the same text in the target's.
 
     Text is what two vocabularies share. What the target has committed is read by the drafter's own tokenizer; what it
-    writes on, always its likeliest tokens, is cut into the target's tokens from left to right, the longest that fits
-    each time: runs of the drafter's tokens that spell one of the target's are merged, and one that spells several is
-    split. A last token is kept back while more text could lengthen it. The draft carries no law of the target's tokens,
+    writes on, always its likeliest tokens, is cut as the target's tokenizer would cut it, so that runs of the drafter's
+    tokens that spell one of the target's are merged, and one that spells several is split; where the target has cut a
+    word already, each next token is the longest that fits. A last token is kept back while more text could lengthen it.
+    The draft carries no law of the target's tokens,
     so that it is judged as a chosen one: kept with chance p(x), and the text stays the target's.
 
     Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659 (the cache of n-grams across vocabularies).
@@ -199,7 +226,7 @@ class OmniDraft(Drafter):
         """A chain of at most `plan.depth` of the target's tokens."""
         state: Reading = row.state
         said = self.written(row, state, plan.depth)
-        tokens = said if state.words is None else state.words.drafted(said, self.merge)
+        tokens = said if state.words is None else state.words.drafted(said, self.merge, state.text)
         row.signals["tokens written"], row.signals["tokens translated"] = len(said), len(tokens)
         return DraftTree.chain(tokens[: plan.depth], source=self.source, device=row.models.target.device)
 
@@ -216,7 +243,9 @@ class OmniDraft(Drafter):
             state.fed += [said[-1] if said else state.ids[-1]]
             feed = likeliest(logits.float())
             said.append(int(feed))
-            if words is not None and (words.is_over(said[-1]) or len(words.drafted(said, self.merge)) >= depth):
+            if words is not None and (
+                words.is_over(said[-1]) or len(words.drafted(said, self.merge, state.text)) >= depth
+            ):
                 break
         return said
 
