@@ -18,6 +18,7 @@ from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Method, Models, Request, Row, Runner, changing
 from workbench.engine.cache import TreeCache
+from workbench.engine.declared import DRAFTERS
 from workbench.engine.geometry import Geometry
 from workbench.engine.parts import Policy
 from workbench.engine.request import ENDED
@@ -304,7 +305,7 @@ def test_a_drafter_that_panics_leaves_the_cache_as_it_was(text: Models) -> None:
 # -- slots ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [m for m in registry.methods() if "drafter" in m.needs], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [m for m in registry.methods() if DRAFTERS & set(m.needs)], ids=lambda m: m.name)
 @pytest.mark.parametrize("behind", [False, True], ids=["in its first forward", "behind it"])
 def test_a_prefill_that_fails_gives_its_slot_back(
     method: Method, behind: bool, text: Models, seeing: Models, monkeypatch: pytest.MonkeyPatch
@@ -378,7 +379,7 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return furthest
 
 
-@pytest.mark.parametrize("method", [m for m in registry.methods() if "drafter" in m.needs], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [m for m in registry.methods() if DRAFTERS & set(m.needs)], ids=lambda m: m.name)
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_a_drafter_stops_where_its_positions_end(
     method: Method, family: str, seeing: Models, device: str, places: list[int]

@@ -181,6 +181,69 @@ def test_a_stranger_of_few_positions_falls_silent_and_says_so(renumbered: Models
     assert any("bytes has 60 positions" in str(r.notes) for r in trace.rounds)
 
 
+@needs_bundle
+def test_another_stranger_in_mid_run_drafts_from_then_on(renumbered: Models) -> None:
+    """And an ordinary draft model behind it: each reads the text anew, and gives its place back."""
+    target, tokenizer = renumbered.target, renumbered.tokenizer
+    blind = Models(target, tokenizer, "text-drafter", shared=renumbered.shared)
+    blind.stranger = Stranger(Runner(worlds.family("llama", vocab_size=257)), worlds.byte_tokenizer(), "bytes")
+    own = Models(target, tokenizer, "text-drafter", Runner(target.model), "itself")
+    method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
+    engine = Engine(renumbered)
+    row = engine.submit(Request("Once upon a time there was a fox", method, max_new_tokens=60, stop_at_eos=False, models=blind))
+    told = [(4, renumbered), (8, own), (12, blind)]
+    while not engine.idle:
+        engine.step()
+        if told and row.trace is not None and len(row.trace.rounds) == told[0][0]:
+            row.change(models=told.pop(0)[1])
+    assert row.trace is not None
+    assert row.trace.footer.error == ""
+    changes = [(r.index, c.after) for r in row.trace.rounds for c in r.changes if c.name == "drafter"]
+    assert changes == [(4, "renumbered"), (8, "itself"), (12, "bytes")]
+    lengths = [len(r.emitted) for r in row.trace.rounds]
+    assert lengths[4:12] == [5] * 8
+    assert max(lengths[:4] + lengths[12:-1]) < 5
+    plain = registry.get("autoregressive")
+    alone = Engine(renumbered).generate(Request("Once upon a time there was a fox", plain, max_new_tokens=60, stop_at_eos=False))
+    assert row.trace.token_ids == alone.token_ids
+    assert not any(m.writer is not None and m.writer.slots for m in (blind, renumbered, own))
+
+
+@needs_bundle
+def test_a_prompt_without_a_word_is_drafted_for_as_soon_as_there_is_one(renumbered: Models) -> None:
+    end = renumbered.tokenizer.eos_token_id
+    method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
+    trace = Engine(renumbered).generate(Request([end], method, max_new_tokens=30, stop_at_eos=False))
+    assert trace.footer.error == ""
+    assert not any("positions" in str(r.notes) for r in trace.rounds)
+    assert sum(len(r.nodes.tokens) for r in trace.rounds) > 10
+
+
+class Ending:
+    """A tokenizer that puts an end behind every text."""
+
+    def __init__(self, inner: PreTrainedTokenizerFast) -> None:
+        self._inner = inner
+
+    def __call__(self, text: str, **options: object) -> dict[str, list[int]]:
+        return {"input_ids": [*self._inner(text)["input_ids"], self._inner.eos_token_id]}
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+@needs_bundle
+def test_the_end_that_a_tokenizer_puts_behind_each_text_is_not_read(renumbered: Models) -> None:
+    assert renumbered.stranger is not None
+    models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
+    words = Dictionary.of(renumbered, renumbered.stranger)
+    models.stranger = Stranger(renumbered.stranger.runner, Ending(renumbered.stranger.tokenizer), "ending")
+    models.shared["omnidraft", "text-drafter", "ending"] = words, models.stranger.tokenizer
+    method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
+    trace = Engine(models).generate(Request("Once upon a time", method, max_new_tokens=30, stop_at_eos=False))
+    assert {len(r.emitted) for r in trace.rounds[:-1]} == {5}
+
+
 # -- real models ------------------------------------------------------------------------------------------------------
 
 

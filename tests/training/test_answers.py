@@ -142,6 +142,7 @@ def test_the_texts_own_answers_stand_behind_its_prompts_and_are_no_ones_own(tmp_
     tokenizer, prompts = load_tokenizer("text-target"), first_turns(tmp_path, 0, 0)
     assert figures["new_tokens"] == sum(len(line["answer"]) for line in lines)
     assert len(lines) > 10
+    assert sum(prompts[line["n"]][1] in rows for line in lines) > 10
     for line in lines:
         assert not is_held(line["n"]), "what is kept for measuring is the target's own"
         assert line["temperature"] is None

@@ -109,6 +109,11 @@ def test_a_batch_depends_on_its_step_alone(options: ReadOptions) -> None:
     assert first[:n] != first[n:], "in a new order"
 
 
+def readings_of(out: Path) -> list[list[int]]:
+    """All rows, as they are on disk now."""
+    return Readings(out).rows.tolist()
+
+
 def test_answers_that_the_text_gives_are_read_beside_the_targets_own(
     options: ReadOptions, answers: Path, tmp_path: Path
 ) -> None:
@@ -121,6 +126,11 @@ def test_answers_that_the_text_gives_are_read_beside_the_targets_own(
     (given / ANSWERS).write_text(json.dumps(json.loads(first) | {"given": True}) + "\n" + json.dumps(line) + "\n")
     make_readings(replace(options, answers=given, out=out), quiet)
     readings = Readings(out)
+    taken = readings.rows[0, 0].item()  # a prompt that has an answer of the target's own, too
+    (given / ANSWERS).write_text((given / ANSWERS).read_text().replace("9001", str(taken)))
+    make_readings(replace(options, answers=given, out=out), quiet)
+    make_readings(replace(options, answers=given, out=out), quiet)
+    assert [n for n, *_, kind in readings_of(out) if kind == GIVEN] == [9_001, taken]
     assert readings.rows[:, 4].tolist() == [*Readings(options.out).rows[:, 4].tolist(), GIVEN]
     assert readings.text(len(readings.rows) - 1)[0].tolist() == [5, 6, 7, 11, 12, 13, 14]
     held, before = readings.part(held=True), Readings(options.out)

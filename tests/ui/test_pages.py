@@ -11,6 +11,7 @@ import pytest
 from traces import HOSTILE, hostile
 from ui.conftest import Opener
 
+from workbench.engine.declared import DRAFTERS
 from workbench.methods import registry
 from workbench.methods.known import Known
 from workbench.trace import export, metrics
@@ -72,7 +73,7 @@ def test_the_gallery_names_a_draft_model_only_where_a_method_drafts_with_it() ->
     assert any(trace.header.drafter for trace in map(recorded.trace, shown) if trace.header.method == "prompt-lookup")
     for entry in shown.values():
         needs = [need for name in entry["methods"] for need in registry.get(name).needs]
-        assert (entry["drafter"] is not None) is ("drafter" in needs), entry["name"]
+        assert (entry["drafter"] is not None) is bool(DRAFTERS & set(needs)), entry["name"]
     foreign = {"method": "my-own", "methods": ["my-own"], "drafter": "small"}
     assert drafted_by(foreign) == foreign
 

@@ -13,6 +13,7 @@ import torch
 from workbench.bench.sample import Sample, sample_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
+from workbench.engine.declared import DRAFTERS
 from workbench.engine.method import Configured
 
 DRAFTING = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
@@ -70,7 +71,7 @@ class EngineContender:
     def weights_bytes(self) -> int:
         """The target, and what the method needs besides: the drafter, the files of trained heads."""
         models, needs = self.engine.models, self.configured.method.needs
-        drafter = models.drafter.model if models.drafter is not None and "drafter" in needs else None
+        drafter = models.writer.model if models.writer is not None and DRAFTERS & set(needs) else None
         heads = [models.heads[need].folder for need in needs if need in models.heads]
         files = [file.stat().st_size for folder in heads for file in folder.glob("*.safetensors")]
         return weights_of(models.target.model, drafter) + sum(files)

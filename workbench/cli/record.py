@@ -16,6 +16,7 @@ from workbench.cli.bench import progress_bar
 from workbench.cli.examples import EXAMPLES
 from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET
+from workbench.core.errors import WorkbenchError
 from workbench.engine.bundle import VISION_TARGET
 from workbench.engine.declared import Recording
 from workbench.service.checks import about, check_models
@@ -143,7 +144,11 @@ def record(
         if reason:
             print(f"{name:20} left out: {reason}")
             continue
-        with_it = models.with_drafter(take.drafter) if take.drafter else models
+        try:
+            with_it = models.with_drafter(take.drafter) if take.drafter else models
+        except WorkbenchError as error:
+            print(f"{name:20} left out: {error}")
+            continue
         made[name] = trace = best(name, take, with_it, made)
         n_bytes = recorded.write(folder / f"{name}{recorded.SUFFIX}", trace)
         figures = summary(trace)

@@ -170,7 +170,7 @@ def switch(row: Row, target: Runner, settings: Settings) -> None:
     if is_judged_anew:
         verifier_state = verifier.prime(row, models)
     grower, grower_state = configured.grower, row.grower_state
-    is_other = configured.drafter != now.drafter or models.drafter is not row.models.drafter
+    is_other = configured.drafter != now.drafter or models.writer is not row.models.writer
     is_other = is_other or any(models.heads.get(need) != row.models.heads.get(need) for need in configured.needs)
     if grower != now.grower or is_other:
         grower_state = None if grower is None else grower.prime(configured.drafter, models)

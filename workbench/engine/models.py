@@ -222,7 +222,8 @@ def load_models(
         dtype: of the target; see `resolve_dtype`.
         drafter_dtype: of the draft model; see `resolve_drafter_dtype`.
         context: longest sequence; by default the model's own, at most 4,096.
-        strict: raise when the draft model does not fit; else it is left out and `drafter_problem` says why.
+        strict: raise when the draft model does not fit; else `drafter_problem` says why, and one of another vocabulary
+            is there as a stranger.
 
     Raises:
         ModelError: a model cannot be loaded or verified.
@@ -280,8 +281,8 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
         )
         try:
             spoken = spoken or load_tokenizer(name)
-        except ModelError:  # it has none of its own, and the one that it learnt with is not here
-            raise problem from None
+        except ModelError as error:  # it has none of its own, and the one that it learnt with is not here
+            raise TokenizerMismatchError(problem.message, f"{error} Or: {problem.remedy}") from None
     kind = resolve_drafter_dtype(dtype, where, models.target.dtype, name)
     model = load_model(name, where, kind)
     runner = Runner(model, models.target.context)

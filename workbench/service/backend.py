@@ -134,7 +134,7 @@ class Backend(BaseBackend):
         """Load models now and wait for them.
 
         Raises:
-            WorkbenchError: they cannot be loaded, or the draft model does not fit the target.
+            WorkbenchError: they cannot be loaded. A draft model of another vocabulary can: for methods that translate.
         """
         pair = self._pair(target, drafter)
         models = self._loading.wait(pair)

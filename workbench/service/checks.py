@@ -128,7 +128,7 @@ def check_vocabulary(pair: Pair) -> None:
     if drafter is not None and same_words(target, drafter) is False:
         raise TokenizerMismatchError(
             f"{drafter} and {target} do not share a vocabulary: token ids would mean different things.",
-            "Choose a draft model of the target's family, or a method that needs none.",
+            "Choose a draft model of the target's family, a method that needs none, or omnidraft, which translates.",
         )
 
 

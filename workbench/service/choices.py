@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.engine.borrowed import spoken
+from workbench.engine.borrowed import lender, spoken
 from workbench.engine.bundle import bundled, config_of
 from workbench.engine.checkpoints.own import own_heads, problem
 from workbench.engine.declared import ANY_DRAFTER
@@ -74,9 +74,15 @@ def drafters(target: str) -> list[dict[str, Any]]:
         reason = "" if same else f"{name} and {target} do not share a vocabulary."
         found.append(
             {"name": name, "title": name, "available": same, "reason": reason, "detail": _detail(folder, config)}
-            | {"pictures": "vision_config" in config, "stranger": not same}
+            | {"pictures": "vision_config" in config, "stranger": not same and speaks(folder)}
         )
     return sorted(found, key=lambda d: d["name"] != own_drafter(target))
+
+
+def speaks(folder: Path) -> bool:
+    """Whether the tokenizer of a draft model is on this machine: its own, or that of the model that lends it one."""
+    lent = lender(folder)
+    return lent is None or folder_of(lent.target) is not None
 
 
 def describe(method: Known, reason: str) -> dict[str, Any]:

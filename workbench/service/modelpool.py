@@ -263,7 +263,7 @@ class ModelPool:
             models = loaded.models[None].with_drafter(folder, self._options["drafter_dtype"])
             if models.stranger is not None:
                 models.stranger = dataclasses.replace(models.stranger, name=drafter)
-                models.drafter_problem = models.drafter_problem.replace(folder, drafter)
+                models.drafter_problem, models.drafter_error = models.drafter_problem.replace(folder, drafter), None
             else:
                 models.drafter_name = drafter
             assert models.writer is not None

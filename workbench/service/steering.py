@@ -96,8 +96,9 @@ class Steering:
         (configured, sampling, _), models = run.planned, other or self._pool.get(pair)
         if run.row is None:
             checked(configured, sampling, models)
-        if chosen is not None and models is not None:  # here, where neither the run nor the engine waits for it
-            chosen.with_params(**split_params(chosen, params or {}, sampling)[0]).drafter.make_ready(models)
+        if models is not None and (chosen is not None or other is not None):  # here, where no run waits for it
+            now = chosen or configured.method
+            now.with_params(**split_params(now, params or {}, sampling)[0]).drafter.make_ready(models)
         run.tell(hand_over)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:

@@ -255,13 +255,16 @@ def _askable(
         yield from sorted((item for item in some if len(item[1]) <= longest), key=lambda item: len(item[1]))
 
 
-def check_whose(folder: Path, target: str, given: bool = False) -> None:
+def check_whose(folder: Path, target: str, given: bool = False) -> str:
     """That a folder has answers, and of this target: what another model says is not what this one would.
 
     Args:
         folder: of the answers.
         target: whose they have to be.
         given: whether the public text's own answers will do.
+
+    Returns:
+        A hash of the prompts that are answered: by their numbers the same are meant where it is the same.
 
     Raises:
         ParameterError: it has none, or another's, or the text's own where they will not do.
@@ -282,6 +285,7 @@ def check_whose(folder: Path, target: str, given: bool = False) -> None:
             f"{folder} holds answers that the training text gives, not what {target} says.",
             "Have it write its own into another folder: workbench train answers, without given.",
         )
+    return str(first.get("prompts", ""))
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from workbench.engine.declared import DRAFTERS
 from workbench.engine.request import Row
 from workbench.engine.vision.layout import Inputs, layout
 from workbench.engine.vision.reading import tokens_of
@@ -96,7 +97,7 @@ def vision_news(row: Row) -> dict[str, Any]:
 
 def _drafter_name(row: Row) -> str | None:
     heads = [row.models.heads[need].name for need in row.drafter.needs if need in row.models.heads]
-    return heads[0] if heads else row.models.drafter_name if any("drafter" in n for n in row.drafter.needs) else None
+    return heads[0] if heads else row.models.writer_name if DRAFTERS & set(row.drafter.needs) else None
 
 
 def position_bytes(runner: Runner) -> int:

@@ -55,16 +55,27 @@ class Dictionary:
 
     @classmethod
     def of(cls, models: Models, stranger: Stranger) -> Dictionary:
-        """Made once for two tokenizers."""
+        """Of two tokenizers: the better part of a second for 50,000 tokens."""
         token_of: dict[str, int] = {}
         for token, text in enumerate(pieces(models.tokenizer, min(len(models.tokenizer), models.target.vocab_size))):
             if text and len(text) <= LONGEST:
                 token_of.setdefault(text, token)
-        theirs = stranger.tokenizer.eos_token_id
         said = pieces(stranger.tokenizer, len(stranger.tokenizer))
-        ends = frozenset[int]() if theirs is None or not models.eos else frozenset({int(theirs)})
+        theirs, ours = Models(stranger.runner, stranger.tokenizer).eos | {stranger.tokenizer.eos_token_id}, models.eos
+        own = models.tokenizer.eos_token_id  # of several, the one that ends an answer
         cuts = models.tokenizer if getattr(models.tokenizer, "is_fast", False) else None
-        return cls(said, token_of, ends, min(models.eos, default=-1), cuts)
+        end = own if own in ours else min(ours, default=-1)
+        return cls(said, token_of, frozenset(theirs - {None}) if ours else frozenset(), end, cuts)
+
+    @classmethod
+    def known(cls, models: Models, writer: Stranger) -> Dictionary:
+        """Made once for two tokenizers, and kept with the target."""
+        key = ("omnidraft", models.target_name, writer.name)
+        kept, of = models.shared.get(key, (None, None))
+        if kept is None or of is not writer.tokenizer:  # another model of the same name since
+            kept = cls.of(models, writer)
+            models.shared[key] = kept, writer.tokenizer
+        return kept
 
     def text(self, token: int) -> str:
         """What the drafter says with a token."""
@@ -138,6 +149,7 @@ class Reading:
         words: both vocabularies; None: they are one, and nothing is translated.
         ids: the committed text in its tokens.
         text: the committed text, where it is translated.
+        broken: whether that ends with a part of a character, behind which nothing can be said.
         slot: row of its cache; None: the text is longer than it can read.
         fed: tokens of which the cache has entries, drafts of the last round among them.
     """
@@ -146,16 +158,27 @@ class Reading:
     words: Dictionary | None
     ids: list[int]
     text: str = ""
+    broken: bool = False
     slot: Slot | None = None
     fed: list[int] = field(default_factory=list[int])
+    _seen: tuple[int, tuple[int, ...]] | None = None
 
     def read(self, row: Row) -> list[int]:
         """The committed text in its own tokens: without the target's marks, or a character that is not whole yet."""
         if self.words is None:
             return list(row.committed)
+        now = len(row.committed), tuple(row.committed[-4:])
+        if now == self._seen:
+            return self.ids
+        self._seen = now
         text = row.models.tokenizer.decode(row.committed, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         self.text = text.rstrip(BROKEN)
-        return list(self.writer.tokenizer(self.text)["input_ids"])
+        self.broken = self.text != text
+        ids = list(self.writer.tokenizer(self.text)["input_ids"])
+        while ids and ids[-1] in self.words.ends:  # some tokenizers end every text
+            ids.pop()
+        self.ids = ids
+        return ids
 
     def catch_up(self, row: Row) -> None:
         """Forget drafts that are no text now, and read what was committed since, but for the last token.
@@ -165,7 +188,7 @@ class Reading:
         assert self.slot is not None
         self.ids = self.read(row)
         runner = self.writer.runner
-        runner.rewind(self.slot, min(common(self.ids, self.fed), len(self.ids) - 1))
+        runner.rewind(self.slot, max(0, min(common(self.ids, self.fed), len(self.ids) - 1)))
         if missing := self.ids[self.slot.length : -1]:
             runner.prefill(self.slot, missing)
         self.fed = self.ids[:-1]
@@ -190,6 +213,11 @@ class OmniDraft(Drafter):
     merge: bool = param(True, doc="whether several of the drafter's tokens may become one of the target's")
     extra: int = param(8, ge=0, le=64, doc="tokens of its own that the drafter may write beyond those asked for")
 
+    def make_ready(self, models: Models) -> None:
+        """Look all tokens of a stranger up."""
+        if models.stranger is not None:
+            Dictionary.known(models, models.stranger)
+
     def siblings(self) -> frozenset[Sampling]:
         """Chosen: the likeliest."""
         return frozenset({Sampling.DETERMINISTIC})
@@ -201,13 +229,10 @@ class OmniDraft(Drafter):
             assert models.drafter is not None
             writer = Stranger(models.drafter, models.tokenizer, models.drafter_name or "")
         if models.stranger is not None or row.images is not None:
-            key = ("omnidraft", models.target_name, writer.name)
-            if key not in models.shared:
-                models.shared[key] = Dictionary.of(models, writer)
-            words = models.shared[key]
+            words = Dictionary.known(models, writer)
         state = Reading(writer, words, [])
         state.ids = state.read(row)
-        if not 0 < len(state.ids) <= writer.runner.context:
+        if len(state.ids) > writer.runner.context:
             return state
         state.slot = writer.runner.open(id(row))
         try:
@@ -226,7 +251,7 @@ class OmniDraft(Drafter):
         """A chain of at most `plan.depth` of the target's tokens."""
         state: Reading = row.state
         said = self.written(row, state, plan.depth)
-        tokens = said if state.words is None else state.words.drafted(said, self.merge, state.text)
+        tokens = said if state.words is None or not said else state.words.drafted(said, self.merge, state.text)
         row.signals["tokens written"], row.signals["tokens translated"] = len(said), len(tokens)
         return DraftTree.chain(tokens[: plan.depth], source=self.source, device=row.models.target.device)
 
@@ -235,6 +260,8 @@ class OmniDraft(Drafter):
         state.catch_up(row)
         slot, runner, words = state.slot, state.writer.runner, state.words
         assert slot is not None
+        if state.broken or not state.ids:
+            return []
         said, feed = list[int](), to_device(state.ids[-1:], runner.device)
         most = depth if words is None else depth + self.extra
         while len(said) < min(most, runner.context - len(state.ids) + 1):

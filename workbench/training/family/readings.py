@@ -137,14 +137,15 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
     target = models.target
     facts = {"target": models.target_name, "width": target.hidden_size, "taps": list(options.taps)}
     facts |= {"vocabulary": target.vocab_size, "dtype": options.dtype, WEIGHTS: fingerprint(target.model)}
-    check_whose(options.answers, options.target, given=True)
+    facts["prompts"] = check_whose(options.answers, options.target, given=True)
     if not all(1 <= tap < target.n_layers for tap in options.taps):
         raise ParameterError(
             f"{models.target_name} has no layers {options.taps} whose stream could be kept.",
             f"Give taps from 1 to {target.n_layers - 1}.",
         )
     readings = _begun(options.out, facts)
-    done, n_tokens = set(readings.rows[:, 0].tolist()), readings.n_tokens
+    done = {(n, kind == GIVEN) for n, kind in readings.rows[:, [0, 4]].tolist()}
+    n_tokens = readings.n_tokens
     names = ["ids", "features", *(f"tap-{layer}" for layer in options.taps)]
     clock, new, told = RunClock(float("inf")), 0, 0.0
     files = {name: (options.out / f"{name}.bin").open("r+b") for name in [*names, "rows"]}
@@ -155,7 +156,7 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
         file.seek(0, 2)
     for line in read(options.answers / "answers.jsonl"):
         ids = line["prompt"] + line["answer"]
-        if line["n"] in done or len(ids) > options.longest or not line["answer"]:
+        if (line["n"], line["temperature"] is None) in done or len(ids) > options.longest or not line["answer"]:
             continue
         streams = read_one(models, ids, options.taps)
         files["ids"].write(np.asarray(ids, dtype=np.uint16).tobytes())
@@ -209,6 +210,7 @@ def _begun(folder: Path, facts: dict[str, Any]) -> Readings:
     before = json.loads(path.read_text()) if path.exists() else facts
     if not differ(before.get(WEIGHTS, ""), facts[WEIGHTS]):
         before[WEIGHTS] = facts[WEIGHTS]  # rounding apart
+    before.setdefault("prompts", facts["prompts"])  # which nobody noted once
     if before != facts:
         changed = ", ".join(f"{name}={before.get(name)}" for name in facts if before.get(name) != facts[name])
         raise ParameterError(f"{folder} was made with {changed}.", "Give the same again to go on, or another out.")

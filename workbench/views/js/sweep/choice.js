@@ -1,6 +1,7 @@
 /** What the Sweep panel holds: axes with their values, settings; the request made from it, and its address. No DOM. */
 
 import * as form from "../shared/form.js";
+import * as strangers from "../shared/strangers.js";
 
 const LISTS = ["method", "drafter", "prompts", "target"];
 
@@ -40,7 +41,7 @@ export function spec(name, method, catalogue) {
   const usable = (entries) => entries.filter((e) => e.available !== false).map((e) => e.name);
   const lists = {
     method: () => usable(catalogue.methods),
-    drafter: () => usable(catalogue.drafters),
+    drafter: () => usable(strangers.drafters(catalogue, method)),
     target: () => usable(catalogue.targets),
     prompts: () => catalogue.groups,
   };

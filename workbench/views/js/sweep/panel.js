@@ -7,6 +7,7 @@ import * as form from "../shared/form.js";
 import * as kit from "../shared/kit.js";
 import { h, tell } from "../shared/kit.js";
 import * as sweepchoice from "./choice.js";
+import * as strangers from "../shared/strangers.js";
 
 const NONE = "none";
 
@@ -19,7 +20,7 @@ export function render(el, data) {
   controls.select(ui.method, controls.options(catalogue.methods), choice.method);
   controls.select(
     ui.drafter,
-    [{ value: "", text: "the target's own", disabled: false }, ...controls.options(catalogue.drafters)],
+    [{ value: "", text: "the target's own", disabled: false }, ...controls.options(strangers.drafters(catalogue, choice.method))],
     choice.drafter ?? "",
   );
   for (const [name, row] of [

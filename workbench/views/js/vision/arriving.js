@@ -57,6 +57,7 @@ export async function look(page, target, drafter) {
 /** What the address asks for. */
 async function asked(page, query, rest) {
   const { vision } = page, [target, drafter] = ["target", "drafter"].map((name) => query.get(name));
+  if (page.choice && query.get("method")) page.choice.method = query.get("method"); // by which its drafter is judged
   if (target || drafter) {
     Object.assign(page.choice, { ...(target && { target }), ...(drafter && { drafter }) });
     await look(page, target, drafter);

@@ -21,6 +21,7 @@ import * as visionpanel from "./panel.js";
 import { ended, fresh, running } from "./runs.js";
 import * as visionstage from "./stage.js";
 import * as visionview from "./view.js";
+import * as strangers from "../shared/strangers.js";
 
 /** Put the tab into `el`. @param {any} el  @param {{host: any, trace?: object, beside?: object, embed?: boolean}}
  *  given */
@@ -189,8 +190,8 @@ function draw(page) {
     note: running(page) ? "Another picture chosen now is swapped in with the next round." : vision.note,
     besides: catalogue.methods,
     beside: vision.besideMethod,
-    drafters: catalogue.drafters,
-    besideDrafter: besideMethod?.needs.includes("drafter") ? (vision.besideDrafter ?? page.choice.drafter) : null,
+    drafters: strangers.drafters(catalogue, vision.besideMethod),
+    besideDrafter: strangers.drafts(besideMethod) ? (vision.besideDrafter ?? page.choice.drafter) : null,
     besideNote: besideMethod?.teaches ?? "runs at the same time, over the same picture and question",
   });
 }
