@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.declared import WRONG_SCALE, Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_2 import TRIMMED
 from workbench.methods.drafters.block_diffusion import BlockDiffusion, BlockNet
@@ -14,6 +14,8 @@ from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
+
+UNDECIDED = f"{WRONG_SCALE}: above 1, but 25 prompts leave 8 to 15 % to chance."
 
 GROWERS = offered(Chain())
 
@@ -68,12 +70,13 @@ METHOD = Method(
             "a block that sees itself and the target's depths, beside masks in a row", None, None,
             "ours: engines offer both as parallel drafting; the paper compares with EAGLE-3",
             lambda lab: lab.tau_over("pard", {"depth": 5}, {"depth": 5}, 0.0), key="beside-pard",
+            why=("2026-11-26 10:53 UTC", UNDECIDED),
         ),
         Claim(
             "τ / τ of Medusa, both chains of 3", "keys and values from several depths, beside heads on the last state",
             None, None, "ours: Medusa drafts in one pass, too; the paper compares with EAGLE-3",
             lambda lab: lab.tau_over("medusa", {"depth": 3}, {"grower": "chain", "depth": 3}, 0.0),
-            key="beside-medusa",
+            key="beside-medusa", why=("2026-11-26 10:56 UTC", UNDECIDED),
         ),
         Claim(
             "τ with three steps / τ with one", "tokens in sight help the places that are left", None, None,

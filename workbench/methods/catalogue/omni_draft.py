@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Recording
+from workbench.engine.declared import WRONG_SCALE, WRONG_SETTING, Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.omni_draft import OmniDraft
 from workbench.methods.policies.bandit import Bandit
@@ -12,6 +12,15 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
+
+LARGER = (
+    f"{WRONG_SETTING}: here the drafter, SmolLM2's, has the larger vocabulary (49,152 tokens to 4,096), so that its "
+    "tokens are split rather than merged: 1.01 (1–1.03)."
+)
+FREQUENT = (
+    f"{WRONG_SCALE}: a drafter of 0.7 M weights that learnt stories drafts for a chat model; what is kept of it are "
+    "words so frequent that both have them as one token."
+)
 
 METHOD = Method(
     "omnidraft",
@@ -51,7 +60,7 @@ METHOD = Method(
             "the cache of n-grams beside the direct map", None, None,
             "Ramakrishnan et al. 2025, arXiv:2507.02659, §3 (direction)",
             lambda lab: lab.estranged().tau_over("omnidraft", {"depth": 4}, {"depth": 4, "merge": False}, 0.0),
-            key="merging",
+            key="merging", why=("2026-11-26 14:32 UTC", LARGER), why_on={"smollm2": ("2026-11-26 14:34 UTC", FREQUENT)},
         ),
     ),
     recording=Recording(("story",), drafter="smollm2-drafter"),
