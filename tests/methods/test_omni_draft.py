@@ -6,6 +6,7 @@ import copy
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from workbench.engine.pretrained import load_model, load_tokenizer
 from workbench.engine.segment import Segment
 from workbench.engine.stranger import Stranger
 from workbench.methods import registry
-from workbench.methods.drafters.omni_draft import BROKEN, Dictionary, common, pieces
+from workbench.methods.drafters.omni_draft import BROKEN, Dictionary, Reading, common, pieces
 
 NAME = "omnidraft"
 needs_bundle = pytest.mark.skipif("text-drafter" not in bundled(), reason="needs the bundled models")
@@ -148,6 +149,27 @@ def test_what_its_cache_holds_is_the_text_that_was_committed(renumbered: Models)
 
 
 @needs_bundle
+@pytest.mark.unchecked
+def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(renumbered: Models) -> None:
+    """What is drafted letter by letter for the target may be another token of the drafter's with each letter."""
+    letters, writer = worlds.byte_tokenizer(), Stranger(renumbered.target, renumbered.tokenizer, "words")
+    state = Reading(writer, Dictionary([], {}, frozenset(), -1), [], slot=writer.runner.open())
+    cuts = set[int]()
+    for text in ("The old kin", "The old kingdo", "The old kingdom w", "The old kingdom was", "The old", "The olive"):
+        row = SimpleNamespace(models=SimpleNamespace(tokenizer=letters), committed=letters(text)["input_ids"])
+        before = state.ids
+        state.catch_up(row)  # pyright: ignore[reportArgumentType]
+        assert state.ids == renumbered.tokenizer(text)["input_ids"]
+        cuts.add(len(before) - 1 - common(before, state.ids))
+        said = writer.runner.forward([Segment(state.slot, torch.tensor(state.ids[-1:]))], last_only=True).logits[0, -1]
+        writer.runner.rewind(state.slot, len(state.ids) - 1)
+        fresh = worlds.logits_after(writer.runner, state.ids, [len(state.ids)])[-1]
+        torch.testing.assert_close(said, fresh, rtol=1e-8, atol=1e-8)
+    writer.runner.close(state.slot)
+    assert max(cuts) > 0, "no token before the last one was cut anew"
+
+
+@needs_bundle
 @pytest.mark.parametrize(("merge", "temperature"), [(True, 0.0), (False, 0.0), (True, 0.8)])
 def test_a_stranger_that_knows_nothing_changes_no_token(merge: bool, temperature: float, renumbered: Models) -> None:
     target = renumbered.target
@@ -190,7 +212,8 @@ def test_another_stranger_in_mid_run_drafts_from_then_on(renumbered: Models) -> 
     own = Models(target, tokenizer, "text-drafter", Runner(target.model), "itself")
     method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
     engine = Engine(renumbered)
-    row = engine.submit(Request("Once upon a time there was a fox", method, max_new_tokens=60, stop_at_eos=False, models=blind))
+    asked = {"max_new_tokens": 60, "stop_at_eos": False}
+    row = engine.submit(Request("Once upon a time there was a fox", method, models=blind, **asked))
     told = [(4, renumbered), (8, own), (12, blind)]
     while not engine.idle:
         engine.step()
@@ -204,7 +227,7 @@ def test_another_stranger_in_mid_run_drafts_from_then_on(renumbered: Models) -> 
     assert lengths[4:12] == [5] * 8
     assert max(lengths[:4] + lengths[12:-1]) < 5
     plain = registry.get("autoregressive")
-    alone = Engine(renumbered).generate(Request("Once upon a time there was a fox", plain, max_new_tokens=60, stop_at_eos=False))
+    alone = Engine(renumbered).generate(Request("Once upon a time there was a fox", plain, **asked))
     assert row.trace.token_ids == alone.token_ids
     assert not any(m.writer is not None and m.writer.slots for m in (blind, renumbered, own))
 
