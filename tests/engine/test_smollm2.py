@@ -70,7 +70,7 @@ SHORT: dict[str, dict[str, Any]] = {
 """Drafts that cost little to verify in float64; 24 of 30 layers are often right and often wrong."""
 HARDLY_DRAFT = {"autoregressive", "aggressive"}
 """Here: text at this heat does not follow its input, which `aggressive` drafts; its law: test_exact_sampling."""
-FEW = 24
+FEW = 32
 """So few may all be wrong, or all right: a method has two prompts, and keeps drafts of its own in the law below."""
 ALPHA = 1e-4
 SAMPLED = SamplingParams(temperature=2.0, top_k=64)
