@@ -191,8 +191,8 @@ WHOLE = ("unified-skip", "as-drafted")
 
 DRAWING = ("draft-model", "draft-tree-sampled", "stand", "medusa", "eagle-2")
 """Methods with which rules that are exact beside `lossless` are tried. What these do with siblings is the same whoever
-drew them, and enumerated in test_enumerated.py; and untrained heads may be so sure of themselves, or so much at odds with
-the target, that a few hundred draws do not hold those that count (hydra: 2 different drafts in 300)."""
+drew them, and enumerated in test_enumerated.py; and untrained heads may be so sure of themselves, or so much at odds
+with the target, that a few hundred draws do not hold those that count (hydra: 2 different drafts in 300)."""
 
 
 def choices(method: Method) -> list[Configured]:
