@@ -60,7 +60,7 @@ def _begun(before: Figures, average: str | None) -> str:
     mixed = f" The weights are a mean: {share:.0%} are those." if share else ""
     return (
         f"- **Begun** with finished weights, trained in {steps_of(before)}, {minutes_of(before)}, on"
-        f" {before['answer_tokens']:,} tokens of answers to other prompts. Losses there: {losses_of(before)}.{mixed}"
+        f" {before['answer_tokens']:,} tokens of answers. Losses there: {losses_of(before)}.{mixed}"
     )
 
 
