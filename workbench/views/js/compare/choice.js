@@ -92,7 +92,10 @@ export function revise(choice, catalogue) {
   const has = (entries, name) => entries.some((e) => e.name === name && e.available !== false);
   const lanes = choice.lanes
     .filter((lane) => has(catalogue.methods, lane.method))
-    .map((lane) => ({ ...lane, drafter: has(strangers.drafters(catalogue, lane.method), lane.drafter) ? lane.drafter : null }));
+    .map((lane) => {
+      const usable = strangers.drafters(catalogue, lane.method);
+      return { ...lane, drafter: has(usable, lane.drafter) ? lane.drafter : null };
+    });
   const usual = first(catalogue), pictures = reads(catalogue, choice.target);
   if (pictures !== choice.pictures)
     return {
