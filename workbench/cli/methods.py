@@ -21,7 +21,7 @@ from workbench.cli.options import (
     check_key,
 )
 from workbench.cli.stream import harmless
-from workbench.core.errors import TokenizerMismatchError, UnknownNameError
+from workbench.core.errors import UnknownNameError
 from workbench.methods.known import needed
 from workbench.service.checks import check_models
 
@@ -75,16 +75,11 @@ def described(target: str, drafter: str, connect: str | None, api_key: str | Non
             bench.load(target, drafter)
             return bench.methods(target, drafter)
     from workbench.methods import known
-    from workbench.service.checks import check_vocabulary
     from workbench.service.choices import describe, static_reasons
 
     pair = check_models(target, drafter, "auto", "auto")
-    reason, mismatch = static_reasons(*pair), ""
-    try:
-        check_vocabulary(pair)
-    except TokenizerMismatchError as error:
-        mismatch = error.message
-    return [describe(m, (mismatch if "drafter" in m.needs else "") or reason(m.needs)) for m in known.methods()]
+    reason = static_reasons(*pair)
+    return [describe(m, reason(m.needs)) for m in known.methods()]
 
 
 def to_row(method: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from workbench.engine.names import locate
 from workbench.engine.placed import path_of
 from workbench.methods import known
 from workbench.methods.choice import choose
-from workbench.service.choices import same_words, static_reasons
+from workbench.service.choices import mismatch, static_reasons
 from workbench.service.names import Names, Pair, check_name
 from workbench.trace.files import read_regular
 
@@ -124,10 +124,9 @@ def check_vocabulary(pair: Pair) -> None:
     Raises:
         TokenizerMismatchError: with what to do.
     """
-    target, drafter = pair
-    if drafter is not None and same_words(target, drafter) is False:
+    if said := mismatch(*pair):
         raise TokenizerMismatchError(
-            f"{drafter} and {target} do not share a vocabulary: token ids would mean different things.",
+            said,
             "Choose a draft model of the target's family, a method that needs none, or omnidraft, which translates.",
         )
 

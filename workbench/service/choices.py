@@ -105,13 +105,15 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
         else:
             heads.add(own.kind)
 
+    apart = mismatch(target, drafter)  # once for all methods that are asked about
+
     def reason(needs: tuple[str, ...]) -> str:
         for need in needs:
             if need in ("drafter", ANY_DRAFTER):
                 if drafter is None:
                     return f"No draft model is chosen for {target}."
-                if need == "drafter" and same_words(target, drafter) is False:
-                    return f"{drafter} and {target} do not share a vocabulary."
+                if need == "drafter" and apart:
+                    return apart
             elif need in ("pictures", "sight"):
                 name = target if need == "pictures" else drafter
                 if name is not None and reads_pictures(name) is False:
@@ -121,6 +123,13 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
         return ""
 
     return reason
+
+
+def mismatch(target: str, drafter: str | None) -> str:
+    """That two models do not share a vocabulary, where files say so; empty where they do, or tell nothing."""
+    if drafter is None or same_words(target, drafter) is not False:
+        return ""
+    return f"{drafter} and {target} do not share a vocabulary: token ids would mean different things."
 
 
 def same_words(target: str, drafter: str) -> bool | None:

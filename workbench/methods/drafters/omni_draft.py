@@ -202,8 +202,8 @@ class OmniDraft(Drafter):
     writes on, always its likeliest tokens, is cut as the target's tokenizer would cut it, so that runs of the drafter's
     tokens that spell one of the target's are merged, and one that spells several is split; where the target has cut a
     word already, each next token is the longest that fits. A last token is kept back while more text could lengthen it.
-    The draft carries no law of the target's tokens,
-    so that it is judged as a chosen one: kept with chance p(x), and the text stays the target's.
+    The draft carries no law of the target's tokens, so that it is judged as a chosen one: kept with chance p(x), and
+    the text stays the target's.
 
     Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659 (the cache of n-grams across vocabularies).
     """
