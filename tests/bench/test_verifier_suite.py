@@ -60,14 +60,15 @@ def test_every_verifier_of_the_registry_is_timed_or_named_as_left_out() -> None:
 
 def test_shares_are_of_the_forward_and_what_is_dear_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier_suite, "NODES", 8)
-    report = run_suite(torch.device("cpu"), 1, (32, 64), forward=lambda: ("a target", 64, 1e-9))
+    forwards = [lambda: ("a target", 64, 1e-9), lambda: ("a slow one", 32, 1e9), lambda: ("another", 50, 1.0)]
+    report = run_suite(torch.device("cpu"), 1, (32, 64), forwards)
     assert all(set(row["seconds"]) == {"32", "64"} for row in report["rows"])
-    row = report["rows"][0]
-    assert share(row, report) == pytest.approx(row["seconds"]["64"] / 1e-9)
-    assert f"More than 5% of it: `{row['verifier']}`" in page(report)
-    cheap = report | {"forward": report["forward"] | {"seconds": 1e9}}
-    assert "No rule takes more than 5%" in page(cheap)
-    bare = report | {"forward": None}
-    assert share(row, bare) is None
-    assert "of a forward" not in table(bare)
+    row, (quick, slow, unlike) = report["rows"][0], report["forwards"]
+    assert share(row, quick) == pytest.approx(row["seconds"]["64"] / 1e-9)
+    assert share(row, slow) == pytest.approx(row["seconds"]["32"] / 1e9)
+    assert share(row, unlike) is None, "of a vocabulary that was not measured"
+    assert f"a target (64 tokens) takes 0.0 ms here. More than 5% of it: `{row['verifier']}`" in page(report)
+    assert page(report).count("No rule takes more than 5%") == 2
+    assert "of a slow one" in table(report)
+    assert "of a target" not in table(report | {"forwards": []})
     assert table(report).count("\n") == 1 + len(report["shared"]) + len(report["rows"])

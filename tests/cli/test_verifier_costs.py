@@ -18,7 +18,7 @@ def test_the_suite_writes_its_report_and_docs_make_the_board(
     workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verifier_suite, "NODES", 8)
-    monkeypatch.setattr(verifier_suite.run_suite, "__defaults__", (7, (32,), None, lambda words: None))
+    monkeypatch.setattr(verifier_suite.run_suite, "__defaults__", (7, (32,), (), lambda words: None))
     monkeypatch.setattr("workbench.engine.published.here", lambda model: None)
     monkeypatch.setattr("workbench.engine.published.packaged_file", lambda model: None)
     where = tmp_path / "verifiers.json"
@@ -26,7 +26,7 @@ def test_the_suite_writes_its_report_and_docs_make_the_board(
     assert done.status == 0, done.err
     assert "not on this machine" in done.err
     report = json.loads(where.read_text())
-    assert report["forward"] is None
+    assert report["forwards"] == []
     assert page(report) in done.out
     boards = shutil.copytree(ROOT / "assets" / "boards", tmp_path / "boards")
     shutil.copy(ROOT / "README.md", tmp_path)

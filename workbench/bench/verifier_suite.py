@@ -1,4 +1,4 @@
-"""What judging costs: each verifier's rule on drafts of 64 nodes, by vocabulary, beside a forward of SmolLM2.
+"""What judging costs: each verifier's rule on drafts of 64 nodes, by vocabulary, beside forwards of SmolLM2.
 
 Laws are random and drafts are drawn from them, so that no model is needed; what a rule looks up of one beforehand, the
 embeddings of its tokens, is random, too. Timed is `Verifier.rule`, the one copy of its decision to the host, and what a
@@ -175,7 +175,7 @@ def run_suite(
     device: torch.device,
     repeats: int = 7,
     vocabularies: Sequence[int] = VOCABULARIES,
-    forward: Callable[[], tuple[str, int, float]] | None = None,
+    forwards: Sequence[Callable[[], tuple[str, int, float]]] = (),
     told: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
     """Measure all verifiers on all vocabularies.
@@ -184,13 +184,13 @@ def run_suite(
         device: where laws and drafts live.
         repeats: timed passes over all cases, of which the median counts.
         vocabularies: tokens.
-        forward: measures a target: its name, its vocabulary and the seconds of its forward of `NODES` tokens.
+        forwards: each measures a target: its name, its vocabulary and the seconds of its forward of `NODES` tokens.
         told: what is measured now.
 
     Returns:
         `rows` (verifier, drafts, and seconds by vocabulary), `shared` (what is done for all rules: seconds by
-        vocabulary, by name), `forward` (target, vocabulary, seconds; None without), `left_out` (verifiers that need a
-        model), `nodes`, `repeats`, `machine`.
+        vocabulary, by name), `forwards` (target, vocabulary, seconds), `left_out` (verifiers that need a model), `nodes`,
+        `repeats`, `machine`.
     """
     timed, left_out = cases(verifiers())
     facts, seconds, shared = machine_facts(), {case: {} for case in timed}, {LAW: {}, LOOK: {}}
@@ -201,17 +201,17 @@ def run_suite(
             seconds[case][str(vocabulary)] = s
         for name, s in of_all.items():
             shared[name][str(vocabulary)] = s
-    beside = None
-    if forward is not None:
+    beside = list[dict[str, Any]]()
+    for forward in forwards:
         told(f"a forward of {NODES} tokens")
         name, vocabulary, s = forward()
-        beside = {"target": name, "vocabulary": vocabulary, "seconds": s}
+        beside.append({"target": name, "vocabulary": vocabulary, "seconds": s})
     return {
         "rows": [
             {"verifier": case.verifier.name, "drafts": KINDS[case.kind], "seconds": s} for case, s in seconds.items()
         ],
         "shared": shared,
-        "forward": beside,
+        "forwards": beside,
         "left_out": left_out,
         "nodes": NODES,
         "repeats": repeats,
@@ -220,18 +220,16 @@ def run_suite(
     }  # fmt: skip
 
 
-def share(row: dict[str, Any], report: dict[str, Any]) -> float | None:
-    """What a rule takes of the target's forward, at the target's vocabulary; None where either was not measured."""
-    beside = report["forward"]
-    if beside is None or str(beside["vocabulary"]) not in row["seconds"]:
-        return None
-    return row["seconds"][str(beside["vocabulary"])] / beside["seconds"]
+def share(row: dict[str, Any], beside: dict[str, Any]) -> float | None:
+    """What a rule takes of a target's forward, at the target's vocabulary; None where that was not measured."""
+    s = row["seconds"].get(str(beside["vocabulary"]))
+    return None if s is None else s / beside["seconds"]
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report for people: a row a rule, a column a vocabulary in milliseconds, and the share of a forward."""
+    """The report for people: a row a rule, a column a vocabulary in milliseconds, and the shares of forwards."""
     sizes = list(report["shared"][LAW])
-    beside, rows = report["forward"], sorted(report["rows"], key=lambda row: row["seconds"][sizes[-1]])
+    rows = sorted(report["rows"], key=lambda row: row["seconds"][sizes[-1]])
     rows = [*({"verifier": name, "drafts": "–", "seconds": s} for name, s in report["shared"].items()), *rows]
 
     def milliseconds(size: str) -> Callable[[dict[str, Any]], str]:
@@ -241,14 +239,16 @@ def table(report: dict[str, Any]) -> str:
         "verifier": lambda row: row["verifier"] if row["drafts"] == "–" else f"`{row['verifier']}`",
         "drafts": lambda row: row["drafts"],
     } | {f"{int(size):,} tokens, ms": milliseconds(size) for size in sizes}
-    if beside is not None:
-        columns["of a forward"] = lambda row: shown(share(row, report), ".1%")
+
+    def part(beside: dict[str, Any]) -> Callable[[dict[str, Any]], str]:
+        return lambda row: shown(share(row, beside), ".1%")
+
+    columns |= {f"of {beside['target']}": part(beside) for beside in report["forwards"]}
     return markdown(columns, rows, ("drafts",))
 
 
 def page(report: dict[str, Any]) -> str:
     """The board: the table, where it was measured, and which rules take more than is wanted."""
-    beside = report["forward"]
     lines = [
         "# What verifiers cost",
         "",
@@ -259,9 +259,9 @@ def page(report: dict[str, Any]) -> str:
         "",
         f"Measured on {describe(report['machine'])}; device {report['device']}.",
     ]
-    if beside is not None:
-        over = [row for row in report["rows"] if (share(row, report) or 0) > WANTED]
-        named = ", ".join(f"`{row['verifier']}` ({row['drafts']}, {share(row, report):.1%})" for row in over)
+    for beside in report["forwards"]:
+        over = [row for row in report["rows"] if (share(row, beside) or 0) > WANTED]
+        named = ", ".join(f"`{row['verifier']}` ({row['drafts']}, {share(row, beside):.1%})" for row in over)
         lines.append(
             f"A forward of {report['nodes']} tokens of {beside['target']} ({beside['vocabulary']:,} tokens) takes "
             f"{1e3 * beside['seconds']:.1f} ms here. "

@@ -1,7 +1,8 @@
-"""`workbench bench --suite verifiers`: what each verifier's judging costs, beside a forward of SmolLM2."""
+"""`workbench bench --suite verifiers`: what each verifier's judging costs, beside forwards of SmolLM2."""
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ KINDS = (".json", ".md")
 
 
 def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
-    """Measure all rules; SmolLM2's forward too where its weights are on this machine.
+    """Measure all rules; SmolLM2's forwards too, in both its formats, where its weights are on this machine.
 
     Raises:
         BadParameter: a file of another kind is asked for.
@@ -25,19 +26,19 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
     from workbench.engine.published import SMOLLM2, here, packaged_file
     from workbench.trace.files import write_whole
 
-    def forward() -> tuple[str, int, float]:
-        models = load_models(SMOLLM2.name, None, device)
+    def forward(dtype: str) -> tuple[str, int, float]:
+        models = load_models(SMOLLM2.name, None, device, dtype)
         target = models.target
         name = f"{SMOLLM2.title}, {str(target.stored).removeprefix('torch.')}"
         return name, target.vocab_size, measure(models).target_s[verifier_suite.NODES]
 
     there = here(SMOLLM2) is not None or packaged_file(SMOLLM2) is not None
     if not there:
-        typer.echo(f"note: {SMOLLM2.title} is not on this machine: no share of a forward", err=True)
+        typer.echo(f"note: {SMOLLM2.title} is not on this machine: no shares of its forwards", err=True)
     report = verifier_suite.run_suite(
         resolve_device(device),
         repeats,
-        forward=forward if there else None,
+        forwards=[functools.partial(forward, dtype) for dtype in ("bfloat16", "float32")] if there else (),
         told=lambda words: typer.echo(words, err=True),
     )
     forms = {".json": f"{json.dumps(report, ensure_ascii=False, indent=1)}\n", ".md": verifier_suite.page(report)}
