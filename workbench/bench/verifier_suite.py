@@ -189,8 +189,8 @@ def run_suite(
 
     Returns:
         `rows` (verifier, drafts, and seconds by vocabulary), `shared` (what is done for all rules: seconds by
-        vocabulary, by name), `forwards` (target, vocabulary, seconds), `left_out` (verifiers that need a model), `nodes`,
-        `repeats`, `machine`.
+        vocabulary, by name), `forwards` (target, vocabulary, seconds), `left_out` (verifiers that need a model),
+        `nodes`, `repeats`, `machine`.
     """
     timed, left_out = cases(verifiers())
     facts, seconds, shared = machine_facts(), {case: {} for case in timed}, {LAW: {}, LOOK: {}}
