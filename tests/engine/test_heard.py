@@ -17,7 +17,10 @@ from workbench.engine.runner import Runner
 from workbench.engine.segment import Heard
 from workbench.methods import registry
 
-READERS = ("eagle", "eagle-2", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo")
+READERS = (
+    "eagle", "eagle-2", "fspad", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo", "hydra-plus-plus", "clover",
+    "chimera",
+)  # fmt: skip
 PROMPT = worlds.random_prompt(23)
 
 

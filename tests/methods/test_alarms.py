@@ -21,6 +21,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.block_diffusion import BlockNet
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.flash import FlashNet
+from workbench.methods.drafters.fspad import FSPADNet
 from workbench.methods.drafters.kangaroo import ExitAdapter
 from workbench.methods.drafters.medusa import MedusaState
 
@@ -49,6 +50,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "medusa-typical": {"nodes": 48},
     "eagle": {},
     "eagle-2": {},
+    "fspad": {},
     "mtp": {},
     "pard": {},
     "block-diffusion": {},
@@ -70,9 +72,9 @@ SHALLOW = {"del", "lexical-unit"}
 """They know less than the target: `del` leaves before the last layer (what it counts is in test_dynamic_exit.py, how
 its drafts are read in test_early_exit.py), and placeholders are no words (what they read is in test_lexical_unit.py).
 """
-TOLD = {"hydra", "hydra-plus-plus", "clover", "ppd", "hidden-transfer", "eagle-3"}
+TOLD = {"hydra", "hydra-plus-plus", "clover", "chimera", "ppd", "hidden-transfer", "eagle-3"}
 """They read tokens of the path or embeddings of no token, or have an LM head of their own; nodes as plain passes over
-their paths: test_drafts.py, test_clover.py, test_ppd.py, test_hidden_transfer.py.
+their paths: test_drafts.py, test_clover.py, test_chimera.py, test_ppd.py, test_hidden_transfer.py.
 """
 
 
@@ -183,6 +185,7 @@ def test_heads_that_know_the_text_are_accepted_to_the_end(
     monkeypatch.setattr(BlockNet, "forward", block)
     monkeypatch.setattr(ExitAdapter, "forward", adapter)
     monkeypatch.setattr(FeatureNet, "forward", layer)
+    monkeypatch.setattr(FSPADNet, "said", lambda self, state: state)  # untrained, it would say something else
     monkeypatch.setattr(FlashNet, "futures", futures)
     method = registry.get(name).with_params(depth=DEPTH, **HEADS[name])
     assert lengths(models, Request(PROMPT, method, max_new_tokens=TOKENS, stop_at_eos=False)) == {DEPTH + 1}

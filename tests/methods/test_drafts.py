@@ -272,7 +272,7 @@ def test_hydras_heads_are_told_of_the_newest_token_and_of_the_path(name: str, mo
     assert levels == {0, 1, 2}
 
 
-@pytest.mark.parametrize("name", ["eagle", "eagle-3", "mtp", "eagle-vlm", "flash"])
+@pytest.mark.parametrize("name", ["eagle", "fspad", "eagle-3", "mtp", "eagle-vlm", "flash"])
 def test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path(name: str, models: Models) -> None:
     """True features of the text, the drafter's own guesses behind it, one causal pass of the layer over all of them."""
     found = drafts(models, name, SamplingParams(), depth=5, nodes=24)

@@ -46,7 +46,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("kind", "width"), [("eagle-3", 2 * D), ("mtp", D), ("eagle", D)])
+@pytest.mark.parametrize(("kind", "width"), [("eagle-3", 2 * D), ("mtp", D), ("fspad", D), ("eagle", D)])
 def test_training_unrolls_what_drafting_does_token_by_token(kind: str, width: int) -> None:
     """Every column of every step: the same state as after reading the true pairs and drafting behind them."""
     net, streams, embeds = layer_of(kind), drawn(1, N, width), drawn(1, N + STEPS, D, seed=1)
@@ -70,7 +70,7 @@ def test_a_step_learns_through_the_steps_before_it_and_from_no_later_text() -> N
     assert reached.tolist() == [True, True, False, False], "true pairs up to its own column"
 
 
-@pytest.mark.parametrize("name", ["eagle-3", "mtp", "pard"])
+@pytest.mark.parametrize("name", ["eagle-3", "mtp", "fspad", "pard"])
 def test_entries_are_those_of_a_fresh_reading_after_every_round(name: str, tmp_path: Path) -> None:
     models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then

@@ -241,7 +241,8 @@ def test_a_draft_model_is_trained_and_drafts(
 
 def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> Trace:
     """A run with what was measured as a chain."""
-    models = one_branch(models) if chain["method"] in ("medusa", "hydra", "hydra-plus-plus", "clover") else models
+    by_shape = ("medusa", "hydra", "hydra-plus-plus", "clover", "chimera")
+    models = one_branch(models) if chain["method"] in by_shape else models
     method = registry.get(chain["method"]).with_params(**chain["params"])
     return Engine(models).generate(Request(prompt, method, max_new_tokens=24))
 
@@ -251,7 +252,7 @@ def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> T
     [
         *(("eagle", "eagle-2"), ("kangaroo", "kangaroo"), ("medusa", "medusa"), ("hydra", "hydra")),
         *(("hydra-plus-plus", "hydra-plus-plus"), ("clover", "clover"), ("mtp", "mtp"), ("pard", "pard")),
-        ("block-diffusion", "block-diffusion"),
+        *(("block-diffusion", "block-diffusion"), ("fspad", "fspad"), ("chimera", "chimera")),
     ],
 )
 def test_heads_are_trained_and_draft_from_what_they_keep(
@@ -272,6 +273,8 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
     assert (tmp_path / f"run-{method}.pt").exists(), "another method goes on from its own"
     for part, loss in figures["losses"].items():
         assert loss < 0.95 * begun["losses"][part], part
+    if method == "fspad":
+        assert load_file(out / "model.safetensors")["voice.weight"].any(), "what speaks has learnt, too"
     models = load_models("text-target", None, "cpu", "float64")
     config = json.loads((out / "config.json").read_text())
     assert not differ(config[WEIGHTS], fingerprint(models.target.model))
@@ -381,8 +384,8 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
 
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
     kinds = (
-        *("drafter", "medusa", "hydra", "hydra-plus-plus", "clover", "ppd", "hidden-transfer", "eagle", "eagle-3"),
-        *("mtp", "pard", "block-diffusion", "kangaroo"),
+        *("drafter", "medusa", "hydra", "hydra-plus-plus", "ppd", "clover", "chimera", "hidden-transfer"),
+        *("eagle", "fspad", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo"),
     )
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
     forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
@@ -392,11 +395,13 @@ def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
         "hydra": [("hydra", "chain"), ("hydra", "tree")],
         "hydra-plus-plus": [("hydra-plus-plus", "chain"), ("hydra-plus-plus", "tree")],
         "clover": [("clover", "chain"), ("clover", "tree")],
+        "chimera": [("chimera", "chain"), ("chimera", "tree")],
         "ppd": [("ppd", "chain"), ("ppd", "tree")],
         "hidden-transfer": [("hidden-transfer", "chain"), ("hidden-transfer", "tree")],
         "eagle": [("eagle-2", "chain"), ("eagle-2", "tree")],
         "eagle-3": [("eagle-3", "chain"), ("eagle-3", "tree")],
         "mtp": [("mtp", "chain"), ("mtp", "tree")],
+        "fspad": [("fspad", "chain"), ("fspad", "tree")],
         "pard": [("pard", "chain"), ("pard", "tree")],
         "block-diffusion": [("block-diffusion", "chain"), ("block-diffusion", "tree")],
         "kangaroo": [("kangaroo", "chain")],

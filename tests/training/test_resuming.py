@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,8 @@ from workbench.training.clock import RunClock
 from workbench.training.heads.recipe import VisionHeadOptions
 from workbench.training.loop import LoopOptions, run_loop
 from workbench.training.resuming import settle
+
+KILLS = 50
 
 
 @dataclass
@@ -97,3 +103,25 @@ def test_heads_go_on_from_the_checkpoint_of_each_method_with_its_own_settings(tm
     assert not settle(VisionHeadOptions(checkpoint=base, method="flash", heads=8), {}, print).resume
     with pytest.raises(ParameterError, match=r"heads-msd.*heads=4"):
         settle(VisionHeadOptions(checkpoint=base, method="all", heads=8), {}, print)
+
+
+@pytest.mark.processes
+def test_fifty_kills_lose_at_most_the_steps_since_the_last_checkpoint(tmp_path: Path) -> None:
+    """`kill -9` at random points of training and writing; in the end it has learnt what it would have without."""
+    script = Path(__file__).parents[1] / "endless_training.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "run"), str(KILLS)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    kills = found["kills"]
+    assert len(kills) == KILLS
+    for before, kill in itertools.pairwise(kills):
+        assert kill["from"] == before["kept"], "it goes on at its checkpoint"
+    assert all(kill["from"] <= kill["kept"] <= kill["reached"] for kill in kills)
+    lost = [kill["reached"] - kill["kept"] for kill in kills]
+    assert max(lost) > 0, "no kill fell between checkpoints: the test shows nothing"
+    assert max(kill["kept"] - kill["from"] for kill in kills) > 0, "nothing was kept between kills"
+    steps = found["steps"]
+    assert steps == list(range(1, steps[-1] + 1)), "no step is missing from its curves, and none is there twice"
+    assert found["ended"] == found["straight"]

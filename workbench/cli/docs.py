@@ -51,6 +51,7 @@ def docs(
         claimsboard,
         headsboard,
         hostcosts,
+        scalingboard,
         verifier_suite,
         workboard,
     )  # import PyTorch
@@ -73,6 +74,8 @@ def docs(
     if (costs := boards / verifier_suite.BOARD).is_file():
         found = json.loads(costs.read_text(encoding="utf-8"))
         files[costs.with_suffix(".md")] = verifier_suite.page(found)
+    if (scaled := boards / scalingboard.BOARD).is_file():
+        files[scaled.with_suffix(".md")] = scalingboard.page(json.loads(scaled.read_text(encoding="utf-8")))
     if (hosts := boards / hostcosts.BOARD).is_file():
         found = json.loads(hosts.read_text(encoding="utf-8"))
         files |= {hosts.with_suffix(".md"): hostcosts.page(found), hosts.with_suffix(".svg"): hostcosts.plot(found)}

@@ -2,7 +2,7 @@
 
 >>> sorted(RECIPES)
 ['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'drafter', 'eagle', 'eagle-3', \
-'evaluate', 'hydra', 'judge', 'kangaroo', 'medusa', 'readings', 'target', 'tokenizer', 'vision-drafter', \
+'evaluate', 'hydra', 'judge', 'kangaroo', 'medusa', 'readings', 'scaling', 'target', 'tokenizer', 'vision-drafter', \
 'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', 'vision-text-drafter', 'vision-tower']
 """
 
@@ -29,6 +29,7 @@ from workbench.training.family.drafter import ChatDrafterOptions, train_chat_dra
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.readings import ReadOptions, make_readings
+from workbench.training.family.scaling import ScalingOptions, study
 from workbench.training.family.whole import WholeOptions, train_whole
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.judge import JudgeOptions, train_judge
@@ -208,6 +209,12 @@ RECIPES: dict[str, Recipe] = {
             "acceptance of a chat model's drafters by position, on policy, and their cards",
             ChatEvaluateOptions,
             evaluate_family,
+        ),
+        Recipe(
+            "scaling",
+            "a scaling study: heads of several sizes and trainings, τ of each, and Scylla's law with intervals",
+            ScalingOptions,
+            study,
         ),
         Recipe(
             "target",

@@ -43,6 +43,10 @@ class Entries:
             self._buffer = torch.cat([self._buffer, torch.zeros_like(self._buffer)], 3)
         return self._buffer, start
 
+    def replace(self, new: Float[Tensor, "two 1 H n d"]) -> None:
+        """Put others in the place of the newest n."""
+        self._buffer[:, :, :, self.used - new.shape[3] : self.used] = new
+
     def settle(self) -> None:
         """Make everything stable."""
         self.stable = self.used

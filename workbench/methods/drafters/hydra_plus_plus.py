@@ -20,9 +20,10 @@ from workbench.engine.growing import Growth
 from workbench.engine.models import Models
 from workbench.engine.request import Row
 from workbench.engine.runner import SCRATCH
+from workbench.engine.segment import Wanted
 from workbench.engine.told import Outcome
 from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
-from workbench.methods.drafters.feature import read_features
+from workbench.methods.drafters.feature import FEATURES, read_features
 from workbench.methods.drafters.hydra import Hydra, HydraGrowth, HydraState, ToldHeads
 from workbench.methods.drafters.trained import head_of, load_fitting
 
@@ -151,6 +152,10 @@ class HydraPlusPlus(Hydra):
     """
 
     needs: ClassVar[tuple[str, ...]] = (HydraPlusPlusHeads.kind, "trees")
+
+    def hears(self, models: Models) -> Wanted:
+        """The features of the prompt."""
+        return FEATURES
 
     def prime(self, row: Row, models: Models) -> PrefixState:
         """Read the features of everything committed but the last token.

@@ -58,9 +58,9 @@ class ChatHeadOptions(HeadOptions):
         readings: Folder written by the `readings` recipe.
         out: Folder above that of the finished heads, which is named after target and method.
         vocabulary: Tokens that they can propose.
-        blocks: Medusa's or Hydra's heads; Clover's levels.
-        cond: Numbers that Hydra's heads are told of a token; the width inside Hydra++'s and Clover's, and inside block
-            diffusion's fusion.
+        blocks: Medusa's, Hydra's or Chimera's heads; Clover's levels.
+        cond: Numbers that Hydra's heads are told of a token; the width inside Hydra++'s, Clover's and Chimera's, and
+            inside block diffusion's fusion.
         draft_vocab_size: Tokens that EAGLE-3 can propose; 0: a quarter of the target's.
         taps: Layers that EAGLE-3 and block diffusion fuse, counted from 1; none: low, middle and high.
         block: Places of a block (block diffusion), the known token's among them.
@@ -74,6 +74,8 @@ class ChatHeadOptions(HeadOptions):
         ttt: Steps of a draft in EAGLE-3's training-time test, and in MTP's.
         head_size: Numbers of an attention head of a layer of EAGLE's, MTP's or block diffusion's; 0: the heads share
             the target's width.
+        wide: Times the target's width in which the token selects (FSPAD).
+        apart: Let FSPAD's LM head read a map of the guessed feature, and not the guess itself.
         exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps.
         held: Dialogues kept out of training for measuring.
         answers: Folder of the answers that were read. With it and `curves`, the heads as they are at each checkpoint
@@ -111,6 +113,8 @@ class ChatHeadOptions(HeadOptions):
     transfer_layer: int = 4
     ttt: int = 3
     head_size: int = 0
+    wide: int = 2
+    apart: bool = True
     exit_layer: int = 8
     held: int = 96
     threads: int = 2

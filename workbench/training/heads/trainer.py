@@ -189,7 +189,7 @@ def agreement(
     right, count = torch.zeros(net.ahead), torch.zeros(net.ahead)
     for batch in batches:
         at = answered(net, batch, how)
-        said = head(at.guess).argmax(-1)
+        said = head(net.said(at.guess)).argmax(-1)
         same = said == head(at.truth).argmax(-1) if theirs is None else theirs(said, at.truth)
         right.index_add_(0, at.ahead, same.float())
         count.index_add_(0, at.ahead, torch.ones(len(same)))
@@ -243,7 +243,7 @@ def train_net(
             guess, truth = at.guess[some], at.truth[some]
             with torch.no_grad():
                 wanted = head(truth)
-            logits = head(guess)
+            logits = head(net.said(guess))
         total, named = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
         (total + options.price * at.cost).backward()
         return batch.ids.numel(), named

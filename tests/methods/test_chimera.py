@@ -1,0 +1,171 @@
+"""Chimera: three tokens read the target's states, and what comes of it stands in for those that are missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from methods.test_drafts import drafts, features
+from torch import Tensor
+
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Request
+from workbench.engine.models import HeadInfo
+from workbench.methods import registry
+from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.chimera import ChimeraHeads
+from workbench.training.family.chimera import guesses, stand_ins
+from workbench.training.heads.artefact import save_net
+
+D, C, N = 16, 8, 6
+PROMPT = worlds.random_prompt(9)
+
+
+def net_of(blocks: int = 3, width: int = D, **more: Any) -> ChimeraHeads:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = ChimeraHeads(width, blocks, C, prefix_heads=2, ffn=16, **more).double()
+        for weight in net.parameters():
+            torch.nn.init.normal_(weight, mean=float(weight.dim() == 1), std=0.4)
+    return net
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def by_hand(net: ChimeraHeads, told: Tensor, known: Tensor, n: int) -> list[Tensor]:
+    """States [C] of n tokens behind a text, one after the other, no entries kept: all that is seen is read anew.
+
+    Args:
+        net: the heads.
+        told: of the whole text and of the n tokens behind the newest feature, [m + n, C].
+        known: features of the text, [m, D].
+        n: how many.
+    """
+    layer, seen = net.layer, net.enter(known)
+    states = list[Tensor]()
+    for k in range(n):
+        place = len(known) + k
+        x = net.trigram(torch.cat([told[max(place - back, 0)] for back in (2, 1, 0)]))
+        rows, places = torch.cat([seen, x[None]])[None], torch.arange(place + 1)
+        queries, keys, values = layer.turned(layer.before(rows), places)
+        weight = (queries[0, :, -1:] @ keys[0].mT * layer.head_size**-0.5).softmax(-1)
+        read = (weight @ values[0]).flatten()
+        states.append(layer.after(layer.fed(x + read @ layer.out.weight.T)))
+        seen = torch.cat([seen, states[-1][None]])
+    return states
+
+
+def test_training_makes_the_states_that_drafting_makes_token_by_token() -> None:
+    """Every column of every level. A mask without the diagonal, the released code's trap, gives others."""
+    net, told, known = net_of(), drawn(N + 3, C), drawn(N, D, seed=1)
+    with torch.no_grad():
+        levels = list(stand_ins(net, told[None, :N], known[None]))
+        for column in range(N):
+            last = min(3, N - 1 - column)  # tokens behind the column that the text has
+            for level, wanted in enumerate(by_hand(net, told[:N], known[: column + 1], last)):
+                torch.testing.assert_close(levels[level][0, column], wanted, rtol=0, atol=1e-6)
+    assert len(levels) == 3
+
+
+def test_later_levels_see_the_states_that_stand_in_and_not_their_tokens() -> None:
+    """In the layer's entries a state takes the place of what it was made of."""
+    net, told, known = net_of(), drawn(5, C), drawn(3, D, seed=1)
+    entries = Entries(2, C // 2, 8, known)
+    with torch.no_grad():
+        entries.put(net.layer.held(net.enter(known[None]), torch.arange(3)))
+        entries.settle()
+        for k, wanted in enumerate(by_hand(net, told, known, 2)):
+            x = net.trigram(told[k + 1 : k + 4].flatten())[None, None]
+            mask = torch.ones(1, 4 + k, dtype=torch.bool)
+            state = net.layer(x, torch.tensor([3 + k]), mask, entries)[0, 0]
+            torch.testing.assert_close(state, wanted, rtol=0, atol=1e-6)
+    assert entries.used == 5
+    entries.forget()
+    assert entries.used == entries.stable == 3
+
+
+def test_nodes_are_those_of_their_paths_read_by_hand(tmp_path: Path) -> None:
+    models = worlds.small_world(6, noise=None)
+    net = net_of(width=models.target.hidden_size)
+    models.heads["chimera"] = HeadInfo("tiny", tmp_path, save_net(net, tmp_path, models.target_name, torch.float32))
+    embed, levels = models.target.embed, set[int]()
+    for draft in drafts(models, "chimera", SamplingParams(), depth=3, nodes=12):
+        mine, known = draft.state.net, None
+        with torch.inference_mode():
+            known = features(models, draft.committed)
+            for node, token, path in draft.nodes():
+                told = mine.told(embed(torch.tensor([*draft.committed, *path])))
+                state = by_hand(mine, told, known, len(path) + 1)[-1]
+                wanted = models.target.lm_head(mine(known[-1:], state[None], len(path))).softmax(-1)[0, token]
+                assert draft.tree.score is not None
+                assert float(draft.tree.score[node]) == pytest.approx(float(wanted), rel=1e-5), (node, path)
+                levels.add(len(path))
+    assert levels == {0, 1, 2}
+
+
+def test_a_draft_knows_three_tokens_and_all_states() -> None:
+    """Gradients: of tokens the last three, of the text every state up to the newest true one."""
+    net, told, known = net_of(blocks=2), drawn(1, N, C).requires_grad_(), drawn(1, N, D, seed=1).requires_grad_()
+    first, second = stand_ins(net, told, known)
+    for states, tokens in ((first, [1, 2, 3]), (second, [1, 2, 3, 4])):  # the second sees the first one's
+        told.grad = known.grad = None
+        states[0, 2].sum().backward(retain_graph=True)
+        assert told.grad is not None
+        assert known.grad is not None
+        assert told.grad[0].abs().sum(-1).nonzero().flatten().tolist() == tokens
+        assert known.grad[0].abs().sum(-1).nonzero().flatten().tolist() == [0, 1, 2]
+
+
+def test_each_head_is_taught_the_feature_behind_the_tokens_that_it_knows() -> None:
+    net = net_of().float()
+    read, embedding = drawn(1, 9, D).float(), drawn(9, D, seed=1).float().requires_grad_()
+    answer = torch.zeros(1, 9, dtype=torch.bool)
+    answer[0, 4:8] = True
+    for level, (guess, right) in enumerate(guesses(net, embedding, torch.arange(9)[None], read, answer)):
+        places = list(range(4, 7 - level))
+        torch.testing.assert_close(right, read[0, [place + level + 1 for place in places]])
+        embedding.grad = None
+        guess[0].sum().backward(retain_graph=True)
+        assert embedding.grad is not None
+        known = embedding.grad.abs().sum(-1).nonzero().flatten().tolist()
+        assert known == list(range(3, 6 + level)), "the newest token, two before it, and those drafted since"
+
+
+def test_a_fresh_head_says_what_the_target_said_last_and_is_built_again() -> None:
+    net, known = ChimeraHeads(D, 3, C, prefix_heads=2, ffn=16).double(), drawn(4, D)
+    assert torch.equal(net(known, drawn(4, C), 1), known)
+    again = ChimeraHeads.of(net_of().config())
+    assert again.sizes == net_of().sizes
+    again.load_state_dict(net_of().state_dict())
+
+
+@pytest.mark.parametrize("prompt", [[3], [3, 1], [2, 4, 1]])
+def test_a_prompt_too_short_for_three_tokens_is_answered(prompt: list[int], tmp_path: Path) -> None:
+    models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
+    request = Request(prompt, registry.get("chimera"), max_new_tokens=6, stop_at_eos=False)
+    assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
+
+
+def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) -> None:
+    models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
+    models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
+    engine, method = Engine(models), registry.get("chimera").with_params(depth=3)
+    row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
+    lengths = set()
+    for committed in worlds.each_round(engine, row):
+        lengths.add(committed)
+        with torch.inference_mode():
+            row.state.read(row)
+            fresh = row.drafter.prime(row, models)
+        mine, theirs = row.state.entries[0], fresh.entries[0]
+        assert mine.used == mine.stable == theirs.used == len(row.committed) - 1
+        torch.testing.assert_close(
+            mine._buffer[:, :, :, : mine.used], theirs._buffer[:, :, :, : mine.used], rtol=0, atol=1e-10
+        )
+    assert row.error is None
+    assert {1, 2} <= lengths, "drafts were rejected and accepted"

@@ -1,0 +1,118 @@
+"""FSPAD: the token gates the feature, the guess goes on, and what speaks is a map of it that has no other duty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from llama_layer import TheirLayer
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.fspad import FSPADNet
+from workbench.methods.drafters.unrolled import unroll
+from workbench.training.heads.trainer import begin_at
+
+D, HEADS, FFN, N, V = 12, 2, 20, 5, 9
+
+
+def net_of(**more: Any) -> FSPADNet:
+    """A net none of whose parts does nothing."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = FSPADNet(D, HEADS, FFN, **more).double()
+        for weight in net.parameters():
+            torch.nn.init.normal_(weight, mean=float(weight.dim() == 1), std=0.3)
+    return net
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def states(net: FeatureNet, features: Tensor, embeds: Tensor, steps: int = 2) -> list[Tensor]:
+    return list(unroll(net, lambda step: embeds[:, step : step + N], features, steps))
+
+
+@pytest.mark.parametrize("wide", [1, 3])
+def test_a_gate_one_layer_and_a_map_of_the_guess(wide: int) -> None:
+    """Two steps behind a text, with transformers' own layer: the second reads the first one's guess, not what it said.
+
+    Source: the two formulas of the method's card.
+    """
+    net, features, embeds = net_of(wide=wide), drawn(1, N, D), drawn(1, N + 1, D, seed=1)
+    weight, layer = net.state_dict(), TheirLayer(net)
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + net.eps).sqrt() * weight[f"{name}.weight"]
+
+    def behind(hidden: Tensor, tokens: Tensor) -> Tensor:
+        gate = norm(tokens, "norm_embed") @ weight["select.weight"].T
+        offered = norm(hidden, "norm_feature") @ weight["offer.weight"].T
+        return norm(layer((gate * gate.sigmoid() * offered) @ weight["fuse.weight"].T), "after")
+
+    with torch.inference_mode():
+        mine = states(net, features, embeds)
+        first = behind(features, embeds[:, :N])
+        second = behind(torch.cat([features, first[:, -1:]], 1), embeds)
+        for got, wanted in ((mine[0], first), (mine[1][:, -1:], second[:, -1:])):
+            torch.testing.assert_close(got, wanted, rtol=0, atol=1e-6)  # the tables of rotary positions are float32
+            said = wanted + wanted @ weight["voice.weight"].T
+            torch.testing.assert_close(net.said(got), said, rtol=0, atol=1e-5)
+    assert weight["select.weight"].shape == weight["offer.weight"].shape == (wide * D, D)
+
+
+def test_what_speaks_is_no_part_of_what_goes_on() -> None:
+    """Partial alignment: a law may become as sure as it likes, and the features of later steps stay what they are."""
+    net, features, embeds = net_of(), drawn(1, N, D), drawn(1, N + 1, D, seed=1)
+    with torch.inference_mode():
+        before = states(net, features, embeds)
+        said = net.said(before[1])
+        assert net.voice is not None
+        net.voice.weight.mul_(5)
+        assert all(torch.equal(*pair) for pair in zip(before, states(net, features, embeds), strict=True))
+        assert not torch.allclose(net.said(before[1]), said)
+
+
+def test_a_token_that_says_nothing_lets_nothing_through() -> None:
+    """A gate multiplies, where EAGLE's projection would still let the feature pass."""
+    net, features = net_of(), drawn(1, N, D)
+    assert not net.pairs(torch.zeros(1, N, D).double(), features).any()
+    eagle = FeatureNet(D, HEADS, FFN).double()
+    assert eagle.pairs(torch.zeros(1, N, D).double(), features).any()
+
+
+def test_training_begins_with_a_guess_that_speaks_for_itself_and_then_they_part() -> None:
+    """The map learns from the law alone: the distance of features has no gradient there."""
+    net, head = FSPADNet(D, HEADS, FFN).double(), drawn(V, D)
+    features, embeds = drawn(1, N, D), drawn(1, N + 1, D, seed=1)
+    begin_at(net, None)
+    assert net.voice is not None
+    (state,) = states(net, features, embeds, 1)
+    assert torch.equal(net.said(state), state)
+    F.smooth_l1_loss(state, features.roll(-1, 1)).backward(retain_graph=True)
+    assert net.voice.weight.grad is None
+    assert net.select.weight.grad is not None
+    assert net.select.weight.grad.any(), "the feature's loss reaches the gate"
+    F.cross_entropy((net.said(state) @ head.T)[0], torch.arange(N)).backward()
+    assert net.voice.weight.grad is not None
+    assert net.voice.weight.grad.any()
+
+
+def test_it_is_built_again_from_its_configuration() -> None:
+    for more in ({"wide": 3}, {"apart": False, "head_size": 4}):
+        net = net_of(**more)
+        again = FSPADNet.of(net.config()).double()
+        again.load_state_dict(net.state_dict())
+        features, embeds = drawn(1, N, D), drawn(1, N, D, seed=1)
+        assert torch.equal(*(states(one, features, embeds, 1)[0] for one in (net, again)))
+    with pytest.raises(ValueError, match="wide=0"):
+        FSPADNet(D, HEADS, FFN, wide=0)
+
+
+def test_without_a_map_the_guess_speaks_for_itself() -> None:
+    net, state = net_of(apart=False), drawn(2, D)
+    assert net.said(state) is state
+    assert "voice.weight" not in net.state_dict()

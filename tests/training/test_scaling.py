@@ -1,0 +1,103 @@
+"""A scaling study: runs are trained and measured once, a killed one goes on, and the board says what was found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.bench.scalingboard import page
+from workbench.core.errors import ParameterError
+from workbench.engine.bundle import bundled
+from workbench.trace.scaling import fit, of_report
+from workbench.training.answers import AnswersOptions, read, write_answers
+from workbench.training.family import scaling
+from workbench.training.family.evaluate import held_prompts
+from workbench.training.family.readings import Readings, ReadOptions, make_readings
+from workbench.training.family.scaling import ScalingOptions, study
+
+pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> ScalingOptions:
+    out = tmp_path_factory.mktemp("scaling")
+    answers = AnswersOptions("text-target", out / "none", out / "answers", 700, max_new_tokens=24, per_task=12, rows=8,
+                             dtype="float32", threads=1)  # fmt: skip
+    write_answers(answers, print)
+    made = ReadOptions("text-target", out / "answers", out / "readings", dtype="float32", threads=1)
+    make_readings(made, print)
+    return ScalingOptions(
+        readings=made.out, answers=made.answers, out=out / "study", ffn=(16, 32), tokens=(600, 3000), heads=4,
+        form="chain", each=1, max_new_tokens=12, rows=4, places=64, half=False, threads=1,
+    )  # fmt: skip
+
+
+def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
+    options: ScalingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, train = list[tuple[int, int]](), scaling.train_chat_heads
+
+    def counted(asked: Any, report: Any) -> Any:
+        trained.append((asked.ffn, asked.steps))
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return train(asked, report)
+
+    monkeypatch.setattr(scaling, "train_chat_heads", counted)
+    with pytest.raises(KeyboardInterrupt):
+        study(options, print)
+    assert not (options.out / "scaling.json").exists()
+    lines: list[str] = []
+    found = study(options, lines.append)
+    assert len(trained) == 5, "two runs, the one that was killed, that again, and the last"
+    assert trained[2] == trained[3]
+    assert any("4 of 4" in line for line in lines)
+    report = json.loads((options.out / "scaling.json").read_text())
+    cells = report["cells"]
+    assert [cell["ffn"] for cell in cells] == [16, 16, 32, 32]
+    assert cells[0]["parameters"] < cells[2]["parameters"] == cells[3]["parameters"]
+    assert cells[0]["tokens"] < cells[1]["tokens"]
+    assert cells[0]["tokens"] == cells[2]["tokens"], "runs of one length read the same"
+    lengths = Readings(options.readings).rows[:, 3]
+    assert cells[0]["tokens"] <= cells[0]["steps"] * options.rows * lengths.max(), "and nothing but text is counted"
+    assert all(e >= r > 0 for cell in cells for e, r in zip(cell["emitted"], cell["rounds"], strict=True))
+    assert len(cells[0]["rounds"]) == report["prompts"] > 1
+    assert found["law"]["values"] == fit(of_report(report)).values
+    text = page(report)
+    assert f"{cells[3]['parameters']:,}" in text
+    assert f"{found['law']['values'][1]:.3f}" in text
+    assert "--set form=chain" in text
+    assert study(options, print)["law"] == found["law"]
+    assert len(trained) == 5
+
+
+def test_a_study_of_other_settings_and_what_cannot_be_studied_are_refused(
+    options: ScalingOptions, tmp_path: Path
+) -> None:
+    study(replace(options, ffn=(16, 32)), print)
+    with pytest.raises(ParameterError, match="was made with max_new_tokens=12"):
+        study(replace(options, max_new_tokens=13), print)
+    fewer = tmp_path / "fewer"
+    fewer.mkdir()
+    _, *prompts = held_prompts(options.answers / "answers.jsonl", 1)
+    kept = [line for line in read(options.answers / "answers.jsonl") if line["prompt"] in [ids for _, ids in prompts]]
+    (fewer / "answers.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in kept))
+    with pytest.raises(ParameterError, match="was made with prompts="):
+        study(replace(options, answers=fewer), print)
+    for nothing in ("elephant", "medusa", "eagle-vlm"):
+        with pytest.raises(ParameterError, match=f"no head '{nothing}' whose size"):
+            study(replace(options, method=nothing), print)
+    for few in ({"ffn": (16,)}, {"tokens": (600, 600)}):
+        with pytest.raises(ParameterError, match="makes no law"):
+            study(replace(options, **few), print)
+    with pytest.raises(ParameterError, match="the same number of steps"):
+        study(replace(options, tokens=(600, 601)), print)
+    (tmp_path / "answers.jsonl").touch()
+    with pytest.raises(ParameterError, match="no held-out prompt"):
+        study(replace(options, answers=tmp_path), print)
+    with pytest.raises(ParameterError, match="not measured as 'shrub'"):
+        study(replace(options, form="shrub", out=tmp_path / "other"), print)

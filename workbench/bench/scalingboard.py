@@ -1,0 +1,61 @@
+"""The board of a scaling study: its runs, the law that was fitted, and where the law and the runs part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from workbench.bench.markdown import markdown, shown
+from workbench.engine.machine import describe
+from workbench.trace.scaling import NAMES, fit, of_report
+
+BOARD = "scaling.json"
+
+
+def page(report: dict[str, Any]) -> str:
+    """The board, from what `workbench train scaling` wrote."""
+    runs, law = of_report(report), fit(of_report(report))
+    of_runs = [
+        {"cell": cell, "tau": run.tau, "left": left}
+        for cell, run, left in zip(report["cells"], runs, law.left, strict=True)
+    ]
+    columns: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "parameters": lambda row: f"{row['cell']['parameters']:,}",
+        "tokens read": lambda row: f"{row['cell']['tokens']:,}",
+        "held out: agreement": lambda row: shown(row["cell"]["agreement"], ".3f"),
+        "τ": lambda row: shown(row["tau"], ".3f"),
+        "τ less the law's": lambda row: shown(row["left"], "+.3f"),
+        "minutes": lambda row: shown(row["cell"]["seconds"] / 60, ".1f"),
+    }
+    names = ("τ at one token and one parameter", *(f"τ for {name}" for name in NAMES[1:]))
+    of_law = [
+        {"name": name, "value": value, "low": low, "high": high}
+        for name, value, low, high in zip(names, law.values, law.low, law.high, strict=True)
+    ]
+    numbers: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "of the law": lambda row: row["name"],
+        "value": lambda row: shown(row["value"], ".3f"),
+        "95 % interval": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
+    }
+    chosen = "".join(f" --set {name}={value}" for name, value in report["options"].items())
+    lines = [
+        "# How a drafter scales",
+        "",
+        f"`{report['method']}` heads of several sizes for `{report['target']}`, each trained on more and more tokens "
+        f"of the target's own answers, then measured on the same {report['prompts']} held-out prompts (greedy, up to "
+        f"{report['max_new_tokens']} tokens, drafted as a {report['form']}). Scylla (Yan et al. 2025, "
+        "arXiv:2505.07858) finds τ log-linear in both: τ = a + b · log₁₀ tokens + c · log₁₀ parameters. Made by "
+        f"`workbench train scaling{chosen}`; `workbench docs` writes this page.",
+        "",
+        f"Measured on {describe(report['machine'])}.",
+        "",
+        f"The law explains {law.r2:.1%} of the variance of τ over {len(runs)} runs. Its intervals are over prompts: "
+        "what another seed of training would change is not in them. Tokens are those of the prompts and answers that "
+        "were read, again and again where there were no others.",
+        "",
+        markdown(numbers, of_law, ("of the law",)),
+        "",
+        markdown(columns, of_runs, ()),
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,83 @@
+"""Three tokens that stand in for a state that the target has not computed."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.chimera import Chimera, ChimeraHeads
+from workbench.methods.growers.offered import offered
+from workbench.methods.growers.template import Template
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.typical import TypicalAcceptance
+
+GROWERS = offered(Template())
+
+METHOD = Method(
+    "chimera",
+    title="Chimera",
+    promise=Promise.EXACT,
+    source=Source(
+        "Chimera: a lossless decoding method for accelerating large language models inference by fusing all tokens",
+        "Zeng et al.",
+        2024,
+        "https://arxiv.org/abs/2402.15758",
+        "§3",
+    ),
+    teaches="The last three tokens say much of what comes next, and the target's own states say the rest.",
+    idea=(
+        "Each new token and the two before it go through a small trigram encoder, and one decoder layer lets that read "
+        "the target's states of the whole text: what comes out stands in for the state that the target has not "
+        "computed. A head for each level reads it beside the newest true state, and later levels of the draft see it "
+        "as they see the text."
+    ),
+    formula=(
+        "c(s) = E( e(x(s−2)), e(x(s−1)), e(x(s)) ),  g(t+k) = layer( c(t+k); f(≤ t), g(t+1 … t+k−1) ),  "
+        "q = softmax( LM head ( f(t) + H(k) [ f(t); g(t+k) ] ) )"
+    ),
+    differs=(
+        "Every product goes through 64 numbers: at the paper's width the trigram encoder alone would be a quarter of "
+        "the bundled target. Level by level it may be less accurate.",
+        "A level's head is a difference to the true state in front of the target's own LM head, where the released "
+        "code has an LM head of its own for each level.",
+        "It learns from the target's laws, where the released code has the text's own tokens; the distance of its "
+        "states to the target's, which the paper computes, is in no loss here.",
+        "In training a column sees itself; the released code's mask, as stored, hides each column's own earlier steps.",
+        "By default 12 nodes in 4 levels, because a small target pays more for each node; τ may be lower.",
+    ),
+    place=91,
+    drafter=Chimera(),
+    verifier=Lossless(),
+    other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),
+    policies=(Fixed(), Planned(), Entropy(), Bandit()),
+    growers=GROWERS,
+    claims=(
+        Claim(
+            "tokens per second / those of plain decoding", "Vicuna and LLaMA-2 of 7B and 13B: 2.7 on the average", 2.7,
+            2.7, "Zeng et al. 2024, arXiv:2402.15758, abstract",
+            lambda lab: lab.speed(), timed=True,
+        ),
+        Claim(
+            "τ / τ of Medusa with a tree of the same size", "Vicuna 7B: heads behind the first above Medusa's", None,
+            None, "Zeng et al. 2024, arXiv:2402.15758, §4 (direction; recalled)",
+            lambda lab: lab.tau_over("medusa", {}, {}, 0.0), key="medusa",
+        ),
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"nodes": 4, "depth": 4}),
+            Setting("tree", {"nodes": 16, "depth": 4}),
+        )
+    },
+    head=Head(
+        ChimeraHeads,
+        "Chimera's trigram encoder, fusion layer and {blocks} heads (Zeng et al. 2024, arXiv 2402.15758), {cond} "
+        "numbers wide; the LM head is the target's.",
+        settings={"loss": "ce_soft:1"},
+    ),
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,0 +1,76 @@
+"""EAGLE's layer with a token that selects, and a guess that need not speak for itself."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.catalogue.eagle_2 import NORMS, TRIMMED
+from workbench.methods.drafters.fspad import FSPAD, FSPADNet
+from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.growers.offered import offered
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(BestFirst())
+
+METHOD = Method(
+    "fspad",
+    title="FSPAD",
+    promise=Promise.EXACT,
+    source=Source(
+        "Boosting lossless speculative decoding via feature sampling and partial alignment distillation",
+        "Gui et al.",
+        2024,
+        "https://arxiv.org/abs/2408.15562",
+        "§3",
+    ),
+    teaches="A feature holds every token that may follow; the drawn one has to pick its own future out of it.",
+    idea=(
+        "The embedding of the drawn token gates the target's feature in a wider space, where EAGLE adds the two by one "
+        "projection, and EAGLE's layer guesses the next feature from that. The target's LM head reads a learned map of "
+        "the guess, so that resembling a feature and being sure of a token do not get into each other's way."
+    ),
+    formula=(
+        "g(t) = W ( silu( S norm e(x(t+1)) ) ⊙ ( O norm f(t) ) ),  f̂(t+1) = layer( g(t), … ),  "
+        "q = softmax( LM head ( f̂(t+1) + V f̂(t+1) ) )"
+    ),
+    differs=(
+        "No code was released, and the abstract names two ideas: how they are wired is ours. What is held against the "
+        "feature is the layer's state, which goes on as it is; what speaks is a map of it.",
+        "In bfloat16 EAGLE's levels are one compiled call each, and these are not: a draft takes longer.",
+        NORMS,
+        "By default EAGLE-2's tree at 12 nodes, 3 children and 5 levels, because a small target pays more for each "
+        "node; τ may be lower.",
+        TRIMMED,
+    ),
+    place=102,
+    drafter=FSPAD(),
+    verifier=Lossless(),
+    other_verifiers=for_growers(GROWERS),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    growers=GROWERS,
+    claims=(
+        Claim(
+            "τ / τ of EAGLE-2 with the same tree",
+            "Vicuna and LLaMA-3-instruct targets, all tasks, greedy and sampled: above EAGLE-2",
+            None, None, "Gui et al. 2024, arXiv:2408.15562, abstract (direction; no figure recalled)",
+            lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
+        ),
+    ),
+    head=Head(
+        FSPADNet,
+        "FSPAD's layer (Gui et al. 2024, arXiv 2408.15562): the token gates the feature in {wide} times its width, one "
+        "decoder layer guesses the next feature, and the LM head reads a map of it.",
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 5, "width": 1, "nodes": 5}),
+            Setting("tree", {"depth": 5, "width": 3, "nodes": 16}),
+        )
+    },
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

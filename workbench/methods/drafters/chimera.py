@@ -1,0 +1,193 @@
+"""Chimera: for states that the target has not computed, three tokens and the target's own states stand in.
+
+Behind a text the target's states f(≤ t) are known, and the newest token x(t + 1) has none. A trigram encoder makes
+something of each new token and the two before it, and one decoder layer, the fusion layer, lets that read all states:
+what comes out takes the place of the missing state, for the head that says the next token and for those read later.
+
+    trigram     c(s) = E( e(s − 2), e(s − 1), e(s) )
+    fusion      g(t + k) = layer( c(t + k) ) over  f(1), …, f(t), g(t + 1), …, g(t + k − 1)  and itself
+    head k      f(t), g(t + k)   →  law of x(t + 1 + k)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from workbench.core.transfer import to_device
+from workbench.engine.growing import Growth
+from workbench.engine.models import Models
+from workbench.engine.request import Row
+from workbench.engine.runner import SCRATCH
+from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
+from workbench.methods.drafters.feature import read_features
+from workbench.methods.drafters.hydra import HydraLaws, ToldHeads
+from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixState
+from workbench.methods.drafters.trained import head_of, load_fitting
+
+TOKENS = 3
+"""Of the encoder."""
+
+
+class FusionLayer(DecoderLayer):
+    """A decoder layer whose inputs leave as states, which are what later inputs see of them."""
+
+    def __init__(self, width: int, heads: int, ffn: int, context: int) -> None:
+        super().__init__(width, heads, context)
+        self.feeds(ffn)
+
+    def forward(
+        self, x: Float[Tensor, "B n C"], places: Int[Tensor, " n"], mask: Bool[Tensor, "n used"], entries: Entries
+    ) -> Float[Tensor, "B n C"]:
+        """States for inputs, which take the inputs' place among the entries. Arguments: see `AttentionNet.mix`."""
+        state = self.after(self.fed(self.mix(x, places, mask, entries)))
+        entries.replace(self.held(state, places))
+        return state
+
+    def held(self, states: Float[Tensor, "B n C"], places: Int[Tensor, " n"]) -> Float[Tensor, "two B H n d"]:
+        """Keys and values of states."""
+        return torch.stack(self.turned(self.before(states), places)[1:])
+
+
+class ChimeraHeads(ToldHeads):
+    """The encoder, the fusion layer and K heads, C numbers wide; the LM head is the target's.
+
+    Head k says W (f(t) + H(k) [u(t) ; g(t + k)]), u the state brought to C numbers. Each begins as the identity.
+
+    Args:
+        width: the target's hidden size D.
+        blocks: K.
+        cond: C.
+        prefix_heads: attention heads of the fusion layer.
+        ffn: width of its feed-forward.
+        context: longest sequence, in positions.
+
+    Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.
+    """
+
+    kind: ClassVar[str] = "chimera"
+    begins: ClassVar[tuple[str, ...]] = ("says.",)
+
+    def __init__(
+        self, width: int, blocks: int = 4, cond: int = 64, prefix_heads: int = 4, ffn: int = 192, context: int = 1024
+    ) -> None:
+        super().__init__(width, blocks, cond)
+        self.enter = nn.Sequential(Norm(width, eps=1e-6), nn.Linear(width, cond, bias=False))
+        self.mixes, self.speaks = nn.Linear(TOKENS * cond, TOKENS * cond), nn.Linear(TOKENS * cond, cond)
+        self.layer = FusionLayer(cond, prefix_heads, ffn, context)
+        self.says = nn.ModuleList(nn.Linear(2 * cond, width, bias=False) for _ in range(blocks))
+        for head in self.says:
+            nn.init.zeros_(head.get_parameter("weight"))
+
+    def trigram(self, told: Float[Tensor, "*b TC"]) -> Float[Tensor, "*b C"]:
+        """What three tokens in a row make. `told`: what `told` says of each, the newest last."""
+        return self.speaks(told + nn.functional.silu(self.mixes(told)))
+
+    def forward(
+        self, features: Float[Tensor, "*b D"], states: Float[Tensor, "*b C"], block: int
+    ) -> Float[Tensor, "*b D"]:
+        """What the LM head reads for a level.
+
+        Args:
+            features: f(t).
+            states: g of the tokens behind which it says the next.
+            block: the level, from 0.
+        """
+        return features + self.says[block](torch.cat([self.enter(features), states], -1))
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the constructor needs to build it again."""
+        return super().sizes | {"prefix_heads": self.layer.heads, "ffn": self.layer.down.in_features}
+
+    def settle(self) -> ChimeraHeads:
+        """For drafting; the fusion layer is laid out for it."""
+        super().settle()
+        self.layer.settle()
+        return self
+
+
+@dataclass(slots=True)
+class ChimeraState(PrefixState):
+    """The target's true states are the fusion layer's entries; what is read behind a text is its last feature."""
+
+    def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n D"]:
+        assert isinstance(self.net, ChimeraHeads)
+        self.entries[0].put(self.net.layer.held(self.net.enter(features), places))
+        return features
+
+
+class ChimeraGrowth(Growth):
+    """A tree in which each node's state was made of the last three tokens of its path.
+
+    Args:
+        row: whose text it is.
+        feature: f(t).
+    """
+
+    def __init__(self, row: Row, feature: Float[Tensor, " D"]) -> None:
+        self.state: ChimeraState = row.state
+        assert isinstance(self.state.net, ChimeraHeads)
+        self.net, self._feature = self.state.net, feature.unsqueeze(0)
+        super().__init__(row, self.net.kind, feature.device)
+        self.chances = self.net.accuracy
+        last = row.committed[-TOKENS:]
+        told = self._told(to_device([last[0]] * (TOKENS - len(last)) + last, feature.device))
+        self.root = self._laws(told.flatten().unsqueeze(0))
+
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraLaws:
+        above = self._tails.expand(tokens.shape[0], -1) if below is None else self._tails[below]
+        return self._laws(torch.cat([above[:, self.net.cond :], self._told(tokens)], 1))
+
+    def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
+        """Drop what stood in: the target has the states of what was accepted."""
+        self.state.entries[0].forget()
+
+    def _told(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
+        return self.net.told(self.row.models.target.embed(tokens))
+
+    def _laws(self, tails: Float[Tensor, "w TC"]) -> HydraLaws:
+        """Read three tokens a node: all see the text and the root's state, and of the tree what `sees` says."""
+        clock, entries = self.row.models.target.clock, self.state.entries[0]
+        start, self._tails = clock.mark(), tails  # of the nodes expanded last
+        w, level = len(tails), len(self.tokens)
+        mask = torch.ones(w, entries.stable + 1 + self.sees.shape[1], dtype=torch.bool, device=self.device)
+        if level:
+            mask[:, entries.stable + 1 :] = self.sees
+        places = torch.full((w,), entries.stable + level, device=self.device)
+        states = self.net.layer(self.net.trigram(tails).unsqueeze(0), places, mask, entries)[0]
+        said = self.net(self._feature.expand(w, -1), states, level)
+        self.row.models.meter.add(start, clock.mark())
+        return HydraLaws(self.state, said, self.row.sampling)
+
+
+@dataclass(frozen=True)
+class Chimera(HydraPlusPlus):
+    """A state that stands in for the missing one, made of three tokens that read all true ones.
+
+    Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (ChimeraHeads.kind, "trees")
+
+    def prime(self, row: Row, models: Models) -> ChimeraState:
+        """Read the features of everything committed but the last token.
+
+        Raises:
+            ModelError: the heads cannot be read, or are none for this target.
+        """
+        again = "Train heads for this target: workbench train chimera --target …"
+        net = load_fitting(ChimeraHeads, models, "Chimera heads", again)
+        features, layer = read_features(row, models), net.layer
+        entries = Entries(layer.heads, layer.head_size, len(row.committed) + row.remaining + SCRATCH, features)
+        state = ChimeraState(net, head_of(ChimeraHeads, models), [entries], features=[features])
+        with torch.inference_mode():
+            state.read(row)
+        return state
+
+    def growth(self, row: Row, hidden: Float[Tensor, " D"]) -> ChimeraGrowth:
+        return ChimeraGrowth(row, hidden)

@@ -1,0 +1,70 @@
+"""How Chimera learns: each head from the target's law, over states that stand in for those of the true tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from workbench.methods.drafters.chimera import TOKENS, ChimeraHeads
+from workbench.training.family.drafter import Curve
+from workbench.training.family.hydra import train_told
+from workbench.training.family.lesson import Course, on, still
+from workbench.training.loop import RunResult
+
+
+def train(course: Course) -> tuple[RunResult, Curve]:
+    """Train encoder, fusion layer and heads by the target's laws; the losses of the heads are summed without weights.
+
+    Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.3.
+    """
+    return train_told(course, guesses)
+
+
+def guesses(
+    net: ChimeraHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each level its guesses at features and the true ones. Arguments: as of Hydra's `guesses`."""
+    use = still(answer, 1).nonzero()
+    use = use if some is None else use[some]
+    rows, places = use.unbind(1)
+    for level, states in enumerate(stand_ins(net, net.told(embedding[ids]), features.float())):
+        right = still(answer, level + 1)[rows, places]
+        if right.any():
+            guess = net(features[rows, places].float(), states[rows, places], level)
+            yield guess[right], on(features, level + 1)[rows, places][right].float()
+
+
+def stand_ins(
+    net: ChimeraHeads, told: Float[Tensor, "B n C"], features: Float[Tensor, "B n D"]
+) -> Iterator[Float[Tensor, "B n C"]]:
+    """The fusion layer's states of each level of a draft behind every place of texts, all at once.
+
+    In level k column s stands at place s + 1 + k. It sees what a draft there would: the true states up to s, of each
+    level before it the one of its own column, and itself. A mask that hides that diagonal hides the draft from itself.
+
+    Args:
+        net: the heads.
+        told: what they are told of each token.
+        features: the target's.
+    """
+    layer, n = net.layer, features.shape[1]
+    places = torch.arange(n, device=features.device)
+    own = torch.eye(n, dtype=torch.bool, device=features.device)
+    known, mask = layer.held(net.enter(features), places), own.new_ones(n, n).tril()
+    for level in range(net.blocks):
+        x = net.trigram(torch.cat([_placed(told, level + 2 - back) for back in range(TOKENS, 0, -1)], -1))
+        here, mask = places + 1 + level, torch.cat([mask, own], 1)
+        queries, *mine = layer.turned(layer.before(x), here)
+        keys, values = torch.cat([known, torch.stack(mine)], 3)
+        read = nn.functional.scaled_dot_product_attention(queries, keys, values, mask)
+        states = layer.after(layer.fed(layer.mixed(read, x)))
+        known = torch.cat([known, layer.held(states, here)], 3)
+        yield states
+
+
+def _placed(told: Float[Tensor, "B n C"], steps: int) -> Float[Tensor, "B n C"]:
+    """What stands so many places on; before the first token stands the first."""
+    return on(told, steps) if steps >= 0 else torch.cat([told[:, :1].expand(-1, -steps, -1), told[:, :steps]], 1)

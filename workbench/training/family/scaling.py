@@ -1,0 +1,193 @@
+"""A scaling study of one kind of head: a grid over its size and its training, each measured on the same prompts.
+
+The runs are nested: batches depend on the step's number alone, so a longer run begins with the tokens of a shorter one.
+But each has a schedule of its own, since a learning rate that has not fallen yet says little about where it would end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from workbench.core.errors import ParameterError
+from workbench.engine import Engine, Request
+from workbench.engine.declared import Head
+from workbench.engine.fingerprint import WEIGHTS
+from workbench.engine.machine import machine_facts
+from workbench.engine.models import HeadInfo, load_models
+from workbench.engine.placed import named
+from workbench.methods import registry
+from workbench.trace.files import write_whole
+from workbench.trace.scaling import fit, of_report
+from workbench.training.family.evaluate import held_prompts, one_branch, rows_of
+from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
+from workbench.training.family.readings import Readings, batches
+from workbench.training.loop import Report
+from workbench.training.recipe import chosen, finish
+from workbench.training.resuming import settle
+
+CELL, REPORT, FFN = "cell.json", "scaling.json", "ffn"
+
+
+@dataclass
+class ScalingOptions:
+    """Options of the `scaling` recipe.
+
+    Attributes:
+        method: What is trained, the kind of a head.
+        target: Name or folder of the target.
+        readings: Folder written by the `readings` recipe.
+        answers: Folder of the answers that were read; its held-out prompts are answered again.
+        out: Folder of the study, with one for each run.
+        ffn: Widths of the head's feed-forward: its sizes.
+        tokens: Tokens that a run reads, about: a run of each size for each number.
+        heads: Attention heads.
+        form: Draft that is measured, as the method's own rows name it: "chain" or "tree".
+        each: Prompts of each group.
+        max_new_tokens: Longest answer.
+        rows: Answers a step.
+        places: Places a step at which laws are compared.
+        half: Compute in bfloat16.
+        seed: Seed of weights and batches.
+        threads: CPU threads.
+    """
+
+    method: str = "eagle"
+    target: str = "text-target"
+    readings: Path = Path(".cache/train/readings")
+    answers: Path = Path(".cache/train/answers")
+    out: Path = Path(".cache/train/scaling")
+    ffn: tuple[int, ...] = (48, 192, 768)
+    tokens: tuple[int, ...] = (250_000, 500_000, 1_000_000, 2_000_000)
+    heads: int = 6
+    form: str = "tree"
+    each: int = 2
+    max_new_tokens: int = 96
+    rows: int = 32
+    places: int = 1024
+    half: bool = True
+    seed: int = 0
+    threads: int = 2
+
+
+def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
+    """Train and measure what is missing, run by run, and fit the law; the same command goes on after a kill.
+
+    Raises:
+        ParameterError: there is no such head or form, no held-out prompt, or the folder holds a study of other
+            settings; too few runs for a law.
+    """
+    torch.set_num_threads(options.threads)
+    sized = [kind for kind, head in registry.heads().items() if head.recipe == "chat-heads" and FFN in _taken(head)]
+    if options.method not in sized:
+        raise ParameterError(
+            f"There is no head {options.method!r:.40} whose size could be chosen.", f"There are: {', '.join(sized)}."
+        )
+    if min(len(set(options.ffn)), len(set(options.tokens))) < 2:
+        raise ParameterError("One size, or one length of training, makes no law.", "Give two or more of each.")
+    if options.form not in (forms := [row.name for row in rows_of(options.method)]):
+        raise ParameterError(
+            f"{options.method} is not measured as {options.form!r:.40}.", f"Take one of: {', '.join(forms)}."
+        )
+    prompts = list(held_prompts(options.answers / "answers.jsonl", options.each))
+    if not prompts:
+        raise ParameterError(f"{options.answers} has no held-out prompt.", "Make more: workbench train answers.")
+    readings = Readings(options.readings)
+    train = readings.part(held=False)
+    mean = float(readings.rows[train, 3].mean()) if train else 0.0
+    if not mean:
+        raise ParameterError(f"{options.readings} holds nothing to train on.", "Make it: workbench train readings.")
+    lengths = {max(1, round(tokens / (options.rows * mean))): tokens for tokens in sorted(options.tokens)}
+    if len(lengths) < len(set(options.tokens)):
+        raise ParameterError("Some of these lengths are the same number of steps.", "Give lengths further apart.")
+    rows_of_step = batches(readings, train, options.rows, options.seed)
+    cells = list[dict[str, Any]]()
+    for ffn in dict.fromkeys(options.ffn):
+        for steps, tokens in lengths.items():
+            report(
+                f"scaling: {len(cells) + 1} of {len(set(options.ffn)) * len(lengths)}: {options.method}, ffn={ffn}, "
+                f"{tokens:,} tokens, {steps} steps"
+            )
+            read = int(sum(readings.rows[rows_of_step(step), 3].sum() for step in range(steps)))
+            cells.append(_cell(options, ffn, steps, prompts, report) | {"tokens": read})
+            report(f"scaling: {cells[-1]['parameters']:,} parameters: τ {tau_of(cells[-1]):.3f}")
+    found: dict[str, Any] = {
+        "target": named(options.target), "method": options.method, "form": options.form, "prompts": len(prompts),
+        "max_new_tokens": options.max_new_tokens, "options": chosen(options), "machine": machine_facts(),
+        "cells": cells,
+    }  # fmt: skip
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_whole(options.out / REPORT, (json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode())
+    law = fit(of_report(found))
+    return {"law": dataclasses.asdict(law), "runs": len(cells), "out": str(options.out / REPORT)}
+
+
+def _taken(head: Head) -> list[str]:
+    """Options that a head's net takes."""
+    return list(inspect.signature(head.net).parameters)
+
+
+def tau_of(cell: dict[str, Any]) -> float:
+    """Tokens a round over all prompts of a run."""
+    return sum(cell["emitted"]) / sum(cell["rounds"])
+
+
+def _cell(
+    options: ScalingOptions, ffn: int, steps: int, prompts: list[tuple[str, list[int]]], report: Report
+) -> dict[str, Any]:
+    """One run: read where it is finished, else trained on and measured."""
+    folder = options.out / f"{options.method}-{ffn}-{steps}"
+    asked = ChatHeadOptions(
+        method=options.method, target=options.target, readings=options.readings, out=folder, ffn=ffn,
+        heads=options.heads, steps=steps, minutes=None, rows=options.rows, places=options.places, half=options.half,
+        seed=options.seed, threads=options.threads, checkpoint=folder / "run.pt",
+    )  # fmt: skip
+    asked_again = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
+    settings = {
+        WEIGHTS: Readings(options.readings).facts[WEIGHTS], "prompts": asked_again,
+        "readings": str(options.readings), "answers": str(options.answers), "form": options.form,
+        "each": options.each, "max_new_tokens": options.max_new_tokens, "heads": options.heads, "rows": options.rows,
+        "places": options.places, "half": options.half, "seed": options.seed, "target": named(options.target),
+    }  # fmt: skip
+    path = folder / CELL
+    if path.exists():
+        cell = json.loads(path.read_text(encoding="utf-8"))
+        changed = [f"{name}={was}" for name, was in cell["settings"].items() if settings.get(name) != was]
+        if changed:
+            raise ParameterError(
+                f"{folder} was made with {', '.join(changed)}.", "Give the same again to go on, or another out."
+            )
+        return cell
+    ready = settle(asked, {}, report)
+    result, facts = train_chat_heads(ready, report)
+    figures = finish(result, ready.folder, {"options": chosen(ready), **facts})
+    config = json.loads((ready.folder / "config.json").read_text(encoding="utf-8"))
+    cell = {
+        "ffn": ffn, "steps": steps, "parameters": config["parameters"], "seconds": figures["seconds"],
+        "agreement": next(iter(figures["held"].values())), "settings": settings,
+    } | _in_use(options, ready.folder, config, prompts)  # fmt: skip
+    write_whole(path, (json.dumps(cell, indent=1) + "\n").encode())
+    return cell
+
+
+def _in_use(
+    options: ScalingOptions, folder: Path, config: dict[str, Any], prompts: list[tuple[str, list[int]]]
+) -> dict[str, list[int]]:
+    """Tokens and rounds of each prompt, greedily."""
+    row = next(row for row in rows_of(options.method) if row.name == options.form)
+    models = load_models(options.target, None, "cpu", "float32")
+    models.heads[options.method] = HeadInfo(folder.name, folder, config)
+    models = one_branch(models) if row.name == "chain" else models
+    method = registry.get(row.method).with_params(**dict(row.params))
+    traces = [
+        Engine(models).generate(Request(ids, method, max_new_tokens=options.max_new_tokens)) for _, ids in prompts
+    ]
+    emitted = [sum(len(r.emitted) for r in trace.rounds) for trace in traces]
+    return {"emitted": emitted, "rounds": [len(trace.rounds) for trace in traces]}
