@@ -53,6 +53,22 @@ def test_text_goes_to_standard_output_and_figures_to_standard_error(workbench: C
     assert "τ 1.00" in result.err
 
 
+def test_text_of_an_approximate_rule_is_said_to_be_that_with_its_price(workbench: Command) -> None:
+    asked = ("generate", "Once upon a time", "--method", "draft-model", *SHORT, "--set")
+    warm = ("--temperature", "0.8")
+    for settings, says in (
+        (
+            ("verifier=lenient", "--set", "lenience=0.05", *warm),
+            "note: lenient is approx.* total variation over",
+        ),
+        (("verifier=lossless", *warm), ""),
+        (("verifier=lenient", "--set", "lenience=0.05"), ""),  # greedily it is greedy match, and pays nothing
+    ):
+        found = re.findall("note: .*approximate.*", workbench(*asked, *settings).err)
+        assert bool(found) is bool(says), settings
+        assert not says or re.match(says, found[0])
+
+
 def test_a_trace_is_written_as_json_lines_and_reads_back(workbench: Command, tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     data = workbench("generate", "Once upon a time", "--trace", str(file), "--json", *SHORT).json

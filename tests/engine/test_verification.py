@@ -19,7 +19,6 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Promise, Request, Row
-from workbench.engine.recording import PAID, PAID_AT_MOST
 from workbench.engine.segment import Segment
 from workbench.engine.told import Outcome, Verification
 from workbench.methods import registry
@@ -28,6 +27,7 @@ from workbench.methods.drafters.ngram import NGram
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.typical import TypicalAcceptance
+from workbench.trace.metrics import PAID, PAID_AT_MOST
 
 FIRST = 0
 PROMPTS = [worlds.random_prompt(7, seed=1), worlds.random_prompt(12, seed=2)]

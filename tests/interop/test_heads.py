@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
-from workbench.core.errors import ModelError, ParameterError
+from workbench.core.errors import ModelError, ParameterError, WorkbenchError
 from workbench.engine import Engine, Models, Request, load_models
 from workbench.engine.checkpoints import own
 from workbench.engine.checkpoints.reading import read
@@ -102,6 +103,18 @@ def test_bundled_medusa_heads_read_back_to_the_same_drafts(tmp_path: Path, text_
     text_models.heads = find_heads("text-target", text_models.target)
     before = guesses(text_models, "medusa")
     assert guesses(found_in(text_models, tmp_path / "theirs", "medusa"), "medusa") == before
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    for folder in ("new", "there"):
+        (tmp_path / "there").mkdir(exist_ok=True)
+        with pytest.raises(WorkbenchError, match="cannot be written: No space left on device"):
+            export_heads("text-medusa", tmp_path / folder, "vllm")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"], "a folder that was there stays"
 
 
 def test_what_no_layout_holds_is_refused_by_name(tmp_path: Path) -> None:

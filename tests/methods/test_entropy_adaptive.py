@@ -16,11 +16,11 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Request
 from workbench.engine.method import Promise
-from workbench.engine.recording import PAID
 from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, Pen, Writing, bits
 from workbench.trace.events import Trace
+from workbench.trace.metrics import PAID
 from workbench.trace.nodes import ACCEPTED
 
 from .test_rules import check_formulas

@@ -27,6 +27,7 @@ from workbench.engine.method import Promise
 from workbench.engine.parts import Verifier
 from workbench.engine.told import Verification
 from workbench.methods import registry
+from workbench.methods.deviation import taught
 from workbench.methods.verifiers import optimal_two
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic
@@ -416,6 +417,18 @@ def test_what_is_offered_follows_from_the_declarations() -> None:
     assert set(reasons) == {"independent", "k-seq"}
     assert reasons["k-seq"].startswith("k-seq is not exact for rsd: its siblings may be drawn without replacement")
     assert refused("draft-model", Sampling.CHAIN) == {}
+
+
+def test_where_only_the_number_of_drafts_is_wrong_that_is_the_reason_and_the_example() -> None:
+    """The verifier bench offers these rules for two drafts without replacement: what the draws change is how many."""
+    method = registry.get("draft-tree-sampled")
+    for name, number in (("optimal-two", True), ("k-seq", False)):
+        verifier = next(v for v in method.other_verifiers if v.name == name)
+        grower = next(g for g in method.growers if g.name == "rsd-s")
+        said = taught(method, verifier, grower)
+        assert ("how many they are may depend on what was drawn" in said) is number
+        assert ("at most two such drafts, the second only where the first left most of q" in said) is number
+        assert "differs from p by TV 0." in said
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])

@@ -18,12 +18,12 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Promise, Request
 from workbench.engine.models import HeadInfo
-from workbench.engine.recording import BOUGHT, PAID, PAID_AT_MOST
 from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.judge import Judge, JudgeHead
 from workbench.trace.acceptance import definitions
 from workbench.trace.events import Trace
+from workbench.trace.metrics import BOUGHT, PAID, PAID_AT_MOST
 
 from .test_rules import check_formulas
 

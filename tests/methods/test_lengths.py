@@ -19,13 +19,14 @@ from workbench.core.errors import ModelError
 from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Promise, Request, Row
-from workbench.engine.growing import Step
+from workbench.engine.growing import STOPPED, Step
 from workbench.engine.parts import Policy
 from workbench.engine.plan import Plan
 from workbench.engine.told import Outcome
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram
 from workbench.methods.drafters.trained import load_trained
+from workbench.methods.policies import confidence, entropy
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy, root_entropy
 from workbench.methods.policies.planned import Belief, Planned
@@ -254,6 +255,30 @@ def test_a_draft_ends_where_no_law_is_peaked_enough(bound: float, goes_on: bool)
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return worlds.small_world(6, heads=tmp_path_factory.mktemp("heads") / "medusa")
+
+
+@pytest.mark.parametrize(
+    ("values", "asked"),
+    [
+        ({"policy": "entropy", "root_entropy": 0.0}, entropy.ASKED),
+        ({"policy": "confidence", "threshold": 1.0}, confidence.ASKED),
+    ],
+    ids=["entropy", "confidence"],
+)
+def test_a_round_says_where_its_draft_was_stopped_and_what_was_asked(
+    values: dict[str, Any], asked: str, models: Models
+) -> None:
+    method = registry.get("draft-model").with_params(**values, depth=4)
+    trace = Engine(models).generate(Request([1, 2, 3], method, max_new_tokens=12, stop_at_eos=False))
+    stopped = [r for r in trace.rounds if STOPPED in r.signals]
+    assert stopped
+    for r in stopped:
+        assert max(r.nodes.depth) == r.signals[STOPPED] == 1
+        assert r.signals[asked] > 0 if asked == entropy.ASKED else r.signals[asked] < 1
+    free = {"root_entropy": 4.0} if asked == entropy.ASKED else {"threshold": 0.01}
+    unstopped = registry.get("draft-model").with_params(**values | free)
+    whole = Engine(models).generate(Request([1, 2, 3], unstopped, max_new_tokens=12, stop_at_eos=False))
+    assert not [r for r in whole.rounds if STOPPED in r.signals]
 
 
 NAMES = ("draft-model", "draft-tree", "eagle-2", "medusa", "prompt-lookup", "token-recycling", "early-exit", "kangaroo")

@@ -17,10 +17,10 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.engine.bundle import bundled_folder
 from workbench.engine.models import load_models
-from workbench.engine.recording import PAID
 from workbench.methods import registry
 from workbench.site import reference
 from workbench.site.pairs import ROOT
+from workbench.trace.metrics import PAID
 
 PAGE = (ROOT / ".site" / "adding.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -462,6 +462,9 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
     chosen = {"data": tmp_path / "none", "work": tmp_path / "work", "out": tmp_path / "models", "answer_tokens": 700,
               "dtype": "float32", "max_new_tokens": 24, "longest_prompt": 640, "per_task": 12, "steps": 30, "rows": 8,
               "places": 128, "ffn": 16, "threads": 1, "each": 1, "measured_tokens": 8, "half": False}  # fmt: skip
+    for none in ({"steps": 0}, {"steps": None, "minutes": -1.0}):
+        with pytest.raises(ParameterError, match="would have no length"):
+            recipes.run("eagle-3", chosen | none, quiet)
     wrong = RuntimeError("killed")
     monkeypatch.setattr(whole, "evaluate_family", lambda *_: (_ for _ in ()).throw(wrong))
     with pytest.raises(RuntimeError, match="killed"):
@@ -470,6 +473,7 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
     written, lines = (tmp_path / "work" / "text-target" / "answers" / "answers.jsonl").read_bytes(), list[str]()
     figures = recipes.run("eagle-3", chosen, lines.append)
     assert any("resumed at step 30" in line for line in lines), "nothing is trained twice"
+    assert any("prompts come from the project's own generators alone" in line for line in lines), "there is no data"
     assert (tmp_path / "work" / "text-target" / "answers" / "answers.jsonl").read_bytes() == written
     assert figures["steps"] == 30
     folder = tmp_path / "models" / "text-target-eagle-3"

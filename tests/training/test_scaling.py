@@ -83,9 +83,9 @@ def test_a_study_of_other_settings_and_what_cannot_be_studied_are_refused(
         study(replace(options, max_new_tokens=13), print)
     fewer = tmp_path / "fewer"
     fewer.mkdir()
-    _, *prompts = held_prompts(options.answers / "answers.jsonl", 1)
+    *prompts, _ = held_prompts(options.answers / "answers.jsonl", 9)
     kept = [line for line in read(options.answers / "answers.jsonl") if line["prompt"] in [ids for _, ids in prompts]]
-    (fewer / "answers.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in kept))
+    (fewer / "answers.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [{}, *kept]))
     with pytest.raises(ParameterError, match="was made with prompts="):
         study(replace(options, answers=fewer), print)
     for nothing in ("elephant", "medusa", "eagle-vlm"):
@@ -96,6 +96,9 @@ def test_a_study_of_other_settings_and_what_cannot_be_studied_are_refused(
             study(replace(options, **few), print)
     with pytest.raises(ParameterError, match="the same number of steps"):
         study(replace(options, tokens=(600, 601)), print)
+    for missing in ("answers", "readings"):
+        with pytest.raises(ParameterError, match=f"holds no {missing}"):
+            study(replace(options, **{missing: tmp_path / "nowhere"}), print)
     (tmp_path / "answers.jsonl").touch()
     with pytest.raises(ParameterError, match="no held-out prompt"):
         study(replace(options, answers=tmp_path), print)

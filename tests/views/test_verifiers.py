@@ -18,6 +18,7 @@ from views.test_modules import ENV, needs_node
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.parts import Verifier
 from workbench.engine.told import Verification
+from workbench.methods import registry
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic
 from workbench.methods.verifiers.greedy_draft import GreedyDraft
@@ -152,3 +153,18 @@ def test_lenience_buys_and_pays_the_same(lenience: float, monkeypatch: pytest.Mo
     found = in_page(p, q, f"acceptance.lenient(p, q, {lenience})")
     assert found["accepted"] == pytest.approx(kept, abs=1e-9)
     assert found["paid"] == pytest.approx(float((law - p).clamp_min(0).sum()), abs=1e-9)
+
+
+@needs_node
+def test_a_place_of_a_run_is_shown_with_the_way_in_which_its_grower_draws() -> None:
+    """By the table that makes the address: each grower of the registry that does not draw without replacement."""
+    uri = json.dumps(module_path("shared/benchlink").as_uri())
+    script = f"import {{ WAY_OF }} from {uri}; console.log(JSON.stringify(WAY_OF.grower));"
+    node = subprocess.run(
+        ["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=60, env=ENV
+    )
+    names = {
+        Sampling.SAMPLED: "independent", Sampling.HEAD_AND_ONE: "head", Sampling.DETERMINISTIC: "fixed",
+    }  # fmt: skip
+    growers = {grower.name: grower.siblings for method in registry.methods() for grower in method.growers}
+    assert json.loads(node.stdout) == {name: names[how] for name, how in growers.items() if how in names}

@@ -26,8 +26,7 @@ from workbench.engine import Engine
 from workbench.engine.method import Configured, Method, Promise
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier, siblings_of
-from workbench.engine.recording import PAID, PAID_AT_MOST
-from workbench.trace.metrics import drafted
+from workbench.trace.metrics import PAID, PAID_AT_MOST, drafted
 
 KINDS = ("verifier", "grower", "policy")
 WARM = SamplingParams(temperature=1.0)

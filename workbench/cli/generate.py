@@ -42,7 +42,7 @@ from workbench.core.errors import PromptError, WorkbenchError
 from workbench.service.checks import check_models
 from workbench.trace.events import STOPPED, Trace
 from workbench.trace.files import read_regular, write_whole
-from workbench.trace.metrics import summary
+from workbench.trace.metrics import PAID, summary
 
 
 def generate(
@@ -214,6 +214,16 @@ def write_state(run: Any, path: Path) -> None:
         print(f"state: {size}, {found['hits']:,} of {found['asked']:,} drafts found something", file=sys.stderr)
 
 
+def approximates(done: Trace) -> str:
+    """What is said of text that an approximate rule wrote, with what its rounds paid; "" of exact text."""
+    if done.header.promise != "approximate":
+        return ""
+    rule = done.header.params.get("verifier", done.header.method)
+    paid = [v for r in done.rounds for name, v in r.signals.items() if name.startswith(PAID)]
+    price = f": {sum(paid):.2f} of total variation over {len(paid)} rounds" if paid else ""
+    return "" if paid and not sum(paid) else f"{rule} is approximate, the text need not follow the target's law{price}"
+
+
 def to_object(done: Trace) -> dict[str, Any]:
     """A generation as one object for scripts."""
     header = done.header
@@ -283,5 +293,7 @@ def _print_figures(done: Trace) -> None:
         parts.append(f"{figures['tokens_per_second']:.0f} tokens/s")
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[{done.header.method} · {' · '.join(parts)}]", style="dim", markup=False)
+    if warns := approximates(done):
+        console.print(f"note: {warns}", markup=False)
     for warning in done.footer.warnings:
         console.print(f"note: {warning}", markup=False)

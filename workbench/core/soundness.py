@@ -13,7 +13,7 @@ _OTHERWISE = {
     Sampling.SAMPLED: "drawn independently of each other, so that a token may come twice, and a rule that takes what "
     "elder siblings hold out of q divides by too large a chance",
     Sampling.WITHOUT_REPLACEMENT: "drawn without replacement, so that none is like an elder one, and a rule that takes "
-    "them for independent draws, or their number for settled beforehand, counts with another chance than they had",
+    "them for independent draws counts with another chance than they had",
     Sampling.FIXED_NUMBER: "drawn without replacement, so that none is like an elder one, and a rule that takes them "
     "for independent draws divides by too small a chance",
     Sampling.HEAD_AND_ONE: "the likeliest tokens with one draw behind them, and a rule that takes all of them for "
@@ -22,6 +22,11 @@ _OTHERWISE = {
     "divides by another one's chance",
 }
 """How siblings come, and what goes wrong under a rule that is not made for it."""
+_UNSETTLED = (
+    "drawn without replacement, and how many they are may depend on what was drawn: a rule that takes their number for "
+    "settled beforehand, as it is elsewhere, counts with another chance than they had"
+)
+"""The same of siblings whose number is not settled, under a rule that is exact where it is."""
 
 
 def why_unsound(drafter: str, siblings: Collection[Sampling], verifier: str, exact_for: Collection[Sampling]) -> str:
@@ -46,5 +51,7 @@ def why_unsound(drafter: str, siblings: Collection[Sampling], verifier: str, exa
         return f"{verifier} keeps the target's law for no way of drafting: it is approximate."
     for kind in Sampling:
         if kind in siblings and kind not in exact_for:
-            return f"{verifier} is not exact for {drafter}: its siblings may be {_OTHERWISE[kind]}."
+            of_number = kind is Sampling.WITHOUT_REPLACEMENT and Sampling.FIXED_NUMBER in exact_for
+            how = _UNSETTLED if of_number else _OTHERWISE[kind]
+            return f"{verifier} is not exact for {drafter}: its siblings may be {how}."
     return ""

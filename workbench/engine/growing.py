@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from workbench.engine.request import Row
 
 
+STOPPED = "drafting stopped behind depth"
+"""Signal of a round whose policy ended its draft before the depth that was planned."""
+
+
 class Laws:
     """What a drafter says of the token behind each of w nodes.
 
@@ -102,7 +106,10 @@ def goes_on(
     row: Row, level: int, p: Callable[[], Float[Tensor, "w V"]], hidden: Float[Tensor, "w D"] | None = None
 ) -> bool:
     """Whether the row's policy lets its draft go on behind so many levels. Waits for the device if the plan `stops`."""
-    return not row.plan.stops or bool(row.policy.go_on(row, row.policy_state, Step(level, p(), hidden)))
+    on = not row.plan.stops or bool(row.policy.go_on(row, row.policy_state, Step(level, p(), hidden)))
+    if not on:
+        row.signals[STOPPED] = level
+    return on
 
 
 class Growth:

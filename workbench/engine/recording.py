@@ -16,6 +16,7 @@ from workbench.engine.selfcheck import warnings_for
 from workbench.engine.settings import SAMPLING_NAMES
 from workbench.engine.vision.showing import vision_news
 from workbench.trace.events import Phase, Round
+from workbench.trace.metrics import BOUGHT, PAID, PAID_AT_MOST
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, GrownNodes, Nodes, Probe, Top
 from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, Emitted, Placed
 
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText
     from workbench.engine.holding import Decided
     from workbench.engine.timing import Timing
-
-PAID = "distribution error (TV)"
-"""Signal of a round under an approximate rule: the total variation from the target's law, summed over its tests."""
-PAID_AT_MOST = f"{PAID}, at most"
-"""The same where a bound of it is known alone: see `workbench.core.rejection.Ruling.at_most`."""
-BOUGHT = "acceptance bought (ΔA)"
-"""Likewise: drafts that its rule keeps of the round's on the average, less those that the exact rule keeps of them."""
 
 
 def params_of(row: Row) -> dict[str, object]:

@@ -6,12 +6,13 @@ What a layout cannot say is not written: every refusal names it. What was writte
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.errors import ModelError, ParameterError
+from workbench.core.errors import ModelError, ParameterError, WorkbenchError
 from workbench.engine.bundle import bundled, config_of
 from workbench.engine.checkpoints.eagle import IN_LAYER, LAYER, MTP, NORMS, OUTSIDE, SAFEAILAB, SPECULATORS
 from workbench.engine.checkpoints.medusa import VLLM
@@ -121,14 +122,21 @@ def _ours(name: str) -> Ours:
 
 
 def _write(found: Written, folder: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: weight.contiguous() for name, weight in found.weights.items()}
-    with replacing(folder / "model.safetensors") as part:
-        save_file(weights, part, metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)
-    write_whole(folder / "config.json", (json.dumps(found.config, indent=2) + "\n").encode())
+    was_there, weights = folder.exists(), {name: weight.contiguous() for name, weight in found.weights.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / "model.safetensors") as part:
+            save_file(weights, part, metadata={"format": "pt"})
+        (folder / "model.safetensors").chmod(0o644)
+        write_whole(folder / "config.json", (json.dumps(found.config, indent=2) + "\n").encode())
+    except (OSError, SafetensorError) as error:  # safetensors keeps an error of the system as words
+        if not was_there:
+            shutil.rmtree(folder, ignore_errors=True)
+        why = getattr(error, "strerror", None) or str(error).rsplit("error: ", 1)[-1]
+        raise WorkbenchError(f"{folder} cannot be written: {why}.", "Make room, or name another folder.") from None
     n_bytes = (folder / "model.safetensors").stat().st_size
     return {"layout": found.layout, "tensors": len(weights), "bytes": n_bytes, "notes": list(found.notes)}
 

@@ -56,7 +56,10 @@ def taught(
     if not reason or paid < LEAST:
         return reason
     p, q = (", ".join(f"{x:g}"[1:] for x in law) for law in (P, Q))
-    return f"{reason} With two such drafts, p = ({p}) and q = ({q}), its output differs from p by TV {paid:.2f}."
+    made = "two such drafts"
+    if Sampling.FIXED_NUMBER in verifier.exact_for:
+        made = "at most two such drafts, the second only where the first left most of q"
+    return f"{reason} With {made}, p = ({p}) and q = ({q}), its output differs from p by TV {paid:.2f}."
 
 
 def of(made: Configured) -> str:

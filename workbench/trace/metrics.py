@@ -11,6 +11,12 @@ from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import ACCEPTED, DISCARDED
 from workbench.trace.tokens import CORRECTED
 
+PAID = "distribution error (TV)"
+"""Signal of a round under an approximate rule: the total variation from the target's law, summed over its tests."""
+PAID_AT_MOST = f"{PAID}, at most"
+"""The same where a bound of it is known alone: see `workbench.core.rejection.Ruling.at_most`."""
+BOUGHT = "acceptance bought (ΔA)"
+"""Likewise: drafts that its rule keeps of the round's on the average, less those that the exact rule keeps of them."""
 GROUNDED = 0.2
 """A token is grounded in the picture where blanking the picture costs it at least this much of its probability."""
 OTHER = "other"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from jaxtyping import Bool
 from torch import Tensor
 
@@ -15,6 +16,9 @@ from workbench.engine.parts import Policy
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.methods.policies.fixed import DEPTH
+
+ASKED = "largest q when last asked"
+"""Signal: what is compared with the threshold, of the surest node."""
 
 
 @dataclass(frozen=True)
@@ -37,4 +41,5 @@ class Confidence(Policy):
 
     def go_on(self, row: Row, state: Any, step: Step) -> Bool[Tensor, ""]:
         """While the drafter is sure of a token; of a tree, behind any of its nodes."""
-        return step.p.amax() >= self.threshold
+        row.signals[ASKED] = found = float(step.p.amax())
+        return torch.tensor(found >= self.threshold)

@@ -17,6 +17,9 @@ from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.methods.policies.fixed import DEPTH
 
+ASKED = "√H of the drafter when last asked"
+"""Signal: what is compared with the bound, of the surest node."""
+
 
 def root_entropy(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
     """√H of each law, with H in nats.
@@ -51,4 +54,5 @@ class Entropy(Policy):
 
     def go_on(self, row: Row, state: Any, step: Step) -> Bool[Tensor, ""]:
         """While some law is peaked enough."""
-        return root_entropy(step.p).amin() <= self.root_entropy
+        row.signals[ASKED] = found = float(root_entropy(step.p).amin())
+        return torch.tensor(found <= self.root_entropy)

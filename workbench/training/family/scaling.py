@@ -26,6 +26,7 @@ from workbench.engine.placed import named
 from workbench.methods import registry
 from workbench.trace.files import write_whole
 from workbench.trace.scaling import fit, of_report
+from workbench.training.answers import ANSWERS
 from workbench.training.family.evaluate import held_prompts, one_branch, rows_of
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.readings import Readings, batches
@@ -96,7 +97,16 @@ def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
         raise ParameterError(
             f"{options.method} is not measured as {options.form!r:.40}.", f"Take one of: {', '.join(forms)}."
         )
-    prompts = list(held_prompts(options.answers / "answers.jsonl", options.each))
+    for folder, file, recipe in (
+        (options.answers, ANSWERS, "answers"),
+        (options.readings, "readings.json", "readings"),
+    ):
+        if not (folder / file).is_file():
+            raise ParameterError(
+                f"{folder} holds no {recipe}.",
+                f"Make them: workbench train {recipe} --set target={options.target} --set out={folder}.",
+            )
+    prompts = list(held_prompts(options.answers / ANSWERS, options.each))
     if not prompts:
         raise ParameterError(f"{options.answers} has no held-out prompt.", "Make more: workbench train answers.")
     readings = Readings(options.readings)

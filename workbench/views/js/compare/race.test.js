@@ -135,6 +135,9 @@ test("a divergence is told with the target's margin, and read by the promise", (
     verdict({ method: "x", exact: { kind: "distribution", promise: "exact", runs: 4, identical: 0 } }, []).why,
     /workbench check x/,
   );
+  const drawn = verdict({ method: "x", exact: { kind: "distribution", promise: "approximate", runs: 4, identical: 0, first } }, []);
+  assert.equal(drawn.text, "approximate: not the target's distribution");
+  assert.doesNotMatch(drawn.why, /first at|margin/, "sampled texts of exact lanes part as soon");
 });
 
 test("break-even is said in words for every case", () => {

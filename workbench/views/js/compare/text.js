@@ -32,7 +32,8 @@ export function verdict(lane, prompts) {
     return {
       mark: "≠",
       text: `${exact.promise}: not the target's distribution`,
-      why: [exact.evidence, first].filter(Boolean).join(" · "),
+      // one sampled token against another says nothing: texts of exact lanes part as soon
+      why: exact.evidence || "what it pays (TV) and buys (ΔA) is told of each of its runs in Live",
     };
   }
   const margin = exact.first?.margin;

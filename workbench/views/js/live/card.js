@@ -205,7 +205,8 @@ export function render(el, data) {
 export function toBench(round, node, rows) {
   if (node === null || !round.top_q[round.nodes.parents[node] + 1]) return null;
   const drafts = round.nodes.parents.filter((parent) => parent === round.nodes.parents[node]).length;
-  return benchlink.placeQuery(rows, drafts, `node “${visible(round.nodes.text[node])}”, round ${round.index + 1}`);
+  const from = `node “${visible(round.nodes.text[node])}”, round ${round.index + 1}`;
+  return benchlink.placeQuery(rows, drafts, from, round.params);
 }
 
 function build(el) {

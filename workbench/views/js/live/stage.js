@@ -449,12 +449,13 @@ function nodeCard(parts, round, shown, more, stalled) {
     node = round && typeof shown.node === "number" && shown.node >= 0 ? shown.node : null;
   card.render(parts.card, { round, node, ...more });
   if (!round) return write(parts.cardTitle, "Node"), write(parts.cardNote, "");
+  const of = `round ${round.index + 1}`; // while a draft is verified the tree shows it, and the card the round before
   if (node !== null) {
     write(
       parts.cardTitle,
       `“${ribbon.visibleText(ribbon.legible(round).nodes.text[node])}” at depth ${round.nodes.depth[node]}`,
     );
-    write(parts.cardNote, [round.nodes.status[node], slow].filter(Boolean).join(" · "));
+    write(parts.cardNote, [round.nodes.status[node], of, slow].filter(Boolean).join(" · "));
   } else {
     const own = ownToken(round);
     write(
@@ -467,7 +468,7 @@ function nodeCard(parts, round, shown, more, stalled) {
             ? `After the accepted path: “${ribbon.tokenText(round, own)}”`
             : `Round ${round.index + 1}`,
     );
-    write(parts.cardNote, [round.bonus_kind, slow].filter(Boolean).join(" · "));
+    write(parts.cardNote, [round.bonus_kind, of, slow].filter(Boolean).join(" · "));
   }
 }
 

@@ -4,11 +4,27 @@
 export const OTHERS = "all others";
 const MOST = 5, DRAFTS = 8;
 
+/** How siblings come that these choices of a run grow or take for granted, by the bench's names; all others are drawn
+ *  without replacement. A rule that is made for one way says more than the grower: it goes on in a draft of its own. */
+export const WAY_OF = {
+  grower: {
+    specinfer: "independent", "head-and-one": "head", "eagle-2": "fixed", template: "fixed", superposed: "fixed",
+    "dynamic-sparse": "fixed",
+  },
+  verifier: { independent: "independent", "k-seq": "independent", "greedy-draft": "head", deterministic: "fixed" },
+};
+/** The bench's names of the rules that it knows, by those of verifiers. */
+export const RULE_OF = {
+  lossless: "recursive", independent: "independent", "k-seq": "k-seq", "optimal-two": "optimal-two",
+  "greedy-draft": "greedy-draft", deterministic: "deterministic",
+};
+
 /** The query under which the bench shows a place; null where no token has both its p and its q recorded. Tokens that
  *  one of the laws does not list are, with all that neither lists, one token of its own.
  *  @param {{text: string, p: number|null, q: number|null}[]} rows  as the node's card has them
- *  @param {number} drafts  for this place  @param {string} from  whose place it is @returns {string|null} */
-export function placeQuery(rows, drafts, from) {
+ *  @param {number} drafts  for this place  @param {string} from  whose place it is
+ *  @param {Record<string, any>} chosen  what was in force: `grower`, `verifier`  @returns {string|null} */
+export function placeQuery(rows, drafts, from, chosen = {}) {
   const kept = rows.filter((row) => row.p !== null && row.q !== null).slice(0, MOST);
   if (!drafts || !kept.length) return null;
   const query = new URLSearchParams();
@@ -18,7 +34,11 @@ export function placeQuery(rows, drafts, from) {
   }
   for (const word of [...kept.map((row) => row.text), OTHERS]) query.append("w", word);
   query.set("k", `${Math.min(DRAFTS, drafts)}`);
-  query.set("way", drafts > 1 ? "without" : "independent");
+  const named = (table, name) => (Object.hasOwn(table, name ?? "") ? table[name] : null);
+  const way = named(WAY_OF.grower, chosen.grower) ?? named(WAY_OF.verifier, chosen.verifier) ?? "without";
+  query.set("way", drafts > 1 ? way : "independent");
+  const rule = named(RULE_OF, chosen.verifier);
+  if (rule !== null) query.set("rule", rule);
   query.set("from", from);
   return query.toString();
 }

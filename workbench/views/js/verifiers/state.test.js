@@ -2,10 +2,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { acceptance, curves, DRAFTS, lawsOf, transport } from "./acceptance.js";
 import { apart } from "./chart.js";
-import { OTHERS, placeQuery } from "../shared/benchlink.js";
+import { OTHERS, placeQuery, RULE_OF, WAY_OF } from "../shared/benchlink.js";
 import { csv } from "./page.js";
 import { keyed } from "./pq.js";
+import { RULES } from "./rules.js";
 import * as states from "./state.js";
+import { WAYS } from "./ways.js";
 import * as words from "./words.js";
 
 test("an address gives back the state that it was made of", () => {
@@ -82,6 +84,25 @@ test("a place of a run comes with its listed tokens, and one for all others", ()
   assert.equal(placeQuery(rows.map((row) => ({ ...row, q: null })), 2, ""), null, "a drafter without a law");
   assert.equal(placeQuery(rows, 0, ""), null);
   assert.equal(placeQuery([], 1, ""), null);
+});
+
+test("a place of a run comes with its rule, and with the way in which its siblings were grown", () => {
+  const rows = [{ text: "a", p: 0.6, q: 0.5 }, { text: "b", p: 0.2, q: 0.3 }];
+  const shown = (drafts, chosen) => states.fromQuery(`?${placeQuery(rows, drafts, "node", chosen)}`);
+  for (const [chosen, way, rule] of [
+    [{ grower: "specinfer", verifier: "k-seq" }, "independent", "k-seq"],
+    [{ grower: "rsd-s", verifier: "lossless" }, "without", "recursive"],
+    [{ grower: "head-and-one", verifier: "greedy-draft" }, "head", "greedy-draft"],
+    [{ grower: "template", verifier: "deterministic" }, "fixed", "deterministic"],
+    [{ verifier: "independent" }, "independent", "independent"],
+    [{ verifier: "constructor", grower: "toString" }, "without", states.example().rule],
+  ]) {
+    const { state, problems } = shown(2, chosen);
+    assert.deepEqual([problems, state.way, state.rule], [[], way, rule], JSON.stringify(chosen));
+  }
+  assert.equal(shown(1, { grower: "rsd-s" }).state.way, "independent", "one draft is drawn from q");
+  assert.deepEqual(Object.values(RULE_OF).sort(), Object.keys(RULES).sort());
+  for (const way of Object.values(WAY_OF).flatMap((of) => Object.values(of))) assert.ok(Object.hasOwn(WAYS, way), way);
 });
 
 test("keys move a bar, others do not", () => {
