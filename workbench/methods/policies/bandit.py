@@ -70,7 +70,7 @@ class Bandit(Policy):
             1.0, 1.0, "Hu et al. 2025, TLT, arXiv:2511.16665: the bandit finds the best strategy (recalled)",
             lambda lab: lab.speed_over({"policy": "bandit", "depth": 8}, BEST_OF), key="bandit", timed=True,
             tolerance=0.05, method="draft-model", why=("2026-11-24 17:42 UTC", BY_HINDSIGHT),
-            why_on={"smollm2": ("2026-11-24 17:24 UTC", BY_HINDSIGHT)},
+            why_on={"smollm2": ("2026-11-26 16:47 UTC", BY_HINDSIGHT)},
         ),
     )  # fmt: skip
 
