@@ -70,9 +70,22 @@ def test_what_no_method_offers_says_why_it_would_be_unsound() -> None:
     alone = dataclasses.replace(method, name="alone", drafter=other, other_verifiers=())
     found = matrix([alone, method], {})
     cells = [row["cells"][found["verifiers"].index(title(approximate))] for row in found["rows"]]
-    assert cells[0] == {"offers": [], "reason": alone.unsound(approximate)}
+    assert cells[0] == {"offers": [], "reason": alone.unsound(approximate), "approximate": True}
     assert cells[0]["reason"]
     assert {offer["method"] for offer in cells[1]["offers"]} == {method.name}
+
+
+def test_what_pages_grey_out_is_not_offered_at_a_price() -> None:
+    """A rule that is exact for other drafts than a grower's; what is approximate for all drafts is a choice."""
+    method = registry.get("draft-tree-sampled")
+    growers = {grower.name: grower.siblings for grower in method.growers}
+    for verifier in method.other_verifiers:
+        for offer in offers(method, title(verifier), "shown"):
+            suited = {name for name, how in growers.items() if how in verifier.exact_for}
+            assert offer.greyed is (bool(verifier.exact_for) and not set(offer.ways["grower"]) <= suited)
+            assert not offer.greyed or (offer.promise == "approximate" and offer.reason)
+    assert {o.greyed for o in offers(method, "k-seq", "shown")} == {True, False}
+    assert {o.greyed for o in offers(method, "lenient", "shown")} == {False}
 
 
 def test_the_board_s_evidence_stands_only_where_the_promise_is_the_one_it_was_made_for() -> None:

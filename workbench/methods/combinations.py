@@ -35,6 +35,8 @@ class Offer:
             round, and "broken" where it says so of one.
         policies: by policy, what the board says of it under this verifier with the usual grower.
         only: of "policy" and "grower", what the method has one of, by its name: that is no choice.
+        greyed: whether the pages grey it out: a rule that is exact, but for other drafts than these. What is
+            approximate for all drafts is a choice like any other.
     """
 
     method: str
@@ -46,6 +48,7 @@ class Offer:
     standing: str
     policies: Mapping[str, str]
     only: Mapping[str, str]
+    greyed: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -67,7 +70,8 @@ def matrix(
     Returns:
         `verifiers`, their names in the order of the registry; `rows`, each with the `drafter`'s class, the titles of
         its `methods` and a cell for every verifier: `offers`, and where there are none, the `reason` why it would be
-        unsound (empty: it would be sound, and no method offers it).
+        unsound (empty: it would be sound, and no method offers it), and whether the verifier is `approximate` for all
+        drafts.
     """
     drafting = [method for method in methods if method.rounds is None or method.rounds.drafts]
     verifiers = {title(v): v for method in drafting for v in method.verifiers}
@@ -80,7 +84,8 @@ def matrix(
         for name, verifier in verifiers.items():
             found = [offer for method in its for offer in offers(method, name, standings.get(method.name, ""), choices)]
             reason = "" if found else deviation.taught(its[0], verifier)
-            cells.append({"offers": [offer.to_wire() for offer in found], "reason": reason})
+            apart = {"offers": [offer.to_wire() for offer in found], "reason": reason}
+            cells.append(apart | {"approximate": not verifier.exact_for})
         rows.append({"drafter": drafter, "methods": [method.title for method in its], "cells": cells})
     return {"verifiers": list(verifiers), "rows": rows}
 
@@ -141,6 +146,7 @@ def offers(
             _together(told.get((promise, reason, as_usual), [])) or _standing(method, promise, standing, as_usual),
             seen.get((promise, reason, as_usual), {}),
             only,
+            bool(reason and judge.exact_for),
         )
         for (promise, reason, as_usual), hows in found.items()
     ]

@@ -16,14 +16,16 @@ const SIGNS = [
   ["≈", "approximate, at a price"],
   ["◇", "simulation"],
   ["·", "sound, and offered by no method"],
-  ["✕", "not offered; it would not keep the target's law"],
+  ["–", "approximate for all drafts, and offered by no method"],
+  ["✕", "not offered, or greyed out: it would not keep the target's law"],
 ];
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const WORDS = new Map(/** @type {[string, string][]} */ (SIGNS));
 
 /** @typedef {{method: string, title: string, verifier: string, promise: string, standing: string, reason: string,
- *    ways: Record<string, string[]>, only?: Record<string, string>, policies?: Record<string, string>}} Offer
- *  @typedef {{offers: Offer[], reason: string}} Cell
+ *    ways: Record<string, string[]>, only?: Record<string, string>, policies?: Record<string, string>,
+ *    greyed?: boolean}} Offer
+ *  @typedef {{offers: Offer[], reason: string, approximate?: boolean}} Cell
  *  @typedef {{drafter: string, methods: string[], cells: Cell[]}} Row
  *  @typedef {{policy?: string, grower?: string}} Wanted  a choice of each; empty: any */
 
@@ -39,9 +41,11 @@ export function lines(offer) {
   return [...(offer.verifier ? [`verifier = ${offer.verifier}`] : []), ...ways, offer.reason].filter(Boolean);
 }
 
-/** What is said of a cell that no method offers. Pure. @param {string} reason  why it would be unsound; empty: sound */
-export function missing(reason) {
-  return reason ? `✕ ${reason}` : "Not offered; it would be sound.";
+/** What is said of a cell that no method offers. Pure.
+ *  @param {{reason: string, approximate?: boolean}} cell  why it would be unsound; empty: sound */
+export function missing({ reason, approximate = false }) {
+  if (!reason) return "Not offered; it would be sound.";
+  return approximate ? `– Not offered. ${reason}` : `✕ ${reason}`;
 }
 
 /** Offers that can be had with what is wanted. Pure. @param {Offer[]} offers  @param {Wanted} wanted */
@@ -54,8 +58,8 @@ export function having(offers, wanted) {
 /** The signs of a cell: what is exact first, with the evidence for all its policies, then whether some of it is
  *  approximate; empty where what is wanted is not offered. Pure.
  *  @param {Cell} cell  @param {Wanted} [wanted]  @returns {string[]} */
-export function signs({ offers, reason }, wanted = {}) {
-  if (!offers.length) return [reason ? "✕" : "·"];
+export function signs({ offers, reason, approximate = false }, wanted = {}) {
+  if (!offers.length) return [!reason ? "·" : approximate ? "–" : "✕"];
   const found = having(offers, wanted), exact = found.filter((o) => o.promise === "exact");
   const seen = exact.flatMap(({ policies = {}, standing }) =>
     wanted.policy ? [policies[wanted.policy] ?? standing] : [standing, ...Object.values(policies)],
@@ -64,7 +68,8 @@ export function signs({ offers, reason }, wanted = {}) {
   const evidence = shown.length === seen.length ? "✓" : shown.length ? "✓?" : "?";
   return [
     ...(exact.length ? [seen.includes("broken") ? "!" : evidence] : []),
-    ...(found.some((o) => o.promise === "approximate") ? ["≈"] : []),
+    ...(found.some((o) => o.promise === "approximate" && !o.greyed) ? ["≈"] : []),
+    ...(found.length && found.every((o) => o.greyed) ? ["✕"] : []),
     ...(found.length && found.every((o) => o.promise === "simulation") ? ["◇"] : []),
   ];
 }
@@ -150,7 +155,7 @@ export function build({ verifiers, rows }, standing) {
         const box = lines[y].children[x + 1], button = box.firstChild, found = signs(cell, state);
         box.hidden = heads[x].hidden;
         kit.write(button, found.join(" "));
-        button.className = `is-${{ "✓": "shown", "!": "broken", "✕": "off", "·": "off" }[found[0]] ?? "other"}`;
+        button.className = `is-${{ "✓": "shown", "!": "broken", "✕": "off", "·": "off", "–": "off" }[found[0]] ?? "other"}`;
         kit.set(button, {
           "aria-label": `${called(row)}, ${verifiers[x]}: ${spoken(found, state)}`,
           "aria-pressed": here(y, x),
@@ -165,14 +170,14 @@ export function build({ verifiers, rows }, standing) {
     const row = rows[state.row], cell = row.cells[state.column], found = having(cell.offers, state);
     const words = cell.offers.length
       ? found.length ? found.map((offer) => way(offer, standing)) : [h("p", {}, `No method: ${spoken([], state)}.`)]
-      : [h("p", {}, missing(cell.reason))];
+      : [h("p", {}, missing(cell))];
     const title = h("h3", {}, `Drafts of ${called(row)}, judged by ${verifiers[state.column]}`);
     told.replaceChildren(title, h("div", { className: "wb-ways" }, ...words));
   }
 }
 
 function way(offer, standing) {
-  const promise = h("span", { className: "wb-promised" }, offer.promise);
+  const promise = h("span", { className: "wb-promised" }, offer.greyed ? "greyed out" : offer.promise);
   promise.dataset.promise = offer.promise;
   return h(
     "div",

@@ -14,8 +14,9 @@ test("an offer lists its verifier, its policies and growers, and why it is not e
 });
 
 test("what is not offered says whether it would be sound", () => {
-  assert.equal(missing("Its siblings may be chosen."), "✕ Its siblings may be chosen.");
-  assert.match(missing(""), /would be sound/);
+  assert.equal(missing({ reason: "Its siblings may be chosen." }), "✕ Its siblings may be chosen.");
+  assert.equal(missing({ reason: "It is approximate.", approximate: true }), "– Not offered. It is approximate.");
+  assert.match(missing({ reason: "" }), /would be sound/);
   assert.deepEqual([signs({ offers: [], reason: "No." }), signs({ offers: [], reason: "" })], [["✕"], ["·"]]);
 });
 
@@ -28,6 +29,9 @@ test("a cell claims no more exactness than all its exact ways have evidence for"
   assert.deepEqual(of(offer, { ...offer, standing: "broken" }), ["!"]);
   assert.deepEqual(of(offer, { ...offer, promise: "approximate", standing: "no promise" }), ["✓", "≈"]);
   assert.deepEqual(of({ ...offer, promise: "approximate" }), ["≈"]);
+  const greyed = { ...offer, promise: "approximate", greyed: true };
+  assert.deepEqual(of(offer, greyed), ["✓"], "what the form greys out is no price that one could pay");
+  assert.deepEqual(of(greyed), ["✕"]);
   assert.deepEqual(of({ ...offer, promise: "simulation" }), ["◇"]);
 });
 
