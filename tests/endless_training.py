@@ -24,7 +24,7 @@ from workbench.trace.curves import NAMES, read_curves
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, run_loop
 
-EVERY_S, STEP_S, STEPS = 0.02, 0.001, 1000
+EVERY_S, STEP_S, STEPS = 0.02, 0.001, 4000
 """Between checkpoints of what may be killed, and of its steps, at least; steps of the whole run."""
 
 
@@ -80,6 +80,7 @@ def newest(folder: Path) -> list[int]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     where, chance = Path(sys.argv[1]), random.Random(7)
+    read_curves(Path(__file__).parent)  # what reads them is imported before there are forks
     found = [killed(where, chance.uniform(0, 0.06)) for _ in range(int(sys.argv[2]))]
     ended = train(where)
     steps = [step for step, _ in read_curves(where)["loss/off"]]

@@ -429,6 +429,10 @@ def test_where_only_the_number_of_drafts_is_wrong_that_is_the_reason_and_the_exa
         assert ("how many they are may depend on what was drawn" in said) is number
         assert ("at most two such drafts, the second only where the first left most of q" in said) is number
         assert "differs from p by TV 0." in said
+    for name, grower in (("optimal-two", "head-and-one"), ("greedy-draft", "specinfer")):
+        verifier = next(v for v in method.other_verifiers if v.name == name)
+        said = taught(method, verifier, next(g for g in method.growers if g.name == grower))
+        assert "With two such drafts, p =" in said, "always two of them"
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])

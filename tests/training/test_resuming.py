@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -121,6 +122,7 @@ def test_fifty_kills_lose_at_most_the_steps_since_the_last_checkpoint(tmp_path: 
     assert all(kill["from"] <= kill["kept"] <= kill["reached"] for kill in kills)
     lost = [kill["reached"] - kill["kept"] for kill in kills]
     assert max(lost) > 0, "no kill fell between checkpoints: the test shows nothing"
+    assert statistics.median(lost) <= 25, "checkpoints are 20 ms apart, and steps at least 1 ms: a slow disk aside"
     assert max(kill["kept"] - kill["from"] for kill in kills) > 0, "nothing was kept between kills"
     steps = found["steps"]
     assert steps == list(range(1, steps[-1] + 1)), "no step is missing from its curves, and none is there twice"

@@ -159,7 +159,7 @@ def test_lenience_buys_and_pays_the_same(lenience: float, monkeypatch: pytest.Mo
 def test_a_place_of_a_run_is_shown_with_the_way_in_which_its_grower_draws() -> None:
     """By the table that makes the address: each grower of the registry that does not draw without replacement."""
     uri = json.dumps(module_path("shared/benchlink").as_uri())
-    script = f"import {{ WAY_OF }} from {uri}; console.log(JSON.stringify(WAY_OF.grower));"
+    script = f"import {{ WAY_OF }} from {uri}; console.log(JSON.stringify(WAY_OF));"
     node = subprocess.run(
         ["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=60, env=ENV
     )

@@ -260,12 +260,19 @@ def page(report: dict[str, Any]) -> str:
         f"Measured on {describe(report['machine'])}; device {report['device']}.",
     ]
     for beside in report["forwards"]:
-        over = [row for row in report["rows"] if (share(row, beside) or 0) > WANTED]
+        parts = {i: part for i, row in enumerate(report["rows"]) if (part := share(row, beside)) is not None}
+        over = [report["rows"][i] for i, part in parts.items() if part > WANTED]
         named = ", ".join(f"`{row['verifier']}` ({row['drafts']}, {share(row, beside):.1%})" for row in over)
         lines.append(
             f"A forward of {report['nodes']} tokens of {beside['target']} ({beside['vocabulary']:,} tokens) takes "
             f"{1e3 * beside['seconds']:.1f} ms here. "
-            + (f"More than {WANTED:.0%} of it: {named}." if over else f"No rule takes more than {WANTED:.0%} of it.")
+            + (
+                f"More than {WANTED:.0%} of it: {named}."
+                if over
+                else f"No rule takes more than {WANTED:.0%} of it."
+                if parts
+                else "Rules were not measured at its size."
+            )
         )
     if report["left_out"]:
         names = ", ".join(f"`{name}`" for name in report["left_out"])

@@ -42,7 +42,7 @@ from workbench.core.errors import PromptError, WorkbenchError
 from workbench.service.checks import check_models
 from workbench.trace.events import STOPPED, Trace
 from workbench.trace.files import read_regular, write_whole
-from workbench.trace.metrics import PAID, summary
+from workbench.trace.metrics import BOUGHT, PAID, PAID_AT_MOST, summary
 
 
 def generate(
@@ -215,13 +215,24 @@ def write_state(run: Any, path: Path) -> None:
 
 
 def approximates(done: Trace) -> str:
-    """What is said of text that an approximate rule wrote, with what its rounds paid; "" of exact text."""
+    """What is said of text that need not follow the target's law, with what its rounds paid; "" where it does.
+
+    Greedy text of a rule that is exact for other drafts is the target's own: its rounds pay and buy nothing.
+    """
     if done.header.promise != "approximate":
         return ""
-    rule = done.header.params.get("verifier", done.header.method)
-    paid = [v for r in done.rounds for name, v in r.signals.items() if name.startswith(PAID)]
-    price = f": {sum(paid):.2f} of total variation over {len(paid)} rounds" if paid else ""
-    return "" if paid and not sum(paid) else f"{rule} is approximate, the text need not follow the target's law{price}"
+    told = [{name: r.signals[name] for name in (PAID, PAID_AT_MOST, BOUGHT) if name in r.signals} for r in done.rounds]
+    paid = [own.get(PAID, own.get(PAID_AT_MOST)) for own in told]
+    total = sum(x for x in paid if x is not None)
+    greedy = not done.header.params.get("temperature")
+    if not any(told) or (greedy and not total):
+        return ""
+    params = done.header.params
+    chosen = ", ".join(f"{name}={params[name]}" for name in ("verifier", "grower") if name in params)
+    most = "at most " if any(PAID_AT_MOST in own for own in told) else ""
+    priced = any(x is not None for x in paid)
+    price = f", paying {most}TV {total / max(1, len(done.token_ids)):.3f} a token" if priced else ""
+    return f"the text need not follow the target's law with {chosen or done.header.method}{price}"
 
 
 def to_object(done: Trace) -> dict[str, Any]:

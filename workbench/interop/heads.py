@@ -6,7 +6,6 @@ What a layout cannot say is not written: every refusal names it. What was writte
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from workbench.engine.checkpoints.medusa import VLLM
 from workbench.engine.checksums import check_weights
 from workbench.engine.names import folder_of, locate
 from workbench.engine.published import PUBLISHED
-from workbench.trace.files import replacing, write_whole
+from workbench.trace.files import replacing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,16 +124,21 @@ def _write(found: Written, folder: Path) -> dict[str, Any]:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    was_there, weights = folder.exists(), {name: weight.contiguous() for name, weight in found.weights.items()}
+    weights = {name: weight.contiguous() for name, weight in found.weights.items()}
+    files = ("model.safetensors", "config.json")
     try:
+        was_there = folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / "model.safetensors") as part:
+        with (
+            replacing(folder / files[0]) as part,
+            replacing(folder / files[1]) as said,
+        ):  # both are written before one is replaced
+            said.write_bytes((json.dumps(found.config, indent=2) + "\n").encode())
             save_file(weights, part, metadata={"format": "pt"})
-        (folder / "model.safetensors").chmod(0o644)
-        write_whole(folder / "config.json", (json.dumps(found.config, indent=2) + "\n").encode())
+        (folder / files[0]).chmod(0o644)
     except (OSError, SafetensorError) as error:  # safetensors keeps an error of the system as words
-        if not was_there:
-            shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_dir() and not any(folder.iterdir()) and not was_there:
+            folder.rmdir()
         why = getattr(error, "strerror", None) or str(error).rsplit("error: ", 1)[-1]
         raise WorkbenchError(f"{folder} cannot be written: {why}.", "Make room, or name another folder.") from None
     n_bytes = (folder / "model.safetensors").stat().st_size

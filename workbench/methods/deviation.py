@@ -52,12 +52,13 @@ def taught(
     """
     reason = method.unsound(verifier, grower=grower)
     costs = (written() if table is None else table).get(verifier.name, {})
-    paid = max((costs.get(kind.value, 0.0) for kind in unsound_kinds(method, verifier, grower)), default=0.0)
-    if not reason or paid < LEAST:
+    kinds = {kind: costs.get(kind.value, 0.0) for kind in unsound_kinds(method, verifier, grower)}
+    dearest = max(kinds, key=kinds.__getitem__, default=None)
+    if not reason or dearest is None or (paid := kinds[dearest]) < LEAST:
         return reason
     p, q = (", ".join(f"{x:g}"[1:] for x in law) for law in (P, Q))
     made = "two such drafts"
-    if Sampling.FIXED_NUMBER in verifier.exact_for:
+    if dearest is Sampling.WITHOUT_REPLACEMENT and Sampling.FIXED_NUMBER in verifier.exact_for:
         made = "at most two such drafts, the second only where the first left most of q"
     return f"{reason} With {made}, p = ({p}) and q = ({q}), its output differs from p by TV {paid:.2f}."
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.declared import WRONG_SCALE, Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_2 import NORMS, TRIMMED
 from workbench.methods.drafters.fspad import FSPAD, FSPADNet
@@ -16,6 +16,8 @@ from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 
 GROWERS = offered(BestFirst())
+
+UNDECIDED = f"{WRONG_SCALE}: above 1, but 25 prompts leave 7 % to chance."
 
 METHOD = Method(
     "fspad",
@@ -59,6 +61,7 @@ METHOD = Method(
             "Vicuna and LLaMA-3-instruct targets, all tasks, greedy and sampled: above EAGLE-2",
             None, None, "Gui et al. 2024, arXiv:2408.15562, abstract (direction; no figure recalled)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
+            why=("2026-11-26 18:14 UTC", UNDECIDED),
         ),
     ),
     head=Head(

@@ -15,6 +15,7 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.declared import Claim
 from workbench.engine.growing import Growth
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Grower
@@ -99,6 +100,17 @@ class Superposed(Grower):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
     superposes: ClassVar[bool] = True
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim(
+            "τ / τ of one chain with as many passes of the drafter (4)",
+            "LLaMA-2 7B writes three texts by one pass a token, as good as three of its own", None, None,
+            "Shen et al. 2024, Superposed Decoding, arXiv:2405.18400, abstract (direction; made for suggestions, no "
+            "figure of speculation)",
+            lambda lab: lab.tau_over("draft-tree", {"grower": "superposed", "depth": 4},
+                                     {"grower": "chain", "depth": 4}, 0.0),
+            key="superposed", method="draft-tree",
+        ),
+    )  # fmt: skip
     width: int = param(3, **WIDTH)
     ngrams: float = param(
         0.0, ge=0.0, le=1.0, doc="α, weight of n-grams of the text so far: 0.54 in the paper; 0: none are asked"

@@ -161,7 +161,7 @@ def _cell(
     )  # fmt: skip
     asked_again = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
     settings = {
-        WEIGHTS: Readings(options.readings).facts[WEIGHTS], "prompts": asked_again,
+        WEIGHTS: (read := Readings(options.readings)).facts[WEIGHTS], "read": read.n_tokens, "prompts": asked_again,
         "readings": str(options.readings), "answers": str(options.answers), "form": options.form,
         "each": options.each, "max_new_tokens": options.max_new_tokens, "heads": options.heads, "rows": options.rows,
         "places": options.places, "half": options.half, "seed": options.seed, "target": named(options.target),

@@ -95,7 +95,7 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     if length is None or length <= 0:
         raise ParameterError("The head's training would have no length.", "Give minutes above 0, or steps from 1.")
     if not options.data.is_dir():
-        report(f"{options.data} is not there: prompts come from the project's own generators alone")
+        report(f"{options.data} is not there: prompts that are still to be asked come from generators alone")
     shape = text_config(AutoConfig.from_pretrained(locate(options.target)))
     heads = _heads(shape.hidden_size, shape.num_attention_heads)
     out = options.out or options.run or bundled_folder()

@@ -468,7 +468,7 @@ function nodeCard(parts, round, shown, more, stalled) {
             ? `After the accepted path: “${ribbon.tokenText(round, own)}”`
             : `Round ${round.index + 1}`,
     );
-    write(parts.cardNote, [round.bonus_kind, of, slow].filter(Boolean).join(" · "));
+    write(parts.cardNote, [round.bonus_kind, own ? of : "", slow].filter(Boolean).join(" · "));
   }
 }
 

@@ -4,14 +4,10 @@
 export const OTHERS = "all others";
 const MOST = 5, DRAFTS = 8;
 
-/** How siblings come that these choices of a run grow or take for granted, by the bench's names; all others are drawn
- *  without replacement. A rule that is made for one way says more than the grower: it goes on in a draft of its own. */
+/** How a grower's siblings come, by the bench's names; those of all other growers are drawn without replacement. */
 export const WAY_OF = {
-  grower: {
-    specinfer: "independent", "head-and-one": "head", "eagle-2": "fixed", template: "fixed", superposed: "fixed",
-    "dynamic-sparse": "fixed",
-  },
-  verifier: { independent: "independent", "k-seq": "independent", "greedy-draft": "head", deterministic: "fixed" },
+  specinfer: "independent", "head-and-one": "head", "eagle-2": "fixed", template: "fixed", superposed: "fixed",
+  "dynamic-sparse": "fixed",
 };
 /** The bench's names of the rules that it knows, by those of verifiers. */
 export const RULE_OF = {
@@ -35,10 +31,9 @@ export function placeQuery(rows, drafts, from, chosen = {}) {
   for (const word of [...kept.map((row) => row.text), OTHERS]) query.append("w", word);
   query.set("k", `${Math.min(DRAFTS, drafts)}`);
   const named = (table, name) => (Object.hasOwn(table, name ?? "") ? table[name] : null);
-  const way = named(WAY_OF.grower, chosen.grower) ?? named(WAY_OF.verifier, chosen.verifier) ?? "without";
-  query.set("way", drafts > 1 ? way : "independent");
+  query.set("way", drafts > 1 ? (named(WAY_OF, chosen.grower) ?? "without") : "independent");
   const rule = named(RULE_OF, chosen.verifier);
   if (rule !== null) query.set("rule", rule);
-  query.set("from", from);
+  query.set("from", rule === null && chosen.verifier ? `${from}; its rule, ${chosen.verifier}, is not here` : from);
   return query.toString();
 }

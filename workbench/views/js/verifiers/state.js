@@ -111,7 +111,7 @@ function law(text) {
 /** What must be said of p and q that come from a run. Pure. */
 export function caveat(state) {
   return state.words.includes(OTHERS)
-    ? `“${OTHERS}” holds what the trace does not list. It counts as one token here, so acceptance is an upper estimate. Rule and way of drawing are the run’s, where the bench knows them.`
+    ? `“${OTHERS}” holds what the trace does not list. It counts as one token here, so acceptance is an upper estimate. The way of drawing is the run’s.`
     : "";
 }
 

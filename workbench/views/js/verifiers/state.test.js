@@ -94,7 +94,8 @@ test("a place of a run comes with its rule, and with the way in which its siblin
     [{ grower: "rsd-s", verifier: "lossless" }, "without", "recursive"],
     [{ grower: "head-and-one", verifier: "greedy-draft" }, "head", "greedy-draft"],
     [{ grower: "template", verifier: "deterministic" }, "fixed", "deterministic"],
-    [{ verifier: "independent" }, "independent", "independent"],
+    [{ grower: "rsd-s", verifier: "k-seq" }, "without", "k-seq"],
+    [{ grower: "rsd-s", verifier: "lenient" }, "without", states.example().rule],
     [{ verifier: "constructor", grower: "toString" }, "without", states.example().rule],
   ]) {
     const { state, problems } = shown(2, chosen);
@@ -102,7 +103,8 @@ test("a place of a run comes with its rule, and with the way in which its siblin
   }
   assert.equal(shown(1, { grower: "rsd-s" }).state.way, "independent", "one draft is drawn from q");
   assert.deepEqual(Object.values(RULE_OF).sort(), Object.keys(RULES).sort());
-  for (const way of Object.values(WAY_OF).flatMap((of) => Object.values(of))) assert.ok(Object.hasOwn(WAYS, way), way);
+  assert.match(shown(2, { grower: "rsd-s", verifier: "lenient" }).state.from, /its rule, lenient, is not here/);
+  for (const way of Object.values(WAY_OF)) assert.ok(Object.hasOwn(WAYS, way), way);
 });
 
 test("keys move a bar, others do not", () => {
