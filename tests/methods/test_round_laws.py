@@ -47,8 +47,7 @@ from workbench.methods.verifiers.exact import Exact
 pytestmark = [pytest.mark.slow, pytest.mark.seconds(1), pytest.mark.usefixtures("own_cache")]
 PENALISED = SamplingParams(temperature=1.0, repetition_penalty=1.8)
 DEPTH = 2
-FEW, DRAFTS, FEWER = 10, 300, 100
-"""Runs that are taken to their end; runs of which the first draft is seen: see `DRAWING`."""
+FEW, DRAFTS = 10, 300
 TOO_FAR = 5.5
 """Standard errors. Of a round that keeps the law, one of some twenty figures is off by more in one run of a million."""
 
@@ -112,7 +111,7 @@ def drawn_by(method: Configured) -> Hashable:
 def first_drafts(
     models: Models, method: Configured, sampling: SamplingParams, patch: pytest.MonkeyPatch, known: Known, w: World
 ) -> list[tuple[Verification, int]]:
-    """The different first drafts of many runs, as the verifier sees them, and how often each was made.
+    """The different first drafts of `DRAFTS` runs, as the verifier sees them, and how often each was made.
 
     Each of their nodes is judged by the law of its own path.
 
@@ -140,8 +139,7 @@ def first_drafts(
             return same
         if len(found) > 1 or any(v.tree.sampling is not Sampling.DETERMINISTIC for (v, *_) in found.values()):
             enough = True
-            n = DRAFTS if method.name in DRAWING else FEWER
-            for engine, rows in primed(models, method, sampling, DEPTH, range(FEW, n), prompt):
+            for engine, rows in primed(models, method, sampling, DEPTH, range(FEW, DRAFTS), prompt):
                 while not engine.idle:
                     engine.step()
                 assert {type(row.error) for row in rows} == {EnoughError}, next(row.error for row in rows)
@@ -194,8 +192,7 @@ WHOLE = ("unified-skip", "as-drafted")
 DRAWING = ("draft-model", "draft-tree-sampled", "stand", "medusa", "eagle-2")
 """Methods with which rules that are exact beside `lossless` are tried. What these do with siblings is the same whoever
 drew them, and enumerated in test_enumerated.py; and untrained heads may be so sure of themselves, or so much at odds
-with the target, that a few hundred draws do not hold those that count (hydra: 2 different drafts in 300).
-All other methods are tried on fewer drafts, by rules that these are tried with, too."""
+with the target, that a few hundred draws do not hold those that count (hydra: 2 different drafts in 300)."""
 
 
 def choices(method: Method) -> list[Configured]:
