@@ -65,11 +65,10 @@ def test_lanes_are_measured_raced_pinned_and_opened(real_app: str, open_page: Op
     page.evaluate(KEPT, V.strip())
     page.keyboard.press("Home")
     says(page, ".wb-racer[data-lane^='Draft model']", "0 of 12 tokens")
-    # the approximate method: its divergence with the target's margin, and the texts side by side
+    # the approximate method, and the texts side by side
     typical = V + ".wb-verdict[data-lane^='Medusa, typical']"
     assert "approximate: not the target's distribution" in page.inner_text(typical)
-    assert "first at token" in page.inner_text(typical)
-    assert "nats" in page.inner_text(typical)
+    assert "first at token" not in page.inner_text(typical), "sampled texts of exact lanes part as soon"
     says(page, ".wb-verdict[data-lane^='Draft model']", "same distribution, not same text")
     page.select_option(
         V + "[aria-label='Lane whose text is shown']", label=page.locator(V + "tr").nth(3).get_attribute("data-lane")

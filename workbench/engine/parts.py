@@ -288,11 +288,11 @@ class Policy(Part):
         """
         raise NotImplementedError
 
-    def go_on(self, row: Row, state: Any, step: Step) -> Bool[Tensor, ""]:
-        """Whether the draft that grows is to have another level; asked where the plan `stops`, answered on the device.
+    def go_on(self, row: Row, state: Any, step: Step) -> Bool[Tensor, ""] | bool:
+        """Whether the draft that grows is to have another level; asked where the plan `stops`.
 
         It must not look at which tokens were drawn last: `step` knows the laws before the draw alone, so that a stop
-        does not bias what is kept.
+        does not bias what is kept. An answer on the device is waited for; one that a policy has waited for is a bool.
         """
         raise NotImplementedError
 

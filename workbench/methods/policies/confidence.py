@@ -6,10 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from jaxtyping import Bool
-from torch import Tensor
-
 from workbench.core.params import param
 from workbench.engine.growing import Step
 from workbench.engine.parts import Policy
@@ -39,7 +35,7 @@ class Confidence(Policy):
         """Depth K with the stop."""
         return Plan(self.depth, stops=self.threshold > 0)
 
-    def go_on(self, row: Row, state: Any, step: Step) -> Bool[Tensor, ""]:
+    def go_on(self, row: Row, state: Any, step: Step) -> bool:
         """While the drafter is sure of a token; of a tree, behind any of its nodes."""
         row.signals[ASKED] = found = float(step.p.amax())
-        return torch.tensor(found >= self.threshold)
+        return found >= self.threshold

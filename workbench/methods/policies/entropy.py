@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.params import param
@@ -62,7 +61,7 @@ class Entropy(Policy):
         """Depth K with the stop."""
         return Plan(self.depth, stops=True)
 
-    def go_on(self, row: Row, state: Any, step: Step) -> Bool[Tensor, ""]:
+    def go_on(self, row: Row, state: Any, step: Step) -> bool:
         """While some law is peaked enough."""
         row.signals[ASKED] = found = float(root_entropy(step.p).amin())
-        return torch.tensor(found <= self.root_entropy)
+        return found <= self.root_entropy
