@@ -107,8 +107,8 @@ MORE: dict[str, dict[str, int]] = {
         "cpu in transfer.to_host": 2,
         "__int__ in stochastic_beam.grow": LEVELS,
     },
-    "kangaroo": {"__bool__ in growing.goes_on": LEVELS},  # whether it is still sure: its policy asks a level
-    "swift": {"__bool__ in growing.goes_on": LEVELS},  # the same
+    "kangaroo": {"__float__ in confidence.go_on": LEVELS},  # whether it is still sure: its policy asks a level
+    "swift": {"__float__ in confidence.go_on": LEVELS},  # the same
     "lookahead": {"cpu in transfer.to_host": 2},  # what the target said in the window
     "omnidraft": {"__int__ in omni_draft.written": LEVELS},  # what it writes is text, which the host translates
     "online": {"item in pupil.learn": 1, "__bool__ in pupil.log_laws": 1},  # in a lesson
