@@ -20,14 +20,10 @@ from torch import Tensor, nn
 
 from workbench.core.transfer import to_device
 from workbench.engine.growing import Growth
-from workbench.engine.models import Models
 from workbench.engine.request import Row
-from workbench.engine.runner import SCRATCH
 from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
-from workbench.methods.drafters.feature import read_features
-from workbench.methods.drafters.hydra import HydraLaws, ToldHeads
-from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixState
-from workbench.methods.drafters.trained import head_of, load_fitting
+from workbench.methods.drafters.hydra import HydraLaws
+from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHeads, PrefixState
 
 TOKENS = 3
 """Of the encoder."""
@@ -53,7 +49,7 @@ class FusionLayer(DecoderLayer):
         return torch.stack(self.turned(self.before(states), places)[1:])
 
 
-class ChimeraHeads(ToldHeads):
+class ChimeraHeads(PrefixHeads):
     """The encoder, the fusion layer and K heads, C numbers wide; the LM head is the target's.
 
     Head k says W (f(t) + H(k) [u(t) ; g(t + k)]), u the state brought to C numbers. Each begins as the identity.
@@ -103,6 +99,10 @@ class ChimeraHeads(ToldHeads):
     def sizes(self) -> dict[str, Any]:
         """What the constructor needs to build it again."""
         return super().sizes | {"prefix_heads": self.layer.heads, "ffn": self.layer.down.in_features}
+
+    @property
+    def readers(self) -> list[DecoderLayer]:
+        return [self.layer]
 
     def settle(self) -> ChimeraHeads:
         """For drafting; the fusion layer is laid out for it."""
@@ -173,21 +173,9 @@ class Chimera(HydraPlusPlus):
     """
 
     needs: ClassVar[tuple[str, ...]] = (ChimeraHeads.kind, "trees")
-
-    def prime(self, row: Row, models: Models) -> ChimeraState:
-        """Read the features of everything committed but the last token.
-
-        Raises:
-            ModelError: the heads cannot be read, or are none for this target.
-        """
-        again = "Train heads for this target: workbench train chimera --target …"
-        net = load_fitting(ChimeraHeads, models, "Chimera heads", again)
-        features, layer = read_features(row, models), net.layer
-        entries = Entries(layer.heads, layer.head_size, len(row.committed) + row.remaining + SCRATCH, features)
-        state = ChimeraState(net, head_of(ChimeraHeads, models), [entries], features=[features])
-        with torch.inference_mode():
-            state.read(row)
-        return state
+    heads: ClassVar[type[PrefixHeads]] = ChimeraHeads
+    state: ClassVar[type[PrefixState]] = ChimeraState
+    called: ClassVar[str] = "Chimera"
 
     def growth(self, row: Row, hidden: Float[Tensor, " D"]) -> ChimeraGrowth:
         return ChimeraGrowth(row, hidden)

@@ -20,14 +20,10 @@ from torch import Tensor, nn
 
 from workbench.core.transfer import to_device
 from workbench.engine.growing import Growth
-from workbench.engine.models import Models
 from workbench.engine.request import Row
-from workbench.engine.runner import SCRATCH
 from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
-from workbench.methods.drafters.feature import read_features
-from workbench.methods.drafters.hydra import HydraLaws, ToldHeads
-from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixState
-from workbench.methods.drafters.trained import head_of, load_fitting
+from workbench.methods.drafters.hydra import HydraLaws
+from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHeads, PrefixState
 
 
 class AttentionDecoder(nn.Module):
@@ -99,7 +95,7 @@ class AugmentingBlock(nn.Module):
         return states + self.leave(x)
 
 
-class CloverHeads(ToldHeads):
+class CloverHeads(PrefixHeads):
     """The augmenting block, the gates, and one step for all levels; the LM head is the target's.
 
     What a level says is W norm(r + O P r), r the state; from the second level on O' (P' s + E e) with the token e that
@@ -179,6 +175,10 @@ class CloverHeads(ToldHeads):
         block = {"prefix_heads": self.gate.heads, "ffn": self.ffn, "augmenting": len(self.block.layers)}
         return super().sizes | block | {"mixes": self.mixes}
 
+    @property
+    def readers(self) -> list[DecoderLayer]:
+        return self.block.decoders
+
     def settle(self) -> CloverHeads:
         """For drafting; the block's layers are laid out for it."""
         super().settle()
@@ -239,21 +239,9 @@ class Clover(HydraPlusPlus):
     """
 
     needs: ClassVar[tuple[str, ...]] = (CloverHeads.kind, "trees")
-
-    def prime(self, row: Row, models: Models) -> CloverState:
-        """Read the features of everything committed but the last token.
-
-        Raises:
-            ModelError: the heads cannot be read, or are none for this target.
-        """
-        again = "Train heads for this target: workbench train clover --target …"
-        net = load_fitting(CloverHeads, models, "Clover heads", again)
-        features, room = read_features(row, models), len(row.committed) + row.remaining + SCRATCH
-        entries = [Entries(layer.heads, layer.head_size, room, features) for layer in net.block.decoders]
-        state = CloverState(net, head_of(CloverHeads, models), entries, features=[features])
-        with torch.inference_mode():
-            state.read(row)
-        return state
+    heads: ClassVar[type[PrefixHeads]] = CloverHeads
+    state: ClassVar[type[PrefixState]] = CloverState
+    called: ClassVar[str] = "Clover"
 
     def growth(self, row: Row, hidden: Float[Tensor, " D"]) -> CloverGrowth:
         return CloverGrowth(row, hidden)

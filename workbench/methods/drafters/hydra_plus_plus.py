@@ -43,7 +43,16 @@ class Prefix(DecoderLayer):
         return self.after(self.fed(self.mix(self.enter(features), places, None, entries)))
 
 
-class HydraPlusPlusHeads(ToldHeads):
+class PrefixHeads(ToldHeads):
+    """Heads behind layers that read the text: what the kinds after Hydra++ have in common."""
+
+    @property
+    def readers(self) -> list[DecoderLayer]:
+        """The layers that read the text."""
+        raise NotImplementedError
+
+
+class HydraPlusPlusHeads(PrefixHeads):
     """K stacks of n layers, C numbers wide, on the prefix layer's state and on the tokens since.
 
     Of u, the state and the k embeddings, the first layer makes R(k) u + SiLU(W(k) u + b(k)), and each further one
@@ -106,6 +115,10 @@ class HydraPlusPlusHeads(ToldHeads):
         prefix = {"prefix_heads": self.prefix.heads, "ffn": self.prefix.down.in_features}
         return super().sizes | {"deep": self.deep} | prefix
 
+    @property
+    def readers(self) -> list[DecoderLayer]:
+        return [self.prefix]
+
     def settle(self) -> HydraPlusPlusHeads:
         """For drafting; the prefix layer is laid out for it."""
         super().settle()
@@ -152,6 +165,9 @@ class HydraPlusPlus(Hydra):
     """
 
     needs: ClassVar[tuple[str, ...]] = (HydraPlusPlusHeads.kind, "trees")
+    heads: ClassVar[type[PrefixHeads]] = HydraPlusPlusHeads
+    state: ClassVar[type[PrefixState]] = PrefixState
+    called: ClassVar[str] = "Hydra++"
 
     def hears(self, models: Models) -> Wanted:
         """The features of the prompt."""
@@ -163,11 +179,11 @@ class HydraPlusPlus(Hydra):
         Raises:
             ModelError: the heads cannot be read, or are none for this target.
         """
-        again = "Train heads for this target: workbench train hydra-plus-plus --target …"
-        net = load_fitting(HydraPlusPlusHeads, models, "Hydra++ heads", again)
-        features, prefix = read_features(row, models), net.prefix
-        entries = Entries(prefix.heads, prefix.head_size, len(row.committed) + row.remaining + SCRATCH, features)
-        state = PrefixState(net, head_of(HydraPlusPlusHeads, models), [entries], features=[features])
+        again = f"Train heads for this target: workbench train {self.heads.kind} --target …"
+        net = load_fitting(self.heads, models, f"{self.called} heads", again)
+        features, room = read_features(row, models), len(row.committed) + row.remaining + SCRATCH
+        entries = [Entries(layer.heads, layer.head_size, room, features) for layer in net.readers]
+        state = self.state(net, head_of(self.heads, models), entries, features=[features])
         with torch.inference_mode():
             state.read(row)
         return state
