@@ -85,7 +85,7 @@ def test_on_a_gpu_run_all_tests_that_take_a_device(
     ours = request.config.pluginmanager.get_plugin(str(HERE / "conftest.py"))
     assert ours is not None
     # what belongs to the process, not to a session, stays with the session around this one
-    quiet = [f"-pno:{name}" for name in ("cacheprovider", "timeout", "faulthandler", "terminal", "xdist")]
+    quiet = [f"-pno:{name}" for name in ("benchmark", "cacheprovider", "faulthandler", "terminal", "timeout", "xdist")]
     pytest.main([*quiet, "--capture=no", *options, str(tmp_path)], plugins=[ours, Told()])
     assert found == ran
 

@@ -156,7 +156,7 @@ def test_siblings_are_drawn_without_replacement_in_their_order(models: Models) -
         assert tree.sampling is Sampling.FIXED_NUMBER
         found[tuple(tree.tokens.tolist())] += 1
     assert tree.q is not None
-    assert torch.allclose(tree.q[0, :4].double(), q.double(), atol=1e-6)
+    assert torch.allclose(tree.q[0, :4].double().cpu(), q.double(), atol=1e-6)
     wanted = {
         (a, b, c): float(q[a] * q[b] / (1 - q[a]) * q[c] / (1 - q[a] - q[b]))
         for a, b, c in itertools.permutations(range(4), 3)

@@ -22,6 +22,10 @@ class Clock:
         event.record()
         return event
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Clock:
+        """Itself: a copied model that is watched is timed on the same line, and an event cannot be copied."""
+        return self
+
     def mark(self) -> Mark:
         """Now."""
         return Mark(self, self._event() if self._cuda else None, time.perf_counter() - self._origin_s)
@@ -34,6 +38,10 @@ class Mark:
 
     def __init__(self, clock: Clock, event: torch.cuda.Event | None, host_s: float) -> None:
         self._clock, self._event, self._host_s = clock, event, host_s
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Mark:
+        """Itself: what was, does not change."""
+        return self
 
     @property
     def seconds(self) -> float:

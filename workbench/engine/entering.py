@@ -17,10 +17,10 @@ from torch import Tensor
 
 from workbench.core.tree import DraftTree
 from workbench.engine.block import Block
-from workbench.engine.leancheck import logits_error
+from workbench.engine.leancheck import ROUNDING, logits_error
 from workbench.engine.models import Models
 from workbench.engine.request import Row
-from workbench.engine.runner import GOES_ON, Runner
+from workbench.engine.runner import Runner
 from workbench.engine.segment import Output, Segment
 
 
@@ -68,5 +68,5 @@ def may_enter(row: Row, models: Models, layer: int) -> bool:
             whole = target.forward([block.segment(row, models)]).logits[0, :1]
             parted = forward_entering(models, [(row, block)], layer).logits[0, :1]
         row.place.scratch = 0
-        models.shared[key] = logits_error(parted, whole) <= GOES_ON[target.dtype]
+        models.shared[key] = logits_error(parted, whole) <= ROUNDING[target.dtype]
     return models.shared[key]

@@ -10,7 +10,7 @@ from torch import Tensor
 from workbench.core.errors import CapacityError
 from workbench.core.transfer import to_device
 from workbench.engine.cache import TreeCache, Window
-from workbench.engine.masks import MaskMaker
+from workbench.engine.masks import STEP, MaskMaker
 from workbench.engine.segment import Segment, Slot
 
 
@@ -21,10 +21,15 @@ class Geometry:
         masks: makes the model's masks.
         reach: positions that its cache holds.
         multi_rope: whether it counts time, height and width apart (Qwen-VL).
+
+    Attributes:
+        in_steps: as on a GPU, more of the cache is read than is needed, so that forwards have few shapes and what was
+            recorded of one can be played again.
     """
 
     def __init__(self, masks: MaskMaker, reach: int, multi_rope: bool) -> None:
         self.masks, self.device, self.multi_rope = masks, masks.device, multi_rope
+        self.in_steps = self.device.type == "cuda"
         self._numbers = torch.arange(2 * reach, device=masks.device)
 
     def of(
@@ -97,9 +102,10 @@ class Geometry:
             raise CapacityError(
                 f"A forward needs {needed} positions; the cache holds {cache.capacity}.", "Draft a smaller tree."
             )
-        if self.device.type == "cuda":  # few shapes, so that kernels and graphs are reused
-            return min(-(-needed // 128) * 128, cache.capacity)
-        return needed
+        if not self.in_steps:
+            return needed
+        step = STEP if needed > STEP else STEP // 4
+        return min(-(-needed // step) * step, cache.capacity)
 
     def _key_positions(self, slots: Sequence[Slot], positions: Tensor, begins: list[int], n: int, used: int) -> Tensor:
         """Position in the sequence of every cache entry, remembered for scratch nodes of earlier forwards."""

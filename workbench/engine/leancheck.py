@@ -117,6 +117,10 @@ def _by_layers(
     return "" if found <= HEAD * eps else f"the head differs by {found:.1e}"
 
 
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
+"""Largest share of the largest logit that two ways of computing the same forward may differ by."""
+
+
 def logits_error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:
     """Largest difference, as a share of the largest magnitude; tokens that neither knows (−∞) are left out."""
     said = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()

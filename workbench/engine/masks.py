@@ -10,6 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PretrainedConfig
 
+STEP = 512
+"""Positions by which what is read of the cache grows, where it grows in steps; up to this, by a quarter of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class MaskKinds:
@@ -67,21 +70,24 @@ class MaskMaker:
     def chain(self, start: int, n: int, used: int) -> Float[Tensor, "1 1 n used"]:
         """Mask of n tokens in a chain behind `start` entries that all see: a view into a kept strip, never written to.
 
-        The strip is [free … free | triangle | shut … shut]; sliding along it gives the mask for every length.
+        The strip is [free … free | triangle | shut … shut]; sliding along it gives the mask for every length. On a GPU
+        it is a copy of that view: torch's attention reads masks 16 bytes at a time there, and looks at their strides
+        but not at where they begin ("CUDA error: misaligned address", torch 2.11 on an H200).
         """
         if n == 1 and used == start + 1:
             return self.zeros(used)
         if n > 64:
             return self.tree([start], [None], n, used)
         strip = self._strips.get(n)
-        if strip is None or strip.shape[-1] < self.reach + n + 128:
-            strip = torch.zeros(1, 1, n, self.reach + n + 128, dtype=self.dtype, device=self.device)
+        if strip is None or strip.shape[-1] < self.reach + n + STEP:
+            strip = torch.zeros(1, 1, n, self.reach + n + STEP, dtype=self.dtype, device=self.device)
             strip[..., self.reach : self.reach + n] = self.causal(n)
             strip[..., self.reach + n :] = self.floor
             self._strips[n] = strip
-        if start > self.reach or used - start > n + 128:
+        if start > self.reach or used - start > n + STEP:
             return self.tree([start], [None], n, used)
-        return strip[..., self.reach - start : self.reach - start + used]
+        mask = strip[..., self.reach - start : self.reach - start + used]
+        return mask if self.device.type == "cpu" else mask.clone()  # of one token it would be its own contiguous copy
 
     def tree(
         self, starts: Sequence[int], sees: Sequence[Tensor | None], n: int, used: int

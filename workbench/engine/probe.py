@@ -234,13 +234,14 @@ def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:
 
 @contextmanager
 def _small_cache(runner: Runner) -> Iterator[None]:
-    """Meanwhile the runner has no rows, a cache for two short ones, and a meter of its own."""
-    before = runner.cache, runner.slots, runner.meter
+    """Meanwhile the runner has no rows, a cache for two short ones, a meter of its own, and records nothing."""
+    before = runner.cache, runner.slots, runner.meter, runner.replays
     runner.cache, runner.slots, runner.meter = TreeCache(runner.n_layers, 2, ROOM), [], Meter()
+    runner.replays = None  # they are of its own cache
     try:
         yield
     finally:
-        runner.cache, runner.slots, runner.meter = before
+        runner.cache, runner.slots, runner.meter, runner.replays = before
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from typing import Any
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -22,16 +22,16 @@ from workbench.engine.clock import Clock, Meter
 from workbench.engine.geometry import Geometry
 from workbench.engine.layers import Views, decoder_layers, given, longest_context, refuse_unverifiable, text_config
 from workbench.engine.lean import LeanDecoder
-from workbench.engine.leancheck import lean_of, logits_error
+from workbench.engine.leancheck import ROUNDING, lean_of, logits_error
 from workbench.engine.masks import MaskKinds, MaskMaker
+from workbench.engine.own_forward import Mask, OwnForward
 from workbench.engine.quantised import refuse_int8, stored
+from workbench.engine.replayed import MOST_TOKENS, Graphs, Replays
 from workbench.engine.segment import Output, Segment, Slot, states_of
 from workbench.engine.twin import Twin
 
 SCRATCH = 192
 """Positions kept behind the context for drafted nodes: the largest tree a round can hold, root included."""
-GOES_ON = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
-"""Largest difference, as a share of the largest logit, between reading a token with a prompt and behind it."""
 
 
 class Runner:
@@ -63,10 +63,7 @@ class Runner:
         self.geometry = Geometry(masks, self.cache.capacity, multi_rope)
         self.clock, self.meter = Clock(self.device), Meter()
         self.slots: list[Slot] = []
-        self._asked: Collection[int] = ()
         self._views = Views(model)
-        self._hidden: Tensor | None = None
-        self._taps: dict[int, Tensor] = {}
         self._lean = lean_of(model, self.context + SCRATCH)
         self.stored = stored(model)
         if self.stored != self.dtype and (self._lean is None or self._lean.fused is None):
@@ -74,9 +71,8 @@ class Runner:
         self.layers = layers
         self.goes_on = False  # behind pictures: until `vision.prefill` has seen that it does
         self._enters: dict[int, bool] = {}
-        self.lm_head.register_forward_pre_hook(self._keep_hidden)
-        for i, layer in enumerate(layers):
-            layer.register_forward_hook(self._tap(i))
+        self._own = OwnForward(self.lm_head, layers)
+        self.replays = Replays(Graphs(self.device)) if self.device.type == "cuda" and not multi_rope else None
 
     # -- parts of the model that heads share ---------------------------------------------------------------------
 
@@ -108,16 +104,6 @@ class Runner:
         """Width of the residual stream."""
         return self.config.hidden_size
 
-    def _keep_hidden(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self._hidden = args[0]
-
-    def _tap(self, index: int) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if index in self._asked:
-                self._taps[index] = output[0] if isinstance(output, tuple) else output
-
-        return hook
-
     # -- rows ----------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
@@ -133,6 +119,9 @@ class Runner:
                 ) from error
         if self._lean is not None:
             self._lean = self._lean.fresh()
+        if self.replays is not None:
+            weights = [weight.data_ptr() for weight in self.model.parameters()]
+            self.replays.check((weights, id(self.cache), self.cache.n_rows))
         slot = Slot(len(self.slots), owner=owner)
         self.cache.clear_row(slot.index)
         self.slots.append(slot)
@@ -223,7 +212,7 @@ class Runner:
                 logits_error(out.logits[b, : len(s.tokens)], whole.logits[b, : len(s.tokens)])
                 for b, s in enumerate(sorted(batch, key=lambda s: s.slot.index))
             )
-            self._enters[layer] = error <= GOES_ON[self.dtype]
+            self._enters[layer] = error <= ROUNDING[self.dtype]
         return whole
 
     def forward(
@@ -274,26 +263,29 @@ class Runner:
                 ids[segment.slot.index - lo, : len(segment.tokens)] = segment.tokens
         states = states_of(rows, n, self.embed)
         mask, positions = self.geometry.of(rows, self.slots, lo, self.cache, n)
-        self._taps, self._asked = {}, taps
         start = self.clock.mark()
         lean = self._lean if twin is None else twin.lean
         if lean is not None and isinstance(mask, Tensor):
-            logits, self._hidden, self._taps = lean(
+            out = Output(*lean(
                 ids, mask, positions, self.cache, layers, last_only, taps, head, states, without, everywhere
-            )
+            ))  # fmt: skip
         else:
-            model = self._views(layers, without) if twin is None else twin.model
-            with given(self.embed, self.layers, (layers or [0])[0], states):
-                logits = model(
-                    input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self.cache,
-                    use_cache=True, logits_to_keep=1 if (last_only and not everywhere) or not head else 0,
-                ).logits  # fmt: skip
-        self._asked = ()  # whoever calls the model itself taps nothing
+            model, last = (self._views(layers, without) if twin is None else twin.model), last_only and not everywhere
+            own = partial(self._own, model, self.cache, taps=frozenset(taps), last_only=last or not head)
+
+            def read(ids: Tensor, mask: Mask, positions: Tensor, states: Tensor | None) -> Output:
+                with given(self.embed, self.layers, (layers or [0])[0], states):
+                    return own(ids, mask, positions)
+
+            if self.replays is None or twin is not None or hi - lo > 1 or n > MOST_TOKENS:
+                out = read(ids, mask, positions, states)
+            else:
+                kind = (layers and tuple(layers), frozenset(without), *own.keywords.values(), states is None)
+                out = self.replays(kind, read, self.cache, ids, mask, positions, states)
         self.meter.add(start, self.clock.mark(), [segment.slot.owner for segment in batch])
         for segment in batch:
             segment.slot.scratch += segment.tokens.shape[0]  # (len() of a tensor takes 3 µs)
-        assert self._hidden is not None
         if len(batch) == hi - lo:
-            return Output(logits, self._hidden, self._taps)
+            return out
         asked = [s.slot.index - lo for s in batch]
-        return Output(logits[asked], self._hidden[asked], {k: v[asked] for k, v in self._taps.items()})
+        return Output(out.logits[asked], out.hidden[asked], {k: v[asked] for k, v in out.taps.items()})

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from workbench.core.errors import ModelError
 from workbench.engine.cache import Window
-from workbench.engine.leancheck import logits_error
-from workbench.engine.runner import GOES_ON, Runner
+from workbench.engine.leancheck import ROUNDING, logits_error
+from workbench.engine.runner import Runner
 from workbench.engine.segment import Segment, Slot
 from workbench.engine.vision.layout import Pictured, layout, watched, why_no_pictures
 
@@ -65,7 +65,7 @@ def _try_to_go_on(runner: Runner, slot: Slot, last: int, wanted: Float[Tensor, "
     out = runner.forward([Segment(slot, torch.tensor([last], device=runner.device))])
     slot.scratch = 0
     error = logits_error(out.logits[0, -1], wanted)
-    if not error <= GOES_ON[runner.dtype]:
+    if not error <= ROUNDING[runner.dtype]:
         slot.length = 0
         raise ModelError(
             f"{type(runner.model).__name__} cannot be verified behind pictures: the token after them gets other "
