@@ -306,6 +306,25 @@ def test_a_drafter_with_a_bug(at: str, says: str, engine: Engine, device: str) -
         assert isinstance(error, CapacityError)
 
 
+@pytest.mark.parametrize("token", [64, 2**40, -1])
+def test_a_draft_of_no_token_never_comes_to_a_gpu(
+    token: int, engine: Engine, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There the first look-up of it would end the runs of all users: "device-side assert triggered"."""
+
+    class Strange(Broken):
+        def propose_row(self, row: Any, plan: Any) -> DraftTree:
+            return DraftTree.chain([1, token], device=row.models.target.device)
+
+    monkeypatch.setattr("workbench.engine.turn.on_host", lambda device: False)
+    base = registry.get("prompt-lookup")
+    method: Method = dataclasses.replace(base, name="strange", drafter=Strange("none"), policies=(Fixed(),))
+    trace, error = serve(engine, Request(PROMPT, method), device)
+    assert isinstance(error, WorkbenchError)
+    assert not isinstance(error, NumericalError)
+    assert "Strange drafted what is no token of the target. Draft numbers from 0 to 63." in trace.footer.error
+
+
 def test_a_listener_that_raises_ends_only_its_own_row(engine: Engine, device: str) -> None:
     def listen(record: Any) -> None:
         raise OSError("nobody listens")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -39,20 +40,22 @@ class Graphs:
     """Records as CUDA graphs. They share memory: none is played before what the last one gave has been copied.
 
     Args:
-        device: where the work is done.
+        device: where the work is done. It is not asked for anything until there is some: on ZeroGPU it comes later.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._pool, self._stream = device, torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+        self._device = device
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
+        if self._stream is None:
+            self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(self._device)
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         self._stream.wait_stream(here)
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             work()  # libraries set themselves up at their first call on a stream, which cannot be recorded
-            graph.capture_begin(
-                self._pool, capture_error_mode="thread_local"
-            )  # other threads may use the GPU meanwhile
+            graph.capture_begin(self._pool, capture_error_mode="thread_local")  # other threads may go on
             try:
                 made = work()
             finally:

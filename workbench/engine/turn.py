@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from workbench.core.errors import NumericalError
+from workbench.core.errors import NumericalError, WorkbenchError
 from workbench.core.late import Late
 from workbench.core.probes import Probed
+from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree
 from workbench.engine.block import Block, block_of
 from workbench.engine.decoder import House
@@ -44,6 +46,8 @@ class Turn:
         hidden: what the LM head read there, [N+1, D].
         taps: residual streams there of the layers that the row's method asked for, each [N+1, D].
         probed: what the target said of probes, by the part that asked for them.
+        strange: on a GPU, whether something drafted was no token. There the first look-up of such a number would end
+            all runs of the process, so that the draft has another in its place, and the logits are not numbers.
         judged: the verdict.
     """
 
@@ -55,6 +59,7 @@ class Turn:
     hidden: Tensor | None = None
     taps: dict[int, Tensor] = field(default_factory=dict)
     probed: dict[str, Probed] = field(default_factory=dict)
+    strange: Tensor | None = None
     judged: Judged | None = None
 
     def plan(self, batch: Sequence[Row]) -> None:
@@ -75,6 +80,8 @@ class Turn:
     def lay_out(self, models: Models) -> None:
         """Put together what the target is to read."""
         assert self.tree is not None
+        if len(self.tree) and not on_host(self.tree.tokens.device):
+            self.tree, self.strange = _within(self.tree, models.target.vocab_size)
         self.block = block_of(self.row, self.tree, models)
 
     def segment(self, models: Models) -> Segment:
@@ -87,6 +94,8 @@ class Turn:
         assert self.block is not None
         n = 1 + len(self.block.tree)
         self.logits, self.hidden = out.logits[b, :n], out.hidden[b, :n]
+        if self.strange is not None:
+            self.logits = self.logits.masked_fill(self.strange, torch.nan)
         self.probed = self.block.probed(out.logits[b], out.hidden[b])
         before = {} if self.block.exits is None else self.block.exits.taps
         self.taps = {i: out.taps[i][b, :n] if i in out.taps else before[i] for i in self.row.taps}
@@ -113,6 +122,11 @@ class Turn:
         assert judged is not None
         assert hidden is not None
         if judged.is_nan:
+            if self.strange is not None and bool(self.strange):
+                raise WorkbenchError(
+                    f"{type(row.drafter).__name__} drafted what is no token of the target.",
+                    f"Draft numbers from 0 to {house.models.target.vocab_size - 1}.",
+                )
             raise NumericalError(
                 "The target returned NaN instead of probabilities.",
                 "Try another dtype; bfloat16 or float32 often helps.",
@@ -174,3 +188,9 @@ class Turn:
         if row.configured.grower is not None and row.plan.grower == row.configured.grower:
             row.configured.grower.observe(row, outcome)
         row.policy.observe(row, row.policy_state, outcome)
+
+
+def _within(tree: DraftTree, size: int) -> tuple[DraftTree, Tensor]:
+    """The draft with nothing that is no token, and whether it had something; on its device, without waiting for it."""
+    tokens = tree.tokens.clamp(0, size - 1)
+    return replace(tree, tokens=tokens), (tokens != tree.tokens).any()
