@@ -68,6 +68,7 @@ RECORDED = "tests/methods/test_rules.py::test_what_was_recorded_is_what_the_stat
 A_ROUND = "tests/methods/test_enumerated.py::test_a_round_writes_by_the_targets_law"
 CONTRACT = "tests/methods/test_contract.py::"
 EVERY_SETTING = CONTRACT + "test_greedy_text_is_hugging_faces_in_every_setting"
+REPLAYED = "tests/engine/test_replayed.py::"
 CACHE = "tests/engine/test_cache.py::"
 FUSED = "tests/engine/test_fused.py::"
 QUANTISED = "tests/engine/test_quantised.py::"
@@ -2087,5 +2088,61 @@ MUTATIONS: tuple[Mutation, ...] = (
         "v != made.method.params[k].default",
         "tests/methods/test_combinations.py::test_parameters_are_put_together_once_for_each_setting",
         why="the page of methods takes five seconds each time that it is opened",
+    ),
+    _m(
+        "a-gpus-masks-begin-anywhere",
+        "engine/masks.py",
+        "else mask.clone()",
+        "else mask.contiguous()",
+        CACHE + "test_a_gpus_masks_begin_where_it_can_read_sixteen_bytes",
+        why="of one token a view is its own contiguous copy: every run in bfloat16 ends a GPU's process",
+    ),
+    _m(
+        "played-where-it-was-recorded",
+        "engine/replayed.py",
+        "        torch.arange(window.start, window.start + n, out=record.index[0])\n",
+        "",
+        REPLAYED + "test_text_is_hugging_faces_and_most_of_it_was_played",
+        why="every token's entries are written over those of the first: wrong text, at full speed",
+    ),
+    _m(
+        "played-masks-stay",
+        "engine/replayed.py",
+        "return [ids, *masks, positions] + ([] if states is None else [states])",
+        "return [ids, positions] + ([] if states is None else [states])",
+        REPLAYED + "test_text_is_hugging_faces_and_most_of_it_was_played",
+        why="what came since the recording is not seen: wrong text",
+    ),
+    _m(
+        "what-is-played-is-lent",
+        "engine/replayed.py",
+        "return Output(made.logits.clone(), made.hidden.clone(), {at: tap.clone() for at, tap in made.taps.items()})",
+        "return made",
+        REPLAYED + "test_what_a_forward_gives_is_not_overwritten_by_the_next",
+        why="who keeps the logits of a forward finds those of the next in them",
+    ),
+    _m(
+        "records-are-believed",
+        "engine/replayed.py",
+        "if not error <= ROUNDING[truth.logits.dtype]:",
+        "if False:",
+        REPLAYED + "test_where_a_forward_cannot_be_recorded_it_runs_as_it_is",
+        why="a graph that gives something else is played to the end",
+    ),
+    _m(
+        "records-outlive-their-weights",
+        "engine/replayed.py",
+        "        if stand != self._stand:\n",
+        "        if False:\n",
+        REPLAYED + "test_records_go_when_weights_or_buffers_are_elsewhere",
+        why="a graph reads memory that was given back",
+    ),
+    _m(
+        "a-draft-of-no-token-comes-to-a-gpu",
+        "engine/turn.py",
+        "tokens = tree.tokens.clamp(0, size - 1)",
+        "tokens = tree.tokens.clone()",
+        "tests/engine/test_errors.py::test_a_draft_of_no_token_never_comes_to_a_gpu",
+        why="one drafter's mistake ends the runs of all users of a GPU",
     ),
 )

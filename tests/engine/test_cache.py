@@ -162,3 +162,17 @@ def test_which_masks_a_family_asks_for() -> None:
     assert set(kinds("gemma3_text").kinds) == {"sliding_attention", "full_attention"}
     assert kinds("llama4_text").chunk == 8
     assert "sliding_attention" not in kinds("qwen2", sliding_window=6, use_sliding_window=False).kinds
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("start", [0, 5, 40])
+def test_a_gpus_masks_begin_where_it_can_read_sixteen_bytes(n: int, start: int) -> None:
+    """A view into a strip begins anywhere: on an H200 torch's attention ended with "misaligned address"."""
+    kinds = MaskKinds(False, ("full_attention",), None, None)
+    elsewhere = MaskMaker(kinds, torch.bfloat16, torch.device("meta"))  # no device has its values here
+    mask = elsewhere.chain(start, n, 128)
+    assert mask.shape == (1, 1, n, 128)
+    assert mask.storage_offset() == 0
+    assert mask.untyped_storage().nbytes() == 2 * n * 128
+    here = MaskMaker(kinds, torch.bfloat16, torch.device("cpu")).chain(start, n, 128)
+    assert torch.equal(here, MaskMaker(kinds, torch.bfloat16, torch.device("cpu")).tree([start], [None], n, 128))
