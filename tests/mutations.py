@@ -2102,7 +2102,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "engine/replayed.py",
         "        torch.arange(window.start, window.start + n, out=record.index[0])\n",
         "",
-        REPLAYED + "test_text_is_hugging_faces_and_most_of_it_was_played",
+        REPLAYED + "test_logits_of_a_text_are_those_of_reading_it_whole",
         why="every token's entries are written over those of the first: wrong text, at full speed",
     ),
     _m(

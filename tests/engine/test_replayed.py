@@ -12,6 +12,7 @@ import worlds
 from workbench.core.errors import WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, replayed
+from workbench.engine.cache import TreeCache
 from workbench.engine.replayed import Graphs, Recorder, Replays
 from workbench.engine.runner import Runner
 from workbench.engine.segment import Output, Segment
@@ -25,22 +26,28 @@ METHODS = {
 }  # fmt: skip
 
 
-def rerun(work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-    """As a graph does: the same work on the same tensors, with its results where they were."""
-    made = work()
+def rerun(cache: TreeCache) -> Recorder:
+    """As a graph does: the same work on the same tensors and at the same window, with its results where they were."""
 
-    def play() -> None:
-        new = work()
-        made.logits.copy_(new.logits)
-        made.hidden.copy_(new.hidden)
-        for layer, tap in new.taps.items():
-            made.taps[layer].copy_(tap)
+    def record(work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
+        made, window = work(), cache.window
 
-    return made, play
+        def play() -> None:
+            now, cache.window = cache.window, window
+            new = work()
+            cache.window = now
+            made.logits.copy_(new.logits)
+            made.hidden.copy_(new.hidden)
+            for layer, tap in new.taps.items():
+                made.taps[layer].copy_(tap)
+
+        return made, play
+
+    return record
 
 
-def recorder(device: str) -> Recorder:
-    return rerun if device == "cpu" else Graphs(torch.device(device))
+def recorder(runner: Runner) -> Recorder:
+    return rerun(runner.cache) if runner.device.type == "cpu" else Graphs(runner.device)
 
 
 def asked(n: int, name: str = "autoregressive", **options: Any) -> Request:
@@ -59,13 +66,13 @@ def models(device: str, tmp_path_factory: pytest.TempPathFactory) -> Models:
     made = worlds.world("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("heads"))
     assert made.drafter is not None
     for runner in (made.target, made.drafter):
-        records(runner, recorder(device))
+        records(runner, recorder(runner))
     return made
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_text_is_hugging_faces_and_most_of_it_was_played(name: str, models: Models, device: str) -> None:
-    by, played = recorder(device), []
+def test_text_is_hugging_faces_and_most_of_it_was_played(name: str, models: Models) -> None:
+    by, played = recorder(models.target), []
 
     def counting(work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
         made, play = by(work)
@@ -81,6 +88,21 @@ def test_text_is_hugging_faces_and_most_of_it_was_played(name: str, models: Mode
         assert not target.why_not
     assert len(played) > len(trace.rounds) / 2
     assert len(target) <= len(played)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_logits_of_a_text_are_those_of_reading_it_whole(n: int, models: Models) -> None:
+    """Each forward reads what those before it, played or not, have written."""
+    target, slot, text = models.target, models.target.open(), worlds.random_prompt(48, seed=4)
+    whole = target.model(torch.tensor([text], device=target.device), use_cache=False).logits[0]
+    found = []
+    for at in range(0, len(text), n):
+        piece = torch.tensor(text[at : at + n], device=target.device)
+        found.append(target.forward([Segment(slot, piece)]).logits[0])
+        target.commit(slot, range(n))
+    assert target.replays
+    assert torch.allclose(torch.cat(found), whole, atol=1e-9)
+    target.close(slot)
 
 
 def test_sampled_text_is_what_it_would_be_without(models: Models) -> None:
