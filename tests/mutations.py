@@ -2140,8 +2140,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "a-draft-of-no-token-comes-to-a-gpu",
         "engine/turn.py",
-        "tokens = tree.tokens.clamp(0, size - 1)",
-        "tokens = tree.tokens.clone()",
+        "    tree.tokens.clamp_(0, size - 1)\n",
+        "",
         "tests/engine/test_errors.py::test_a_draft_of_no_token_never_comes_to_a_gpu",
         why="one drafter's mistake ends the runs of all users of a GPU",
     ),

@@ -48,6 +48,16 @@ def test_generate_drafts_with_a_head_and_refuses_one_that_does_not_fit(
     right = str(write(tmp_path / "right", config, layouts.eagle(config, embed=False)))
     assert main([*words, "--head", right, "--method", "eagle-2"]) == 0
     drafted = json.loads(capsys.readouterr().out)
+    assert main([*words, "--head", right, "--method", "prompt-lookup"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["option"] == "--head"
+    assert (
+        f"{right} has eagle heads, which prompt-lookup does not draft with; it takes: eagle, eagle-2"
+        in error["message"]
+    )
+    compare = ["compare", "Once upon a time", "--lane", "prompt-lookup:depth=3", "--head", right, "--drafter", "none"]
+    assert main(compare) == 2
+    assert "which prompt-lookup does not draft with" in capsys.readouterr().err
     own.choose()
     assert main([*words, "--method", "autoregressive"]) == 0
     assert drafted["text"] == json.loads(capsys.readouterr().out)["text"]

@@ -53,10 +53,14 @@ def counted(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> Counter[int]:
      registry.get("del").with_params(policy="fixed", depth=3)],
     ids=["fixed", "confidence", "del"],
 )  # fmt: skip
+@pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_layer_reads_a_token_of_a_round_twice(
-    kind: str, method: Configured, monkeypatch: pytest.MonkeyPatch
+    kind: str, elsewhere: bool, method: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`elsewhere`: as on a GPU, where what is drafted is looked through."""
+    if elsewhere:
+        monkeypatch.setattr("workbench.engine.turn.on_host", lambda device: False)
     models = worlds.world(kind, noise=None)
     engine = Engine(models)
     row = engine.submit(Request(worlds.random_prompt(9), method, max_new_tokens=24))

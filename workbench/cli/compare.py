@@ -31,6 +31,7 @@ from workbench.cli.options import (
     TopP,
     check_key,
     only_here,
+    refuse_idle_heads,
     take_heads,
 )
 from workbench.core.errors import PromptError
@@ -92,6 +93,7 @@ def compare(
     only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     if out is not None and out.suffix not in FORMATS:
         raise typer.BadParameter(f"the name must end in {', '.join(FORMATS)}", param_hint="--out")
+    from workbench.bench.lanes import Lane
     from workbench.bench.prompts import BenchPrompt, load_prompts
 
     if question and not image:
@@ -111,6 +113,7 @@ def compare(
     lanes = lane or usual
     if connect is None:
         lanes = checks.lanes(lane, usual, check_models(target, drafter, device, dtype))
+        refuse_idle_heads(head, [Lane.parse(each).method for each in lanes])
     checks.pictures(image or (), target if connect is None else "")
     with open_workbench(connect, target, drafter, device, dtype, api_key) as bench, progress_bar() as bar:
         found = bench.compare(

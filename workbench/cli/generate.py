@@ -35,6 +35,7 @@ from workbench.cli.options import (
     check_key,
     only_here,
     parse_settings,
+    refuse_idle_heads,
     take_heads,
 )
 from workbench.cli.stream import Marks, TokenPrinter
@@ -105,6 +106,7 @@ def generate(
     if connect is None:
         pair = check_models(target, drafter, device, dtype)
         method = checks.method(method, settled, pair, len(image or ()))
+        refuse_idle_heads(head, [method])
     checks.pictures(image or (), target if connect is None else "")
     checks.file_to_write(trace, "trace")
     checks.folder_to_write(store, "store")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from workbench.cli import complete
+from workbench.core.errors import ParameterError
 
 Target = Annotated[
     str,
@@ -119,6 +120,24 @@ def take_heads(heads: Sequence[str] | None, target: str, connect: str | None = N
         for place in heads or ():
             own.check(place, target, folder_of(target))
     own.choose(*(heads or ()))
+
+
+def refuse_idle_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> None:
+    """Refuse heads of one's own that none of these methods drafts with: they would be left aside in silence."""
+    from workbench.engine.checkpoints import own
+    from workbench.methods import known
+    from workbench.service.checks import about
+
+    for place in heads or ():
+        kind = own.open_heads(place).kind
+        if any(kind in known.get(name).needs for name in methods):
+            continue
+        able = ", ".join(method.name for method in known.methods() if kind in method.needs)
+        with about("head"):
+            raise ParameterError(
+                f"{place} has {kind} heads, which {', '.join(methods)} does not draft with.",
+                f"Take a method that does: {able}." if able else "No method here does.",
+            )
 
 
 def only_here(connect: str | None, **options: tuple[str, str]) -> None:

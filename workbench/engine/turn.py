@@ -81,7 +81,7 @@ class Turn:
         """Put together what the target is to read."""
         assert self.tree is not None
         if len(self.tree) and not on_host(self.tree.tokens.device):
-            self.tree, self.strange = _within(self.tree, models.target.vocab_size)
+            self.strange = _within(self.tree, models.target.vocab_size)
         self.block = block_of(self.row, self.tree, models)
 
     def segment(self, models: Models) -> Segment:
@@ -190,7 +190,11 @@ class Turn:
         row.policy.observe(row, row.policy_state, outcome)
 
 
-def _within(tree: DraftTree, size: int) -> tuple[DraftTree, Tensor]:
-    """The draft with nothing that is no token, and whether it had something; on its device, without waiting for it."""
-    tokens = tree.tokens.clamp(0, size - 1)
-    return replace(tree, tokens=tokens), (tokens != tree.tokens).any()
+def _within(tree: DraftTree, size: int) -> Tensor:
+    """Whether the draft has something that is no token, which is one from then on; without waiting for its device.
+
+    It stays the same tree: drafters know theirs by it.
+    """
+    strange = ((tree.tokens < 0) | (tree.tokens >= size)).any()
+    tree.tokens.clamp_(0, size - 1)
+    return strange
