@@ -322,7 +322,7 @@ def test_a_draft_of_no_token_never_comes_to_a_gpu(
     trace, error = serve(engine, Request(PROMPT, method), device)
     assert isinstance(error, WorkbenchError)
     assert not isinstance(error, NumericalError)
-    assert "Strange drafted what is no token of the target. Draft numbers from 0 to 63." in trace.footer.error
+    assert "Strange drafted or probed what is no token of the target. Use numbers from 0 to 63." in trace.footer.error
 
 
 def test_a_listener_that_raises_ends_only_its_own_row(engine: Engine, device: str) -> None:

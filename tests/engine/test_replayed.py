@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ import worlds
 from workbench.core.errors import WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, replayed
-from workbench.engine.cache import TreeCache
 from workbench.engine.replayed import Graphs, Recorder, Replays
 from workbench.engine.runner import Runner
-from workbench.engine.segment import Output, Segment
+from workbench.engine.segment import Output, Segment, Slot
+from workbench.engine.unread import Unread
 from workbench.methods import registry
 
 PROMPT = [3, 17, 4, 3, 17, 4, 9, 22, 5, 3, 17]
@@ -26,13 +27,26 @@ METHODS = {
 }  # fmt: skip
 
 
-def rerun(cache: TreeCache) -> Recorder:
-    """As a graph does: the same work on the same tensors and at the same window, with its results where they were."""
+class Rerun:
+    """As a graph does: the same work on the same tensors and at the same window, with its results where they were.
 
-    def record(work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        made, window = work(), cache.window
+    What a graph cannot notice ends the test: weights or buffers of the cache that are not where they were.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner, self.forgotten = runner, 0
+
+    def _places(self) -> list[int]:
+        stacks = [stack.data_ptr() for stack in self.runner.cache._stacks]
+        return stacks + [weight.data_ptr() for weight in self.runner.model.parameters()]
+
+    def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
+        cache = self.runner.cache
+        with Unread("cpu"):
+            made, window, places = work(), cache.window, self._places()
 
         def play() -> None:
+            assert self._places() == places, "it would read what was given back"
             now, cache.window = cache.window, window
             new = work()
             cache.window = now
@@ -43,11 +57,12 @@ def rerun(cache: TreeCache) -> Recorder:
 
         return made, play
 
-    return record
+    def forget(self) -> None:
+        self.forgotten += 1
 
 
 def recorder(runner: Runner) -> Recorder:
-    return rerun(runner.cache) if runner.device.type == "cpu" else Graphs(runner.device)
+    return Rerun(runner) if runner.device.type == "cpu" else Graphs(runner.device)
 
 
 def asked(n: int, name: str = "autoregressive", **options: Any) -> Request:
@@ -62,23 +77,52 @@ def records(runner: Runner, by: Recorder) -> Replays:
 
 
 @pytest.fixture
-def models(device: str, tmp_path_factory: pytest.TempPathFactory) -> Models:
-    made = worlds.world("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("heads"))
+def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("heads")
+
+
+def world(heads: Path, device: str, kind: str = "llama", **overrides: Any) -> Models:
+    made = worlds.world(kind, noise=0.15, device=device, heads=heads, **overrides)
     assert made.drafter is not None
     for runner in (made.target, made.drafter):
         records(runner, recorder(runner))
     return made
 
 
+@pytest.fixture
+def models(device: str, heads: Path) -> Models:
+    return world(heads, device)
+
+
+def counting(runner: Runner) -> tuple[Replays, list[int]]:
+    """Let a runner record, and count what it plays."""
+    by, played = recorder(runner), list[int]()
+
+    class Counting:
+        def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
+            made, play = by(work)
+
+            def counted() -> None:
+                played.append(0)
+                play()
+
+            return made, counted
+
+        def forget(self) -> None:
+            by.forget()
+
+    return records(runner, Counting()), played
+
+
+def forward(runner: Runner, slot: Slot, tokens: list[int], keep: bool = False) -> torch.Tensor:
+    out = runner.forward([Segment(slot, torch.tensor(tokens, device=runner.device))])
+    runner.commit(slot, range(len(tokens))) if keep else runner.rewind(slot, slot.length)
+    return out.logits[0]
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_text_is_hugging_faces_and_most_of_it_was_played(name: str, models: Models) -> None:
-    by, played = recorder(models.target), []
-
-    def counting(work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        made, play = by(work)
-        return made, lambda: (played.append(0), play())[1]
-
-    target = records(models.target, counting)
+    target, played = counting(models.target)
     wanted = worlds.hf_greedy(models.target.model, PROMPT, 48)
     method = registry.get(name).with_params(**METHODS[name])
     engine = Engine(models)
@@ -87,22 +131,64 @@ def test_text_is_hugging_faces_and_most_of_it_was_played(name: str, models: Mode
         assert trace.token_ids == wanted
         assert not target.why_not
     assert len(played) > len(trace.rounds) / 2
-    assert len(target) <= len(played)
+    assert 0 < len(target) <= len(played)
+    assert target.n_bytes > 0
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma3_text", "mistral", "qwen3_moe"])
+@pytest.mark.parametrize("name", ["draft-tree", "lookahead", "early-exit"])
+def test_of_every_kind_of_model(kind: str, name: str, heads: Path, device: str) -> None:
+    """Positions of its own; a mask for each kind of layer; windows; experts, which some forwards wait for."""
+    models = world(heads, device, kind)
+    wanted = worlds.hf_greedy(models.target.model, PROMPT, 40)
+    engine = Engine(models)
+    for _ in range(2):
+        assert engine.generate(asked(40, name)).token_ids == wanted
+    assert models.target.replays is not None
+    assert bool(models.target.replays) != bool(models.target.replays.why_not)
+    assert kind == "qwen3_moe" or models.target.replays
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_logits_of_a_text_are_those_of_reading_it_whole(n: int, models: Models) -> None:
-    """Each forward reads what those before it, played or not, have written."""
-    target, slot, text = models.target, models.target.open(), worlds.random_prompt(48, seed=4)
+def test_logits_of_a_text_are_those_of_reading_it_whole(n: int, heads: Path, device: str) -> None:
+    """Each forward reads what those before it, played or not, have written, and as far as they have."""
+    models = world(heads, device, max_position_embeddings=1024)
+    target, slot, text = models.target, models.target.open(), worlds.random_prompt(630, seed=4)
     whole = target.model(torch.tensor([text], device=target.device), use_cache=False).logits[0]
-    found = []
-    for at in range(0, len(text), n):
-        piece = torch.tensor(text[at : at + n], device=target.device)
-        found.append(target.forward([Segment(slot, piece)]).logits[0])
-        target.commit(slot, range(n))
-    assert target.replays
+    replays, played = counting(target)
+    found = [forward(target, slot, text[at : at + n], keep=True) for at in range(0, len(text), n)]
+    assert len({key[3] for key in replays._records}) == 5, "128, 256, 384, 512 and 1,024 entries are read"
+    assert len(played) > len(text) / n - 20
     assert torch.allclose(torch.cat(found), whole, atol=1e-9)
     target.close(slot)
+
+
+def test_each_row_has_records_of_its_own(models: Models) -> None:
+    """Forwards of two rows take turns; those of both at once are never played."""
+    target, texts = models.target, [worlds.random_prompt(24, seed=seed) for seed in (1, 2)]
+    whole = [target.model(torch.tensor([text], device=target.device), use_cache=False).logits[0] for text in texts]
+    slots = [target.open() for _ in texts]
+    replays, played = counting(target)
+    found: list[list[torch.Tensor]] = [[], []]
+    for at in range(20):
+        for slot, text, logits in zip(slots, texts, found, strict=True):
+            logits.append(forward(target, slot, [text[at]], keep=True))
+    assert len(replays) == 2
+    n_played = len(played)
+    for at in range(20, 24):
+        both = [
+            Segment(slot, torch.tensor([text[at]], device=target.device))
+            for slot, text in zip(slots, texts, strict=True)
+        ]
+        out = target.forward(both)
+        for slot, logits, mine in zip(slots, found, out.logits, strict=True):
+            logits.append(mine)
+            target.commit(slot, [0])
+    assert len(played) == n_played
+    for logits, wanted in zip(found, whole, strict=True):
+        assert torch.allclose(torch.cat(logits), wanted, atol=1e-9)
+    for slot in slots:
+        target.close(slot)
 
 
 def test_sampled_text_is_what_it_would_be_without(models: Models) -> None:
@@ -115,8 +201,7 @@ def test_sampled_text_is_what_it_would_be_without(models: Models) -> None:
     assert Engine(models).generate(sampled).token_ids == played
 
 
-def test_rows_beside_each_other_and_changes_in_between(models: Models) -> None:
-    """Forwards of two rows are never played; those of one row are its own, wherever it stands in the cache."""
+def test_a_row_that_takes_anothers_place_goes_on(models: Models) -> None:
     wanted = [worlds.hf_greedy(models.target.model, PROMPT[:n], 40) for n in (5, 9)]
     engine = Engine(models)
     rows = [engine.submit(Request(PROMPT[:n], registry.get("draft-model"), max_new_tokens=40)) for n in (5, 9)]
@@ -148,78 +233,186 @@ def test_what_a_forward_gives_is_not_overwritten_by_the_next(models: Models) -> 
     target.close(slot)
 
 
-def _wrong(work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-    made = work()
-    return made, lambda: (made.logits.mul_(1.01), None)[1]
+# -- where it cannot be ------------------------------------------------------------------------------------------------
 
 
-def _waits(work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-    raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore of it")
+class Wrong(Rerun):
+    """What it plays is wrong: everywhere, or but where it was recorded."""
+
+    def __init__(self, runner: Runner, elsewhere: bool) -> None:
+        super().__init__(runner)
+        self.elsewhere = elsewhere
+
+    def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
+        made, play = super().__call__(work)
+        place = self.runner.slots[0].length
+
+        def wrongly() -> None:
+            play()
+            if not self.elsewhere or self.runner.slots[0].length != place:
+                made.logits.mul_(1.01)
+
+        return made, wrongly
 
 
-def _has_no_room(work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+class Raises(Rerun):
+    """It cannot record, at first or ever."""
+
+    def __init__(self, runner: Runner, error: BaseException, times: int = 10**9) -> None:
+        super().__init__(runner)
+        self.error, self.left, self.asked = error, times, 0
+
+    def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
+        self.asked += 1
+        self.left -= 1
+        if self.left >= 0:
+            raise self.error
+        return super().__call__(work)
 
 
-@pytest.mark.parametrize(
-    ("by", "why"),
-    [(_wrong, "what is played differs by 1.0e-02"), (_has_no_room, "out of memory"),
-     (_waits, "CUDA error: operation not permitted when stream is capturing")],
-)  # fmt: skip
+WAITS = "CUDA error: operation not permitted when stream is capturing"
+
+
+@pytest.mark.parametrize("how", ["wrong", "elsewhere", "waits"])
 def test_where_a_forward_cannot_be_recorded_it_runs_as_it_is(
-    by: Recorder, why: str, models: Models, caplog: pytest.LogCaptureFixture
+    how: str, models: Models, caplog: pytest.LogCaptureFixture
 ) -> None:
-    target = records(models.target, by)
-    wanted = worlds.hf_greedy(models.target.model, PROMPT, 24)
+    runner = models.target
+    by = Raises(runner, RuntimeError(f"{WAITS}\nmore of it")) if how == "waits" else Wrong(runner, how == "elsewhere")
+    target = records(runner, by)
+    wanted = worlds.hf_greedy(runner.model, PROMPT, 24)
+    why = WAITS if how == "waits" else "what is played differs by 1.0e-02"
     assert Engine(models).generate(asked(24)).token_ids == wanted
     assert target.why_not == why
     assert len(target) == 0
+    assert by.forgotten
     assert caplog.messages.count(f"Forwards are launched kernel by kernel: {why}") == 1, "it is tried once"
 
 
-def test_what_fails_for_another_reason_is_told(models: Models) -> None:
-    def broken(work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        raise ZeroDivisionError("of the recorder")
+def test_where_there_is_no_room_it_is_tried_again_later(models: Models) -> None:
+    by = Raises(models.target, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB"), times=1)
+    target = records(models.target, by)
+    slot = models.target.open()
+    for n in range(replayed.AGAIN + 1):
+        forward(models.target, slot, [n])
+        assert by.asked == (n > 0)
+    assert not target
+    assert not target.why_not
+    for n in range(3):
+        forward(models.target, slot, [n])
+    assert len(target) == 1
+    models.target.close(slot)
 
-    records(models.target, broken)
+
+def test_what_is_no_number_is_no_reason_to_stop_recording(models: Models) -> None:
+    target = models.target
+    embed: Any = target.embed
+    embed.weight.data[5] = torch.nan
+    slot, replays = target.open(), target.replays
+    assert replays is not None
+    for _ in range(3):
+        assert forward(target, slot, [5]).isnan().all()
+    assert (len(replays), replays.why_not) == (0, "")
+    good = [forward(target, slot, [3]) for _ in range(3)]
+    assert torch.equal(good[0], good[2])
+    assert len(replays) == 1
+    target.prefill(slot, [3])
+    assert forward(target, slot, [5]).isnan().all(), "at the first other place"
+    assert (len(replays), replays.why_not) == (1, "")
+    target.close(slot)
+
+
+def test_what_fails_for_another_reason_is_told(models: Models) -> None:
+    records(models.target, Raises(models.target, ZeroDivisionError("of the recorder")))
     with pytest.raises((ZeroDivisionError, WorkbenchError), match="of the recorder"):
         Engine(models).generate(asked(24))
 
 
-def test_records_go_when_weights_or_buffers_are_elsewhere(models: Models) -> None:
+@pytest.mark.parametrize("what", ["weights", "buffers of the cache", "attention", "training"])
+def test_records_go_when_the_model_is_not_what_it_was(what: str, models: Models) -> None:
     target, replays = models.target, models.target.replays
     assert replays is not None
     engine, plain = Engine(models), asked(24)
-    before = engine.generate(plain).token_ids
-    assert engine.generate(plain).token_ids == before
-    kept = len(replays)
+    before = [engine.generate(plain).token_ids for _ in range(3)]
+    kept = set(map(id, replays._records.values()))
     assert kept
-    assert engine.generate(plain).token_ids == before
-    assert len(replays) == kept
-    head = target.model.get_output_embeddings()
-    head.weight.data = head.weight.data.roll(1, 0)  # a copy, elsewhere: every token is called by its neighbour's name
-    assert engine.generate(plain).token_ids == worlds.hf_greedy(target.model, PROMPT, 24) != before
-    assert replays, "and recorded anew"
-    target.cache.grow(target.cache.n_rows + 1)
+    if what == "weights":
+        head = target.model.get_output_embeddings()
+        head.weight.data = head.weight.data.roll(1, 0)  # elsewhere: every token is called by its neighbour's name
+    elif what == "attention":
+        target.model.config._attn_implementation = "eager"
+    elif what == "training":
+        target.model.train()
+    else:
+        target.cache.grow(target.cache.n_rows + 1)
     slot = target.open()
     assert len(replays) == 0
     target.close(slot)
+    after = engine.generate(plain).token_ids
+    assert after == worlds.hf_greedy(target.model, PROMPT, 24)
+    assert (after != before[0]) is (what == "weights")
+    assert replays
+    assert not replays.why_not
+    assert kept.isdisjoint(map(id, replays._records.values()))
 
 
-def test_those_played_longest_ago_go_first(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_played_longest_ago_go_first_and_come_back_late(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replayed, "MOST_RECORDS", 2)
     target, slot = models.target, models.target.open()
-    target.prefill(slot, PROMPT)
+    replays = target.replays
+    assert replays is not None
 
-    def forward(n: int) -> None:
-        target.forward([Segment(slot, torch.ones(n, dtype=torch.long, device=target.device))])
-        target.rewind(slot, len(PROMPT))
+    def kept() -> list[int]:
+        return [key[1] for key in replays._records]
 
     for n in (1, 1, 2, 2, 1, 3, 3):
-        forward(n)
-    assert target.replays is not None
-    assert [key[1] for key in target.replays._records] == [1, 3]
-    for n in (replayed.MOST_TOKENS + 1,) * 3:
-        forward(n)
-    assert len(target.replays) == 2, "long ones are not worth it"
+        forward(target, slot, [1] * n)
+    assert kept() == [1, 3]
+    for _ in range(replayed.AGAIN):
+        forward(target, slot, [1, 1])
+        assert kept() == [1, 3]
+    forward(target, slot, [1, 1])
+    assert kept() == [3, 2]
+    for _ in range(3):
+        forward(target, slot, [1] * (replayed.MOST_TOKENS + 1))
+    assert len(replays) == 2, "long ones are not worth it"
+    monkeypatch.setattr(replayed, "MOST_BYTES", replays.n_bytes)
+    for _ in range(2):
+        forward(target, slot, [1] * 4)
+    assert kept() == [4] or replays.n_bytes <= replayed.MOST_BYTES
+    assert kept()[-1] == 4
+    ids, made = torch.zeros(1, 1, dtype=torch.long), Output(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2))
+    for kind in range(100):  # as sets of layers that are left out, each once
+        replays(kind, lambda *_: made, target.cache, ids, ids, ids)
+    assert len(replays._seen) == replayed.MOST_RECORDS * replayed.AGAIN
     target.close(slot)
+
+
+# -- what waits --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("work", "says"),
+    [
+        (lambda x: x.sum().item(), "item|_local_scalar_dense"), (lambda x: bool(x.sum() > 0), "is_nonzero|_local_scalar"),
+        (lambda x: x.nonzero(), "nonzero"), (lambda x: x[x > 1], "index by a mask|nonzero"),
+        (lambda x: torch.unique(x), "unique"), (lambda x: x.masked_select(x > 1), "masked_select"),
+        (lambda x: torch.repeat_interleave(x.long()), "repeat_interleave"), (lambda x: torch.equal(x, x), "equal"),
+    ],
+)  # fmt: skip
+def test_what_the_host_waits_for_is_found(work: Callable[[torch.Tensor], Any], says: str) -> None:
+    x = torch.arange(6.0)
+    work(x)
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=says), Unread("cpu"):
+        work(x)
+    with Unread("cuda"):
+        work(x)
+
+
+def test_what_nobody_waits_for_runs() -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    with torch.inference_mode(), Unread("cpu"):
+        y = x[torch.tensor([1, 0])] @ x.T
+        y[torch.tensor([0]), :] = 0
+        z = y.softmax(-1).argmax(-1)
+    assert z.shape == (2,)

@@ -23,6 +23,7 @@ from workbench.bench.rows import BASELINE, HF_BASELINE, BenchRow
 from workbench.bench.suites import Plan, bench_methods
 from workbench.core.errors import WorkbenchError, is_out_of_memory
 from workbench.engine import Configured, Models
+from workbench.engine.clock import give_back
 from workbench.engine.machine import machine_facts
 from workbench.methods import registry
 
@@ -217,4 +218,4 @@ def _tidy(device: torch.device) -> None:
     """Give a target's memory back before the next one is drawn."""
     gc.collect()
     if device.type == "cuda":
-        torch.cuda.empty_cache()
+        give_back()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+
+ALONE = threading.RLock()
+"""Held while a GPU's work is recorded, and by whoever waits for a whole device or gives its unused memory back: what is
+being recorded would be lost."""
 
 
 class Clock:
@@ -56,7 +61,15 @@ class Mark:
 def synchronise(device: torch.device) -> None:
     """Wait until a device has done all its work."""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        with ALONE:
+            torch.cuda.synchronize(device)
+
+
+def give_back() -> None:
+    """Give the memory that torch holds on GPUs and does not use back to them."""
+    if torch.cuda.is_available():
+        with ALONE:
+            torch.cuda.empty_cache()
 
 
 @dataclass(frozen=True, slots=True)

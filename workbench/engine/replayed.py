@@ -8,32 +8,56 @@ to the next (tokens, masks, positions, places in the cache) is put there first, 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from workbench.core.errors import is_out_of_memory
 from workbench.engine.cache import TreeCache
-from workbench.engine.leancheck import ROUNDING, logits_error
+from workbench.engine.clock import ALONE
+from workbench.engine.leancheck import logits_error
 from workbench.engine.own_forward import Mask
 from workbench.engine.segment import Output
+from workbench.engine.unread import Unread
 
 log = logging.getLogger(__name__)
 
 MOST_TOKENS = 64
 """Of a forward that is recorded: a longer one keeps a GPU busy for longer than its launches take."""
 MOST_RECORDS = 48
-"""Kept by a model; each holds its kernels' arguments and what it gives. The one played longest ago goes first."""
+"""Kept by a model. The one played longest ago goes first."""
+MOST_BYTES = 2**29
+"""Of what the records of a model read and give."""
+AGAIN = 16
+"""Times that a shape whose record has gone is seen before it is recorded anew: with more shapes than records each would
+otherwise be recorded whenever it comes, which takes as long as several forwards."""
+SAME = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+"""Largest difference of logits, as a share of the largest, from the forward that a record is of: the kernels are the
+same, but for products that a library splits otherwise."""
 
 Work = Callable[[Tensor, Mask, Tensor, Tensor | None], Output]
 """A forward of one row: ids [1, n], mask, positions, and the states [1, n, D] that it begins from, if any."""
-Recorder = Callable[[Callable[[], Output]], tuple[Output, Callable[[], None]]]
-"""Records some work. Gives where its results will be, and what does it again."""
+
+
+@runtime_checkable
+class Recorder(Protocol):
+    """Records work."""
+
+    def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
+        """Where the results of some work will be, and what does it again."""
+        ...
+
+    def forget(self) -> None:
+        """Nothing that was recorded will be played again."""
+        ...
 
 
 class Graphs:
@@ -49,22 +73,38 @@ class Graphs:
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        if self._stream is None:
-            self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(self._device)
+        """See `Recorder`.
+
+        Raises:
+            RuntimeError: the work waits for the GPU, which a graph cannot.
+        """
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        self._stream = self._stream or torch.cuda.Stream(self._device)
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         self._stream.wait_stream(here)
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            work()  # libraries set themselves up at their first call on a stream, which cannot be recorded
-            graph.capture_begin(self._pool, capture_error_mode="thread_local")  # other threads may go on
+        with ALONE, torch.cuda.device(self._device):
             try:
-                made = work()
+                with torch.cuda.stream(self._stream):
+                    with Unread(self._device.type):  # a recording that fails half-way leaves torch in disorder
+                        work()  # libraries set themselves up at their first call on a stream, which is not recorded
+                    graph.capture_begin(self._pool, capture_error_mode="thread_local")
+                    try:
+                        made = work()
+                    except BaseException:
+                        with contextlib.suppress(RuntimeError):
+                            graph.capture_end()
+                        raise
+                    graph.capture_end()
             finally:
-                graph.capture_end()
-        here.wait_stream(self._stream)
+                here.wait_stream(self._stream)
         return made, graph.replay
 
+    def forget(self) -> None:
+        """The memory of a pool whose graphs are all gone cannot be had again: the next ones have another."""
+        self._pool = None
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Record:
     """One forward that can be played again.
 
@@ -73,19 +113,33 @@ class Record:
         index: where in the cache it writes.
         made: what it gives.
         play: does it again.
+        place: position at which it was recorded; None once it was compared at another one, too.
     """
 
     fed: list[Tensor]
     index: Int[Tensor, "1 n"]
     made: Output
     play: Callable[[], None]
+    place: int | None
+
+    @property
+    def n_bytes(self) -> int:
+        """Of what it reads and gives."""
+        held = [*self.fed, self.index, self.made.logits, self.made.hidden, *self.made.taps.values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
 
 class Replays:
     """What one model has recorded: a shape is recorded the second time that it is seen, and played from then on.
 
-    A recording is compared with the forward that it is of. Where it gives something else, or cannot be made at all (a
-    forward that waits for the GPU in between, as some mixtures of experts do), nothing is recorded from then on.
+    A record is compared with the forward that it is of, where it was made and at the first other place. Where it gives
+    something else, or cannot be made at all (a forward that waits for the GPU in between, as some mixtures of experts
+    do), all are dropped, and nothing is recorded from then on. What a hook or an adapter that is put on the model later
+    does is not seen by records made before; a text that is opened behind a change of weights or of their places
+    begins without any (`check`).
+
+    Args:
+        recorder: records for the device.
 
     Attributes:
         why_not: why nothing is recorded; empty while it is.
@@ -94,21 +148,26 @@ class Replays:
     def __init__(self, recorder: Recorder) -> None:
         self.why_not = ""
         self._recorder = recorder
-        self._seen: set[Hashable] = set()
+        self._seen: dict[Hashable, int] = {}
         self._records: dict[Hashable, Record] = {}
         self._stand: object = None
 
     def __len__(self) -> int:
         return len(self._records)
 
+    @property
+    def n_bytes(self) -> int:
+        """Memory of what the records read and give; what they compute with in between is shared."""
+        return sum(record.n_bytes for record in self._records.values())
+
     def check(self, stand: object) -> None:
-        """Forget all where weights or buffers are not where they were.
+        """Forget all where the model is not what it was.
 
         Args:
-            stand: tells where they are.
+            stand: tells where weights and buffers are, and how the model is set.
         """
         if stand != self._stand:
-            self._records.clear()
+            self._clear()
             self._stand = stand
 
     def __call__(
@@ -136,18 +195,27 @@ class Replays:
         key = (kind, n, window.rows.start, window.used)
         record = self._records.pop(key, None)
         if record is None:
-            if self.why_not or key not in self._seen or window.start is None:
-                self._seen.add(key)
+            seen = self._seen[key] = self._seen.pop(key, 0) + 1
+            if len(self._seen) > MOST_RECORDS * AGAIN:
+                del self._seen[next(iter(self._seen))]
+            if self.why_not or seen < 2 or window.start is None:
                 return work(ids, mask, positions, states)
             return self._record(key, work, cache, ids, mask, positions, states)
         self._records[key] = record  # the latest stands last
-        assert window.start is not None
+        start = window.start
+        assert start is not None
         for kept, new in zip(record.fed, _tensors(ids, mask, positions, states), strict=True):
             kept.copy_(new)
-        torch.arange(window.start, window.start + n, out=record.index[0])
+        torch.arange(start, start + n, out=record.index[0])
         record.play()
         made = record.made
-        return Output(made.logits.clone(), made.hidden.clone(), {at: tap.clone() for at, tap in made.taps.items()})
+        out = Output(made.logits.clone(), made.hidden.clone(), {at: tap.clone() for at, tap in made.taps.items()})
+        if record.place in (None, start):
+            return out
+        record.place = None
+        truth = work(ids, mask, positions, states)  # which writes once more what the record has written
+        self._compare(out, truth)
+        return truth
 
     def _record(
         self,
@@ -159,32 +227,62 @@ class Replays:
         positions: Tensor,
         states: Tensor | None,
     ) -> Output:
-        """Do it as it is, and record it. What a record would write, the forward itself has written already."""
-        truth, window = work(ids, mask, positions, states), cache.window
+        """Do it as it is, and record it."""
+        asked = ids, mask, positions, states
+        truth, window = work(*asked), cache.window
         assert window.start is not None
+        if bool(truth.logits.isnan().any()):
+            return truth  # nothing can be compared with it
         ids, positions = ids.clone(), positions.clone()
-        mask = {kind: one.clone() for kind, one in mask.items()} if isinstance(mask, dict) else mask.clone()
+        mask = {name: one.clone() for name, one in mask.items()} if isinstance(mask, dict) else mask.clone()
         states = None if states is None else states.clone()
         index = torch.arange(window.start, window.start + ids.shape[1], device=ids.device).unsqueeze(0)
         try:
             cache.window = replace(window, start=None, index=index)
             made, play = self._recorder(lambda: work(ids, mask, positions, states))
             play()
-            error = logits_error(made.logits, truth.logits)
-            if not error <= ROUNDING[truth.logits.dtype]:
-                self.why_not = f"what is played differs by {error:.1e}"
-        except (RuntimeError, MemoryError) as failed:
-            self.why_not = "out of memory" if is_out_of_memory(failed) else str(failed).strip().split("\n")[0]
+            record = Record(_tensors(ids, mask, positions, states), index, made, play, window.start)
+            self._compare(made, truth)
+        except (RuntimeError, MemoryError) as error:
+            self._clear()
+            if is_out_of_memory(error):  # others may leave room again
+                self._seen[key] = -AGAIN
+            else:
+                self._give_up(str(error).strip().split("\n")[0])
+        else:
+            if not self.why_not:
+                self._keep(key, record)
         finally:
             cache.window = window
-        if self.why_not:
-            log.warning("Forwards are launched kernel by kernel: %s", self.why_not)
-            self._records.clear()
-            return work(ids, mask, positions, states)
-        if len(self._records) >= MOST_RECORDS:
-            del self._records[next(iter(self._records))]
-        self._records[key] = Record(_tensors(ids, mask, positions, states), index, made, play)
-        return truth
+        return truth if key in self._records else work(*asked)  # a record that is wrong may have written wrongly
+
+    def _keep(self, key: Hashable, record: Record) -> None:
+        self._records[key] = record
+        while len(self._records) > MOST_RECORDS or (len(self._records) > 1 and self.n_bytes > MOST_BYTES):
+            gone = next(iter(self._records))
+            del self._records[gone]
+            self._seen[gone] = 1 - AGAIN
+
+    def _compare(self, played: Output, truth: Output) -> None:
+        error = logits_error(played.logits, truth.logits)
+        if not (error <= SAME.get(truth.logits.dtype, 0.0) or math.isnan(logits_error(truth.logits, truth.logits))):
+            self._give_up(f"what is played differs by {error:.1e}")
+
+    def _give_up(self, why: str) -> None:
+        log.warning("Forwards are launched kernel by kernel: %s", why)
+        self.why_not = why
+        self._clear()
+
+    def _clear(self) -> None:
+        self._records.clear()
+        self._recorder.forget()
+        self._seen.clear()
+
+
+def standing_of(model: PreTrainedModel) -> list[object]:
+    """Where a model's weights and buffers are, and how it attends."""
+    held = [*model.parameters(), *model.buffers()]
+    return [getattr(model.config, "_attn_implementation", ""), *((one.data_ptr(), one.dtype) for one in held)]
 
 
 def _tensors(ids: Tensor, mask: Mask, positions: Tensor, states: Tensor | None) -> list[Tensor]:

@@ -26,7 +26,7 @@ from workbench.engine.leancheck import ROUNDING, lean_of, logits_error
 from workbench.engine.masks import MaskKinds, MaskMaker
 from workbench.engine.own_forward import Mask, OwnForward
 from workbench.engine.quantised import refuse_int8, stored
-from workbench.engine.replayed import MOST_TOKENS, Graphs, Replays
+from workbench.engine.replayed import MOST_TOKENS, Graphs, Replays, standing_of
 from workbench.engine.segment import Output, Segment, Slot, states_of
 from workbench.engine.twin import Twin
 
@@ -120,8 +120,7 @@ class Runner:
         if self._lean is not None:
             self._lean = self._lean.fresh()
         if self.replays is not None:
-            weights = [weight.data_ptr() for weight in self.model.parameters()]
-            self.replays.check((weights, id(self.cache), self.cache.n_rows))
+            self.replays.check((self.model.training, id(self.cache), self.cache.n_rows, standing_of(self.model)))
         slot = Slot(len(self.slots), owner=owner)
         self.cache.clear_row(slot.index)
         self.slots.append(slot)

@@ -46,8 +46,8 @@ class Turn:
         hidden: what the LM head read there, [N+1, D].
         taps: residual streams there of the layers that the row's method asked for, each [N+1, D].
         probed: what the target said of probes, by the part that asked for them.
-        strange: on a GPU, whether something drafted was no token. There the first look-up of such a number would end
-            all runs of the process, so that the draft has another in its place, and the logits are not numbers.
+        strange: on a GPU, whether something drafted or probed was no token. There the first look-up of such a number
+            would end all runs of the process, so that a token stands in its place, and the logits are no numbers.
         judged: the verdict.
     """
 
@@ -80,9 +80,13 @@ class Turn:
     def lay_out(self, models: Models) -> None:
         """Put together what the target is to read."""
         assert self.tree is not None
-        if len(self.tree) and not on_host(self.tree.tokens.device):
-            self.strange = _within(self.tree, models.target.vocab_size)
+        size, guarded = models.target.vocab_size, not on_host(models.target.device)
+        self.strange = _within(self.tree.tokens, size) if guarded and len(self.tree) else None
         self.block = block_of(self.row, self.tree, models)
+        for probes in self.block.asked.values() if guarded else ():
+            if probes.states is None:
+                found = _within(probes.tokens, size)
+                self.strange = found if self.strange is None else self.strange | found
 
     def segment(self, models: Models) -> Segment:
         """The last committed token, the draft behind it, and what is probed."""
@@ -124,8 +128,8 @@ class Turn:
         if judged.is_nan:
             if self.strange is not None and bool(self.strange):
                 raise WorkbenchError(
-                    f"{type(row.drafter).__name__} drafted what is no token of the target.",
-                    f"Draft numbers from 0 to {house.models.target.vocab_size - 1}.",
+                    f"{type(row.drafter).__name__} drafted or probed what is no token of the target.",
+                    f"Use numbers from 0 to {house.models.target.vocab_size - 1}.",
                 )
             raise NumericalError(
                 "The target returned NaN instead of probabilities.",
@@ -190,11 +194,11 @@ class Turn:
         row.policy.observe(row, row.policy_state, outcome)
 
 
-def _within(tree: DraftTree, size: int) -> Tensor:
-    """Whether the draft has something that is no token, which is one from then on; without waiting for its device.
+def _within(tokens: Tensor, size: int) -> Tensor:
+    """Whether something is no token, which is one from then on; without waiting for its device.
 
-    It stays the same tree: drafters know theirs by it.
+    It is changed where it is: drafters know their tree by the object.
     """
-    strange = ((tree.tokens < 0) | (tree.tokens >= size)).any()
-    tree.tokens.clamp_(0, size - 1)
+    strange = ((tokens < 0) | (tokens >= size)).any()
+    tokens.clamp_(0, size - 1)
     return strange

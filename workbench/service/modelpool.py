@@ -18,6 +18,7 @@ import torch
 from workbench.core.errors import CapacityError, ModelError, UnknownNameError, WorkbenchError, is_out_of_memory
 from workbench.core.panics import no_panic
 from workbench.engine import Engine, Models, Runner, load_models
+from workbench.engine.clock import give_back
 from workbench.engine.models import find_heads
 from workbench.engine.pretrained import resolve_device, resolve_drafter_dtype, resolve_dtype
 from workbench.engine.runner import SCRATCH
@@ -358,5 +359,4 @@ def _touch(runner: Runner) -> None:
 
 def _collect() -> None:
     gc.collect()  # a runner's hooks hold it in a cycle
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    give_back()

@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from workbench.core.errors import CapacityError, WorkbenchError, is_out_of_memory
 from workbench.engine import Engine, Models, Request
+from workbench.engine.clock import give_back
 from workbench.engine.request import CANCELLED, ENDED, ERROR, PAUSED, Row
 from workbench.service import memory
 from workbench.service.limits import Limits
@@ -272,8 +271,7 @@ class Rounds:
                 if is_out_of_memory(row.error):
                     problem = out_of_memory(row, len(loaded.runs))
                     footer.error = str(problem)
-                    if torch.cuda.is_available():
-                        torch.cuda.empty_cache()
+                    give_back()
                 if run.still_s:
                     footer.warnings.append(f"It stood still for {run.still_s:.1f} s while a comparison had the device.")
                 row.error = None  # its traceback holds tensors

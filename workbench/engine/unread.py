@@ -1,0 +1,53 @@
+"""Work in which the host must not read what a GPU computes: it would wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+READS = {
+    "_local_scalar_dense", "item", "equal", "allclose", "is_nonzero", "masked_select", "nonzero", "nonzero_numpy",
+    "argwhere", "unique_consecutive", "unique_dim", "_unique", "_unique2", "bincount",
+}  # fmt: skip
+"""Operators whose result, or the size of it, the host has to know."""
+
+
+class Unread(TorchDispatchMode):
+    """While it lasts an operator for which the host waits raises RuntimeError, by name. Of this thread alone.
+
+    Args:
+        kind: type of the device that must not be waited for.
+    """
+
+    def __init__(self, kind: str = "cuda") -> None:
+        super().__init__()
+        self.kind = kind
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        there = any(isinstance(arg, Tensor) and arg.device.type == self.kind for arg in args)
+        if there and (name := _read_by(func, args, kwargs or {})):
+            raise RuntimeError(f"the host waits for {name} in the middle of a forward")
+        found = func(*args, **(kwargs or {}))
+        if there and self.kind != "cpu" and isinstance(found, Tensor) and found.device.type == "cpu":
+            raise RuntimeError("the host waits for a copy in the middle of a forward")
+        return found
+
+
+def _read_by(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The name of an operator that is waited for; empty for others."""
+    name = func.__name__.partition(".")[0]
+    if name in READS:
+        return name
+    if name in ("index", "index_put", "index_put_") and any(
+        isinstance(at, Tensor) and at.dtype in (torch.bool, torch.uint8) for at in args[1]
+    ):
+        return f"{name} by a mask"
+    if name == "repeat_interleave" and kwargs.get("output_size") is None and isinstance(args[0], Tensor):
+        return name
+    return ""
