@@ -394,7 +394,8 @@ def test_those_played_longest_ago_go_first_and_come_back_late(models: Models, mo
 @pytest.mark.parametrize(
     ("work", "says"),
     [
-        (lambda x: x.sum().item(), "item|_local_scalar_dense"), (lambda x: bool(x.sum() > 0), "is_nonzero|_local_scalar"),
+        (lambda x: x.sum().item(), "item|_local_scalar_dense"),
+        (lambda x: bool(x.sum() > 0), "is_nonzero|_local_scalar"),
         (lambda x: x.nonzero(), "nonzero"), (lambda x: x[x > 1], "index by a mask|nonzero"),
         (lambda x: torch.unique(x), "unique"), (lambda x: x.masked_select(x > 1), "masked_select"),
         (lambda x: torch.repeat_interleave(x.long()), "repeat_interleave"), (lambda x: torch.equal(x, x), "equal"),
