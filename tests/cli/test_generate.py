@@ -14,8 +14,10 @@ from workbench.cli import say
 from workbench.cli.loading import Waiting
 from workbench.cli.stream import Marks, TokenPrinter
 from workbench.client import Workbench
+from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import Nodes
+from workbench.trace.store import RunStore
 from workbench.trace.tokens import Emitted
 
 from .conftest import Command
@@ -82,6 +84,25 @@ def test_a_trace_is_written_as_json_lines_and_reads_back(workbench: Command, tmp
     assert kinds == ["header", *["round"] * data["metrics"]["rounds"], "footer"]
     trace = Trace.from_wire({"header": events[0], "rounds": events[1:-1], "footer": events[-1]})
     assert trace.token_ids == data["token_ids"]
+
+
+def test_what_cannot_be_saved_takes_no_text_with_it(
+    workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: RunStore, *_: object) -> str:
+        raise WorkbenchError("The run cannot be kept: No space left on device.", "Free some.")
+
+    monkeypatch.setattr(RunStore, "save", full)
+    words = ("generate", "Once upon a time", *SHORT, "--keep", "--trace", str(tmp_path / "run.jsonl"))
+    result = workbench(*words, "--json")
+    assert result.status == 1
+    assert result.json["text"]
+    assert result.json["not_saved"] == ["The run cannot be kept: No space left on device. Free some."]
+    assert (tmp_path / "run.jsonl").exists()
+    told = workbench(*words)
+    assert told.status == 1
+    assert result.json["text"] in told.out
+    assert "No space left on device" in told.err
 
 
 def test_a_prompt_comes_from_a_file_or_from_standard_input(

@@ -51,10 +51,8 @@ def test_generate_drafts_with_a_head_and_refuses_one_that_does_not_fit(
     assert main([*words, "--head", right, "--method", "prompt-lookup"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["option"] == "--head"
-    assert (
-        f"{right} has eagle heads, which prompt-lookup does not draft with; it takes: eagle, eagle-2"
-        in error["message"]
-    )
+    assert error["message"] == f"{right} has eagle heads, which prompt-lookup does not draft with."
+    assert error["remedy"].startswith("Take a method that does: eagle, eagle-2")
     compare = ["compare", "Once upon a time", "--lane", "prompt-lookup:depth=3", "--head", right, "--drafter", "none"]
     assert main(compare) == 2
     assert "which prompt-lookup does not draft with" in capsys.readouterr().err

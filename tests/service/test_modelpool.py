@@ -112,6 +112,7 @@ def test_a_waiting_user_sees_stages_and_bytes(
 
     def add_and_look(self: Progress, n: int) -> None:
         add(self, n)
+        gate.wait(60)  # the run has a name by then
         looked.append(run.since(0))
 
     looked: list[dict[str, Any]] = []
@@ -119,7 +120,6 @@ def test_a_waiting_user_sees_stages_and_bytes(
     monkeypatch.setattr(Progress, "add", add_and_look)
     gate = threading.Event()
     bench = backend()
-    bench._loading.threads.submit(gate.wait)
     run = bench.start(PROMPT, "draft-model", max_new_tokens=2)
     gate.set()
     run.wait(120)

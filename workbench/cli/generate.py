@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,6 +116,17 @@ def generate(
     images = [str(path) for path in image or ()]
     asked = [*[{"type": "image"}] * len(images), {"type": "text", "text": text.strip()}] if images else text.strip()
     printer = None if as_json else TokenPrinter(marks)
+    lost: list[WorkbenchError] = []
+
+    def save(work: Callable[[], object]) -> None:
+        """With --json the text is not out yet: what cannot be saved is told with it."""
+        try:
+            work()
+        except WorkbenchError as error:
+            if not as_json:
+                raise
+            lost.append(error)
+
     with open_workbench(connect, target, drafter, device, dtype, api_key) as bench:
         begin: Any = text
         if chat:
@@ -142,21 +154,22 @@ def generate(
             run.cancel()
             done = run.trace
         if state is not None and done is not None:
-            write_state(run, state)
+            save(partial(write_state, run, state))
     if done is None:
         raise KeyboardInterrupt
     if trace is not None:
-        write_trace(done, trace)
+        save(partial(write_trace, done, trace))
     if keep or tag or store:
-        kept = _keep(done, tag or (), store)
-        if not say.is_quiet():
-            print(f"kept as {kept}", file=sys.stderr)
+        save(partial(_keep, done, tag or (), store))
     if as_json:
-        print(json.dumps(to_object(done), ensure_ascii=False, indent=2))
+        told = to_object(done) | ({"not_saved": [str(error) for error in lost]} if lost else {})
+        print(json.dumps(told, ensure_ascii=False, indent=2))
     elif not say.is_quiet():
         _print_figures(done)
     if done.footer.reason in STOPPED and as_json:
         raise typer.Exit(130)  # an error would be a second object
+    if lost:
+        raise typer.Exit(1)
     if done.footer.reason in STOPPED:
         raise KeyboardInterrupt
 
@@ -266,10 +279,12 @@ def write_trace(done: Trace, path: Path) -> None:
     write_file(path, json_lines(done))
 
 
-def _keep(done: Trace, tags: Sequence[str], folder: Path | None) -> str:
+def _keep(done: Trace, tags: Sequence[str], folder: Path | None) -> None:
     from workbench.trace.store import RunStore  # brings Polars
 
-    return RunStore(folder).save(done, tags)
+    kept = RunStore(folder).save(done, tags)
+    if not say.is_quiet():
+        print(f"kept as {kept}", file=sys.stderr)
 
 
 def write_file(path: Path, text: str) -> None:

@@ -125,7 +125,7 @@ def logits_error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> flo
     """Largest difference, as a share of the largest magnitude; tokens that neither knows (−∞) are left out."""
     said = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()
     mine, own = mine[said].double(), own[said].double()
-    return float((mine - own).abs().max() / own.abs().max())
+    return 0.0 if not len(own) else float((mine - own).abs().max() / own.abs().max())
 
 
 def _first(made: Any) -> Tensor:

@@ -53,11 +53,13 @@ class OwnForward:
             last_only: the head reads the last position alone.
         """
         self._taps, self._asked = {}, taps
-        logits = model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,
-            use_cache=True, logits_to_keep=int(last_only),
-        ).logits  # fmt: skip
-        self._asked = ()  # whoever calls the model itself taps nothing
+        try:
+            logits = model(
+                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,
+                use_cache=True, logits_to_keep=int(last_only),
+            ).logits  # fmt: skip
+        finally:
+            self._asked = ()  # whoever calls the model itself taps nothing
         assert self._hidden is not None
         return Output(logits, self._hidden, self._taps)
 

@@ -8,12 +8,10 @@ to the next (tokens, masks, positions, places in the cache) is put there first, 
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -21,17 +19,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from workbench.core.errors import is_out_of_memory
-from workbench.engine.cache import TreeCache
-from workbench.engine.clock import ALONE
+from workbench.engine.cache import TreeCache, Window
 from workbench.engine.leancheck import logits_error
 from workbench.engine.own_forward import Mask
 from workbench.engine.segment import Output
-from workbench.engine.unread import Unread
 
 log = logging.getLogger(__name__)
 
 MOST_TOKENS = 64
-"""Of a forward that is recorded: a longer one keeps a GPU busy for longer than its launches take."""
+"""Of all rows of a forward that is recorded: a longer one keeps a GPU busy for longer than its launches take."""
 MOST_RECORDS = 48
 """Kept by a model. The one played longest ago goes first."""
 MOST_BYTES = 2**29
@@ -44,7 +40,7 @@ SAME = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.fl
 same, but for products that a library splits otherwise."""
 
 Work = Callable[[Tensor, Mask, Tensor, Tensor | None], Output]
-"""A forward of one row: ids [1, n], mask, positions, and the states [1, n, D] that it begins from, if any."""
+"""A forward: ids [B, n], mask, positions [B, n], and the states [B, n, D] that it begins from, if any."""
 
 
 @runtime_checkable
@@ -60,50 +56,6 @@ class Recorder(Protocol):
         ...
 
 
-class Graphs:
-    """Records as CUDA graphs. They share memory: none is played before what the last one gave has been copied.
-
-    Args:
-        device: where the work is done. It is not asked for anything until there is some: on ZeroGPU it comes later.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pool: Any = None
-        self._stream: torch.cuda.Stream | None = None
-
-    def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        """See `Recorder`.
-
-        Raises:
-            RuntimeError: the work waits for the GPU, which a graph cannot.
-        """
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        self._stream = self._stream or torch.cuda.Stream(self._device)
-        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(here)
-        with ALONE, torch.cuda.device(self._device):
-            try:
-                with torch.cuda.stream(self._stream):
-                    with Unread(self._device.type):  # a recording that fails half-way leaves torch in disorder
-                        work()  # libraries set themselves up at their first call on a stream, which is not recorded
-                    graph.capture_begin(self._pool, capture_error_mode="thread_local")
-                    try:
-                        made = work()
-                    except BaseException:
-                        with contextlib.suppress(RuntimeError):
-                            graph.capture_end()
-                        raise
-                    graph.capture_end()
-            finally:
-                here.wait_stream(self._stream)
-        return made, graph.replay
-
-    def forget(self) -> None:
-        """The memory of a pool whose graphs are all gone cannot be had again: the next ones have another."""
-        self._pool = None
-
-
 @dataclass(slots=True)
 class Record:
     """One forward that can be played again.
@@ -113,14 +65,16 @@ class Record:
         index: where in the cache it writes.
         made: what it gives.
         play: does it again.
-        place: position at which it was recorded; None once it was compared at another one, too.
+        place: position at which it was recorded; None: its rows stood at different ones.
+        left: how often it will be compared once more, with the forward at other positions.
     """
 
     fed: list[Tensor]
-    index: Int[Tensor, "1 n"]
+    index: Int[Tensor, "B n"]
     made: Output
     play: Callable[[], None]
     place: int | None
+    left: int
 
     @property
     def n_bytes(self) -> int:
@@ -132,7 +86,8 @@ class Record:
 class Replays:
     """What one model has recorded: a shape is recorded the second time that it is seen, and played from then on.
 
-    A record is compared with the forward that it is of, where it was made and at the first other place. Where it gives
+    A record is compared with the forward that it is of, where it was made and at the first other place (of several rows
+    the first two times that it is played). Where it gives
     something else, or cannot be made at all (a forward that waits for the GPU in between, as some mixtures of experts
     do), all are dropped, and nothing is recorded from then on. What a hook or an adapter that is put on the model later
     does is not seen by records made before; a text that is opened behind a change of weights or of their places
@@ -151,6 +106,7 @@ class Replays:
         self._seen: dict[Hashable, int] = {}
         self._records: dict[Hashable, Record] = {}
         self._stand: object = None
+        self._rest = 0  # forwards until it is tried again: there was no room
 
     def __len__(self) -> int:
         return len(self._records)
@@ -158,7 +114,7 @@ class Replays:
     @property
     def n_bytes(self) -> int:
         """Memory of what the records read and give; what they compute with in between is shared."""
-        return sum(record.n_bytes for record in self._records.values())
+        return sum(record.n_bytes for record in list(self._records.values()))  # others ask while it records
 
     def check(self, stand: object) -> None:
         """Forget all where the model is not what it was.
@@ -180,41 +136,40 @@ class Replays:
         positions: Tensor,
         states: Tensor | None = None,
     ) -> Output:
-        """A forward of one row, played if there is a record of its like.
+        """A forward, played if there is a record of its like.
 
         Args:
             kind: tells it from others of the same shape: which layers, what is asked of them.
             work: the forward.
             cache: whose window says where it writes and how far it reads.
-            ids: [1, n].
+            ids: [B, n].
             mask: who sees whom.
-            positions: [1, n].
-            states: [1, n, D], what it begins from in place of the tokens.
+            positions: [B, n].
+            states: [B, n, D], what it begins from in place of the tokens.
         """
         window, n = cache.window, ids.shape[1]
-        key = (kind, n, window.rows.start, window.used)
+        key = (kind, n, window.rows.start, window.rows.stop, window.used)
         record = self._records.pop(key, None)
         if record is None:
             seen = self._seen[key] = self._seen.pop(key, 0) + 1
             if len(self._seen) > MOST_RECORDS * AGAIN:
                 del self._seen[next(iter(self._seen))]
-            if self.why_not or seen < 2 or window.start is None:
+            self._rest -= self._rest > 0
+            if self.why_not or seen < 2 or self._rest:
                 return work(ids, mask, positions, states)
             return self._record(key, work, cache, ids, mask, positions, states)
         self._records[key] = record  # the latest stands last
         start = window.start
-        assert start is not None
         for kept, new in zip(record.fed, _tensors(ids, mask, positions, states), strict=True):
             kept.copy_(new)
-        torch.arange(start, start + n, out=record.index[0])
+        record.index.copy_(_index(window, ids))
         record.play()
         made = record.made
         out = Output(made.logits.clone(), made.hidden.clone(), {at: tap.clone() for at, tap in made.taps.items()})
-        if record.place in (None, start):
+        if not record.left or (start is not None and start == record.place):
             return out
-        record.place = None
         truth = work(ids, mask, positions, states)  # which writes once more what the record has written
-        self._compare(out, truth)
+        record.left -= self._compare(out, truth)
         return truth
 
     def _record(
@@ -230,31 +185,36 @@ class Replays:
         """Do it as it is, and record it."""
         asked = ids, mask, positions, states
         truth, window = work(*asked), cache.window
-        assert window.start is not None
         if bool(truth.logits.isnan().any()):
             return truth  # nothing can be compared with it
         ids, positions = ids.clone(), positions.clone()
         mask = {name: one.clone() for name, one in mask.items()} if isinstance(mask, dict) else mask.clone()
         states = None if states is None else states.clone()
-        index = torch.arange(window.start, window.start + ids.shape[1], device=ids.device).unsqueeze(0)
+        index = _index(window, ids).clone()
+        is_played = False
         try:
             cache.window = replace(window, start=None, index=index)
             made, play = self._recorder(lambda: work(ids, mask, positions, states))
+            is_played = True
             play()
-            record = Record(_tensors(ids, mask, positions, states), index, made, play, window.start)
+            fed, left = _tensors(ids, mask, positions, states), 2 if window.start is None else 1
+            record = Record(fed, index, made, play, window.start, left)
             self._compare(made, truth)
         except (RuntimeError, MemoryError) as error:
             self._clear()
             if is_out_of_memory(error):  # others may leave room again
-                self._seen[key] = -AGAIN
+                self._rest = AGAIN
             else:
-                self._give_up(str(error).strip().split("\n")[0])
+                self._give_up(str(error).strip().split("\n")[0] or type(error).__name__)
+        except BaseException:
+            self._clear()
+            raise
         else:
             if not self.why_not:
                 self._keep(key, record)
         finally:
             cache.window = window
-        return truth if key in self._records else work(*asked)  # a record that is wrong may have written wrongly
+        return work(*asked) if is_played and key not in self._records else truth  # it may have written wrongly
 
     def _keep(self, key: Hashable, record: Record) -> None:
         self._records[key] = record
@@ -263,10 +223,12 @@ class Replays:
             del self._records[gone]
             self._seen[gone] = 1 - AGAIN
 
-    def _compare(self, played: Output, truth: Output) -> None:
+    def _compare(self, played: Output, truth: Output) -> bool:
+        """Give up where they differ. Gives whether there was something to compare: no number is like no other."""
         error = logits_error(played.logits, truth.logits)
-        if not (error <= SAME.get(truth.logits.dtype, 0.0) or math.isnan(logits_error(truth.logits, truth.logits))):
+        if not error <= SAME.get(truth.logits.dtype, 0.0) and not bool(truth.logits.isnan().any()):
             self._give_up(f"what is played differs by {error:.1e}")
+        return error == error
 
     def _give_up(self, why: str) -> None:
         log.warning("Forwards are launched kernel by kernel: %s", why)
@@ -283,6 +245,14 @@ def standing_of(model: PreTrainedModel) -> list[object]:
     """Where a model's weights and buffers are, and how it attends."""
     held = [*model.parameters(), *model.buffers()]
     return [getattr(model.config, "_attn_implementation", ""), *((one.data_ptr(), one.dtype) for one in held)]
+
+
+def _index(window: Window, ids: Int[Tensor, "B n"]) -> Int[Tensor, "B n"]:
+    """Where each token is written."""
+    if window.index is not None:
+        return window.index
+    assert window.start is not None
+    return torch.arange(window.start, window.start + ids.shape[1], device=ids.device).expand_as(ids)
 
 
 def _tensors(ids: Tensor, mask: Mask, positions: Tensor, states: Tensor | None) -> list[Tensor]:

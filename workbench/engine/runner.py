@@ -20,13 +20,14 @@ from workbench.core.transfer import to_device
 from workbench.engine.cache import TreeCache
 from workbench.engine.clock import Clock, Meter
 from workbench.engine.geometry import Geometry
+from workbench.engine.graphs import Graphs
 from workbench.engine.layers import Views, decoder_layers, given, longest_context, refuse_unverifiable, text_config
 from workbench.engine.lean import LeanDecoder
 from workbench.engine.leancheck import ROUNDING, lean_of, logits_error
 from workbench.engine.masks import MaskKinds, MaskMaker
 from workbench.engine.own_forward import Mask, OwnForward
 from workbench.engine.quantised import refuse_int8, stored
-from workbench.engine.replayed import MOST_TOKENS, Graphs, Replays, standing_of
+from workbench.engine.replayed import MOST_TOKENS, Replays, standing_of
 from workbench.engine.segment import Output, Segment, Slot, states_of
 from workbench.engine.twin import Twin
 
@@ -276,7 +277,7 @@ class Runner:
                 with given(self.embed, self.layers, (layers or [0])[0], states):
                     return own(ids, mask, positions)
 
-            if self.replays is None or twin is not None or hi - lo > 1 or n > MOST_TOKENS:
+            if self.replays is None or twin is not None or n * (hi - lo) > MOST_TOKENS:
                 out = read(ids, mask, positions, states)
             else:
                 kind = (layers and tuple(layers), frozenset(without), *own.keywords.values(), states is None)

@@ -108,8 +108,9 @@ def row_bytes(runner: Runner) -> int:
 
 
 def cache_bytes(runner: Runner) -> int:
-    """Bytes of all rows of a runner's cache, those not yet allocated among them."""
-    return row_bytes(runner) * runner.cache.n_rows
+    """Bytes of all rows of a runner's cache, those not yet allocated among them, and of what it has recorded."""
+    recorded = 0 if runner.replays is None else runner.replays.n_bytes
+    return row_bytes(runner) * runner.cache.n_rows + recorded
 
 
 def growth_bytes(runner: Runner, rows: int) -> int:
