@@ -26,6 +26,15 @@ SMALL = (
     "long as one over one."
 )
 
+YOUNG = (
+    f"{WRONG_SCALE}: 600 steps teach it less than they teach the module that writes one token after the other: 1.6 "
+    "tokens a round to 3.1, and a round takes 2.0 plain tokens to 2.6 (14 prompts)."
+)
+UNREACHED = (
+    f"{WRONG_SCALE}: of its places 47, 22, 20 and 20 % are accepted, so that 5 of 332 rounds come to the fourth and "
+    "one to the fifth: twelve places are no more than six (14 prompts)."
+)
+
 METHOD = Method(
     "pard",
     title="PARD",
@@ -78,7 +87,7 @@ METHOD = Method(
             "PARD against the draft models that it is made of, average", 1.78, 1.78,
             "An et al. 2025, arXiv:2504.18583, §4 (recalled; README)",
             lambda lab: lab.speed_over({}, [{"grower": "chain", "depth": 5}], of="mtp"),
-            key="beside-steps", timed=True,
+            key="beside-steps", timed=True, why=("2026-11-26 17:08 UTC", YOUNG),
         ),
         Claim(
             "tokens drafted / passes of the drafter", "12 tokens a draft in one pass", 12.0, 12.0,
@@ -90,6 +99,7 @@ METHOD = Method(
             "one mask for all places lets a draft be longer than any in training", None, None,
             "An et al. 2025, arXiv:2504.18583, §4 (recalled)",
             lambda lab: lab.tau_over("pard", {"depth": 12}, {"depth": TRAINED}, 0.0), key="longer",
+            why=("2026-11-26 17:15 UTC", UNREACHED),
         ),
     ),
     head=Head(
