@@ -18,8 +18,8 @@ GROWERS = offered(BestFirst(ranked=False), TopKTree)
 
 PAID = (
     f"{WRONG_SCALE}: the tree that moves takes 1.09 tokens a pass to the static one's 1 (1.05–1.14 on text-target; "
-    "1.06 on SmolLM2, 14 prompts), and its rounds take as much longer. The paper's models are of 7B and more, where next to a "
-    "pass of the target it costs nothing to choose nodes."
+    "1.06 on SmolLM2, 14 prompts), and its rounds take as much longer. The paper's models are of 7B and more, where "
+    "next to a pass of the target it costs nothing to choose nodes."
 )
 
 METHOD = Method(

@@ -23,12 +23,12 @@ FREQUENT = (
 )
 
 DEAR = (
-    f"{WRONG_SCALE}: the drafter, SmolLM2's, is hardly smaller than the bundled target: a round takes 3.7 times as long "
-    "as a token of plain decoding, and writes 1.8 tokens (14 prompts)."
+    f"{WRONG_SCALE}: the drafter, SmolLM2's, is hardly smaller than the bundled target: a round takes 3.7 times as "
+    "long as a token of plain decoding, and writes 1.8 tokens (14 prompts)."
 )
 STORIES = (
-    f"{WRONG_SCALE}: a drafter of 0.7 M weights that learnt stories drafts for a chat model: a round writes 1.3 tokens, "
-    "and takes 1.4 times as long as a token of plain decoding (14 prompts)."
+    f"{WRONG_SCALE}: a drafter of 0.7 M weights that learnt stories drafts for a chat model: a round writes 1.3 "
+    "tokens, and takes 1.4 times as long as a token of plain decoding (14 prompts)."
 )
 
 METHOD = Method(
