@@ -123,21 +123,23 @@ def take_heads(heads: Sequence[str] | None, target: str, connect: str | None = N
 
 
 def refuse_idle_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> None:
-    """Refuse heads of one's own that none of these methods drafts with: they would be left aside in silence."""
+    """Refuse heads of one's own that none of these methods drafts with: they would be left aside in silence.
+
+    What a rule or a policy reads (`judge`, `acceptance`) is of no method by itself, and is not asked for here.
+    """
     from workbench.engine.checkpoints import own
     from workbench.methods import known
     from workbench.service.checks import about
 
     for place in heads or ():
         kind = own.open_heads(place).kind
-        if any(kind in known.get(name).needs for name in methods):
-            continue
-        able = ", ".join(method.name for method in known.methods() if kind in method.needs)
-        with about("head"):
-            raise ParameterError(
-                f"{place} has {kind} heads, which {', '.join(methods)} does not draft with.",
-                f"Take a method that does: {able}." if able else "No method here does.",
-            )
+        able = [method.name for method in known.methods() if kind in method.needs]
+        if able and not set(able) & set(methods):
+            with about("head"):
+                raise ParameterError(
+                    f"{place} has {kind} heads, which {', '.join(methods)} does not draft with.",
+                    f"Take a method that does: {', '.join(able)}.",
+                )
 
 
 def only_here(connect: str | None, **options: tuple[str, str]) -> None:
