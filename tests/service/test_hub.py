@@ -207,7 +207,7 @@ def test_ctrl_c_ends_a_download_whoever_asked_for_it(repos: FakeHub, tmp_path: P
             while not any("/resolve/" in path for path in repos.asked) and time.monotonic() < deadline:
                 time.sleep(0.01)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            ended.wait(2)  # it has ended before a byte has come
+            ended.wait(20)  # it has ended before a byte has come
             gate.set()
 
         helper = threading.Thread(target=interrupt)
