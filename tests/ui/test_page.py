@@ -287,6 +287,24 @@ def test_an_error_stays_with_its_remedy_and_the_next_run_clears_it(fake_app: str
     assert page.locator(".wb-alert.is-error").count() == 0
 
 
+def test_a_prompt_of_thirty_thousand_words_runs_and_stays_out_of_the_address(fake_app: str, open_page: Opener) -> None:
+    """Gradio's requests carry the page's address, and one of more than 64,000 characters fails without a word."""
+    page = open_page(fake_app)
+    short(page, 16)
+    page.fill("textarea", "lorem ipsum dolor " * 10_000)
+    page.keyboard.press("Control+Enter")
+    state(page, "finished")
+    assert len(page.url) < 7000
+    assert "prompt=" not in page.url
+    assert page.input_value("textarea").startswith("lorem ipsum")
+    page.reload()
+    page.wait_for_selector(".wb[data-ready=true]")
+    page.fill("textarea", "狐" * 100)
+    page.keyboard.press("Control+Enter")
+    state(page, "finished")
+    assert "prompt=" in page.url
+
+
 def test_what_cannot_be_used_says_why_and_a_simulation_is_badged(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app)
     long(page)

@@ -47,8 +47,8 @@
   // Whole paths: the page has a base, on which a query alone would be looked up.
   const where = (query) =>
     tab
-      ? address.write(address.home(location.pathname), full(query))
-      : `${location.pathname}${query ? `?${query}` : ""}`;
+      ? address.write(address.home(location.pathname), address.brief(full(query)))
+      : `${location.pathname}${query ? `?${address.brief(query)}` : ""}`;
   await view.mount(root, {
     host: {
       base,

@@ -176,7 +176,22 @@ export function newRun(page, kind) {
 /** Pause, resume, step or cancel what is running. */
 export function control(page, action) {
   const run = store.isActive(page.run) ? page.run : store.isActive(page.plain) ? page.plain : null;
-  if (run) send(run, () => ask(page, "control", { run: run.id, action }));
+  if (!run) return;
+  if (action === "cancel" && run.id === null && performance.now() - run.heard > SILENCE_MS) letGo(page, run);
+  send(run, () => ask(page, "control", { run: run.id, action }));
+}
+
+/** End a run of which nothing has been heard. Should the backend name it after all, it is stopped there, too. */
+function letGo(page, run) {
+  run.closed = true;
+  store.apply(run, {
+    error: {
+      message: "The backend has said nothing of this run, and it was given up.",
+      remedy: "Run again, with a shorter prompt if this one is very long.",
+    },
+  });
+  page.ended(run);
+  page.draw();
 }
 
 /** Change method, drafter or parameters of the run in progress; changes that come close together go as one. */

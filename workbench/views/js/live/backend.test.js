@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { look } from "./backend.js";
+import { control, hear, look } from "./backend.js";
+import { newRun } from "../shared/store.js";
 import { first } from "./choice.js";
 
 const listed = (more) => ({
@@ -38,4 +39,23 @@ test("what is chosen stays while a run goes on", async () => {
   const page = asking([listed({ ready: true })], { from: "live", state: "running" });
   await look(page, "t", "d");
   assert.deepEqual([page.choice.target, page.asked], ["t", ["t"]]);
+});
+
+test("a run of which nothing is heard can be given up, and is stopped when it is named after all", async () => {
+  const asked = [], ended = [];
+  const call = async (name, request) => void asked.push([name, request.run, request.action]);
+  const run = Object.assign(newRun("run-1"), { heard: performance.now() });
+  const page = { run, plain: null, host: { call }, errors: [], draw() {}, ended: (which) => ended.push(which) };
+  control(page, "cancel");
+  assert.deepEqual([run.state, ended.length], ["starting", 0], "it has only just been asked for");
+  run.heard -= 60000;
+  control(page, "pause");
+  assert.equal(run.state, "starting");
+  control(page, "cancel");
+  assert.deepEqual([run.state, ended], ["error", [run]]);
+  assert.match(run.error.message, /said nothing of this run/);
+  assert.deepEqual(asked, []);
+  hear(page, { channel: "run-1", run: "r7", state: "running" });
+  assert.equal(run.state, "error", "it stays given up");
+  assert.deepEqual(asked.at(-1), ["control", "r7", "cancel"]);
 });

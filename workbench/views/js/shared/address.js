@@ -36,6 +36,21 @@ export function write(base, query) {
   return `${run(base.slice(0, -1), ...(two ? runs : runs.slice(0, 1)))}${rest.size ? `?${rest}` : ""}`;
 }
 
+/** The longest query of an address, in characters: proxies refuse longer ones, and beyond 64,000 Gradio's own requests,
+ *  which carry the page's address with them, fail without a word. */
+export const LONGEST = 6000;
+
+/** A query without its longest values, where it is too long for an address; else as it is. @param {string} query */
+export function brief(query) {
+  if (query.length <= LONGEST) return query;
+  const kept = new URLSearchParams(query);
+  while (kept.toString().length > LONGEST) {
+    const [longest] = [...kept].reduce((a, b) => (b[1].length > a[1].length ? b : a));
+    kept.delete(longest);
+  }
+  return kept.toString();
+}
+
 /** The query under which a tab shows a run. */
 export function named(tab, name) {
   return new URLSearchParams({ tab, recorded: name }).toString();

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { home, isKept, names, read, run, write } from "./address.js";
+import { brief, home, isKept, LONGEST, names, read, run, write } from "./address.js";
 
 const ID = "20261122-180000-0a1b2c3d", OTHER = "20261122-180001-0a1b2c3e";
 
@@ -38,6 +38,19 @@ test("hostile names stay names: one segment, never a path, never two runs", () =
     new URLSearchParams(read({ pathname: "/r/%3Cb%3E", search: "?recorded=other&round=2" })).get("recorded"),
     "<b>",
   );
+});
+
+test("what is too long for an address is left out of it, and nothing else", () => {
+  const short = "tab=compare&prompt=a+%26+b&seed=3";
+  assert.equal(brief(short), short, "as it was written");
+  assert.equal(brief(""), "");
+  const long = new URLSearchParams({ target: "smollm2", prompt: "word ".repeat(20000), seed: "3" }).toString();
+  assert.equal(brief(long), "target=smollm2&seed=3");
+  const wide = new URLSearchParams({ prompt: "狐".repeat(900), tab: "live" }).toString(); // nine characters each
+  assert.ok(wide.length > LONGEST);
+  assert.equal(brief(wide), "tab=live");
+  const two = new URLSearchParams([["text", "x".repeat(4000)], ["text", "y".repeat(4000)], ["by", "1"]]).toString();
+  assert.equal(brief(two), "by=1", "of one name go all");
 });
 
 test("two runs share an address", () => {

@@ -1,5 +1,6 @@
 /** What the views of long measurements, Compare and Sweep, have in common: coming to life, asking, links, files. */
 
+import { LONGEST } from "./address.js";
 import * as exports from "./exports.js";
 import * as form from "./form.js";
 import * as kit from "./kit.js";
@@ -120,7 +121,8 @@ export async function copyLink(page, query) {
       () => true,
       () => false,
     );
-  page.note = done ? "The link is in the clipboard." : url;
+  const without = query.length > LONGEST ? ", without the prompt: it is too long for an address" : "";
+  page.note = done ? `The link is in the clipboard${without}.` : url;
   page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
   page.draw();
 }
