@@ -53,10 +53,10 @@ def test_the_first_pair_comes_first_and_the_list_says_how_far_the_other_is() -> 
     assert (told(made)["title"], told(made)["loading"]) == ("smollm2 · SmolLM2 135M", False)
     made.run(FIRST, ["smollm2"])
     assert seen == [
-        (FIRST, "smollm2 · SmolLM2 135M: loading", "reading", True),
-        (("smollm2", None), "smollm2 · SmolLM2 135M: loading", "dequantising 40 %", True),
+        (FIRST, "SmolLM2 135M: loading · smollm2", "reading", True),
+        (("smollm2", None), "SmolLM2 135M: loading · smollm2", "dequantising 40 %", True),
     ]
-    assert (told(made, "smollm2")["title"], told(made)["loading"]) == ("smollm2 · SmolLM2 135M: ready", False)
+    assert (told(made, "smollm2")["title"], told(made)["loading"]) == ("SmolLM2 135M: ready · smollm2", False)
     assert (told(made, "smollm2")["ready"], told(made)["ready"]) == (True, False)
 
 
@@ -71,7 +71,7 @@ def test_where_memory_is_short_or_it_fails_the_list_says_so_and_the_first_pair_i
     short = Background(load, lambda: ENOUGH - 1)
     short.run(FIRST, ["smollm2"])
     assert asked == [FIRST]
-    assert (told(short)["title"], told(short)["loading"]) == ("smollm2 · SmolLM2 135M: not loaded", False)
+    assert (told(short)["title"], told(short)["loading"]) == ("SmolLM2 135M: not loaded · smollm2", False)
     assert "of memory are not free" in told(short)["detail"]
     failing = Background(load, lambda: ENOUGH)
     failing.run(FIRST, ["smollm2"])

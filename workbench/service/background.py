@@ -110,7 +110,8 @@ class Background:
         progress = None if is_loaded else self._now.get(name)
         problem = self._problems.get(name, "")
         now = "ready" if is_loaded else "loading" if progress else "not loaded" if problem else ""
-        title = f"{target['title']}: {now}" if now else target["title"]
+        # how far it is stands in front: choosers cut what is long at its end
+        title = f"{PUBLISHED[name].title}: {now} · {name}" if now else target["title"]
         more: dict[str, Any] = {"title": title, "loading": progress is not None, "ready": is_loaded}
         if now == "not loaded" and state(PUBLISHED[name]) == TO_FETCH:
             more |= {"available": False, "reason": problem}
