@@ -277,10 +277,16 @@ def test_closing_the_tab_frees_the_run(fake_app: str, open_page: Opener) -> None
 
 def test_an_error_stays_with_its_remedy_and_the_next_run_clears_it(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app)
-    page.fill("textarea", "")
+    short(page, 16)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    before = page.evaluate(ROUNDS)
+    page.fill("textarea", " ")
     page.keyboard.press("Control+Enter")
     page.wait_for_selector(".wb-alert.is-error")
     assert "Type a prompt or choose a preset." in page.inner_text(".wb-alert")
+    state(page, "finished")
+    assert before == page.evaluate(ROUNDS) != [], "the run that is shown stays"
     page.click("[data-preset=copy]")
     page.keyboard.press("Control+Enter")
     state(page, "finished")

@@ -9,6 +9,7 @@ const SILENCE_MS = 2000;
 const GIVE_UP_MS = 60000;
 const CHANGE_MS = 120;
 const LOADING_MS = 2000;
+const EMPTY = { message: "The prompt is empty.", remedy: "Type a prompt or choose a preset." };
 
 /** Ask, and show the error if there is one. @returns {Promise<object|null>} */
 export async function ask(page, name, payload) {
@@ -122,6 +123,8 @@ export function watch(page) {
 export function start(page, paused) {
   const { choice, catalogue } = page;
   if (!catalogue || store.isActive(page.run) || store.isActive(page.plain)) return;
+  if (!choice.prompt_tokens && !choice.prompt?.trim())
+    return fail(page, EMPTY); // the run that is shown stays
   page.fresh();
   page.run = newRun(page, "run");
   page.run.key = choices.pairing(choice, catalogue, form.clamp);
