@@ -4,6 +4,7 @@ import * as backend from "./backend.js";
 import * as bar from "./bar.js";
 import * as branches from "./branch.js";
 import * as choices from "./choice.js";
+import { lacking } from "../shared/address.js";
 import * as copying from "../shared/copying.js";
 import * as form from "../shared/form.js";
 import * as link from "./link.js";
@@ -197,9 +198,9 @@ export function branch(page, pick) {
 
 /** Put a link to what is shown into the clipboard, or under the buttons where there is none. */
 export async function copy(page) {
-  const url = page.host.address.url(query(page));
+  const shown = query(page), url = page.host.address.url(shown);
   const done = await copying.put(url);
-  page.note = done ? "The link is in the clipboard." : url;
+  page.note = (done ? "The link is in the clipboard." : url) + lacking(shown);
   page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
   page.draw();
 }

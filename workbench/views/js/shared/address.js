@@ -51,6 +51,12 @@ export function brief(query) {
   return kept.toString();
 }
 
+/** What a link lacks of a query, in words to stand behind others; empty for one that it holds whole. @param {string}
+ *  query */
+export function lacking(query) {
+  return query.length > LONGEST ? " It is without the prompt, which is too long for an address." : "";
+}
+
 /** The query under which a tab shows a run. */
 export function named(tab, name) {
   return new URLSearchParams({ tab, recorded: name }).toString();

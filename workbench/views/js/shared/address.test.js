@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { brief, home, isKept, LONGEST, names, read, run, write } from "./address.js";
+import { brief, home, isKept, lacking, LONGEST, names, read, run, write } from "./address.js";
 
 const ID = "20261122-180000-0a1b2c3d", OTHER = "20261122-180001-0a1b2c3e";
 
@@ -44,6 +44,8 @@ test("what is too long for an address is left out of it, and nothing else", () =
   const short = "tab=compare&prompt=a+%26+b&seed=3";
   assert.equal(brief(short), short, "as it was written");
   assert.equal(brief(""), "");
+  assert.equal(lacking(short), "");
+  assert.match(lacking("x".repeat(LONGEST + 1)), /without the prompt/);
   const long = new URLSearchParams({ target: "smollm2", prompt: "word ".repeat(20000), seed: "3" }).toString();
   assert.equal(brief(long), "target=smollm2&seed=3");
   const wide = new URLSearchParams({ prompt: "狐".repeat(900), tab: "live" }).toString(); // nine characters each

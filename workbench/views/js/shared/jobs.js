@@ -1,6 +1,6 @@
 /** What the views of long measurements, Compare and Sweep, have in common: coming to life, asking, links, files. */
 
-import { LONGEST } from "./address.js";
+import { lacking } from "./address.js";
 import * as exports from "./exports.js";
 import * as form from "./form.js";
 import * as kit from "./kit.js";
@@ -121,8 +121,7 @@ export async function copyLink(page, query) {
       () => true,
       () => false,
     );
-  const without = query.length > LONGEST ? ", without the prompt: it is too long for an address" : "";
-  page.note = done ? `The link is in the clipboard${without}.` : url;
+  page.note = (done ? "The link is in the clipboard." : url) + lacking(query);
   page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
   page.draw();
 }

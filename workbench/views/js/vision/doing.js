@@ -5,6 +5,7 @@ import * as backend from "../live/backend.js";
 import * as choices from "../live/choice.js";
 import * as link from "../live/link.js";
 import * as opening from "../live/opening.js";
+import { lacking } from "../shared/address.js";
 import * as form from "../shared/form.js";
 import * as store from "../shared/store.js";
 import { look } from "./arriving.js";
@@ -176,13 +177,14 @@ async function open(page, file) {
 }
 
 async function copy(page) {
-  const url = page.host.address.url(query(page)),
+  const shown = query(page),
+    url = page.host.address.url(shown),
     done = await navigator.clipboard?.writeText(url).then(
       () => true,
       () => false,
     );
   const lost = page.vision.source && !page.vision.scene && !page.recorded ? " A picture of your own is not in it." : "";
-  page.note = (done ? "The link is in the clipboard." : url) + lost;
+  page.note = (done ? "The link is in the clipboard." : url) + lacking(shown) + lost;
   page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
   page.draw();
 }
