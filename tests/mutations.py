@@ -2185,4 +2185,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         REPLAYED + "test_what_the_host_waits_for_is_found",
         why="a recording that fails half-way leaves torch in disorder for the whole process",
     ),
+    _m(
+        "heads-that-nobody-drafts-with",
+        "cli/options.py",
+        "        if able and not set(able) & set(methods):\n",
+        "        if not able:\n",
+        "tests/cli/test_heads.py::test_generate_drafts_with_a_head_and_refuses_one_that_does_not_fit",
+        why="a user measures a head that drafted nothing",
+    ),
+    _m(
+        "a-full-disk-takes-the-text",
+        "cli/generate.py",
+        "            if not as_json:\n                raise\n",
+        "            raise\n",
+        "tests/cli/test_generate.py::test_what_cannot_be_saved_takes_no_text_with_it",
+        why="a script that waited minutes for a text gets an error alone",
+    ),
 )

@@ -82,7 +82,7 @@ def bench_gpu(
         prompts = real_prompts or load_prompts()
         parts.append(("the real target", partial(_bench_real, real, methods, plan, prompts, rate, progress, made), ""))
     for name, measure, why_not in parts:
-        _tidy(device)  # what the last one held
+        _tidy()  # what the last one held
         try:
             if why_not:
                 left_out.append(f"{name}: {why_not}")
@@ -93,7 +93,7 @@ def bench_gpu(
         except (RuntimeError, MemoryError, WorkbenchError) as error:
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             left_out.append(f"{name}: {'out of memory' if is_out_of_memory(error) else said}")
-    _tidy(device)
+    _tidy()
     made.settings |= {
         "suite": SUITE,
         "target": "; ".join(made.groups),
@@ -214,8 +214,7 @@ def _gigabytes(n_bytes: float) -> str:
     return f"{n_bytes / 1e9:,.3g} GB" if n_bytes < 1e12 else f"{n_bytes / 1e9:,.0f} GB"
 
 
-def _tidy(device: torch.device) -> None:
+def _tidy() -> None:
     """Give a target's memory back before the next one is drawn."""
     gc.collect()
-    if device.type == "cuda":
-        give_back()
+    give_back()

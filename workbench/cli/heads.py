@@ -40,6 +40,7 @@ def inspect(
     Example: workbench heads inspect EAGLE-Vicuna-7B-v1.3 --target ./vicuna-7b-v1.3
     """
     from workbench.engine.checkpoints.own import open_heads
+    from workbench.methods import known
 
     found = open_heads(str(place))
     said: dict[str, Any] = {"layout": "workbench", "architecture": found.kind, "folder": str(found.folder)}
@@ -55,7 +56,7 @@ def inspect(
             "verifier": read.verifier,
             "tensors": {name: list(read.stored.shapes[name]) for name in sorted(read.parts.values())},
             "not_read": list(read.unread),
-            "drafts_with": drafts_with(found.kind),
+            "drafts_with": known.drafting_with(found.kind),
         }
     lines = [] if target is None else _lines(found, target)
     if as_json:
@@ -88,13 +89,6 @@ def told(said: dict[str, Any]) -> list[str]:
         drafts = ", ".join(said["drafts_with"])
         lines.append(f"drafts with: {drafts}" if drafts else "drafts with: nothing here yet (read and checked alone)")
     return lines
-
-
-def drafts_with(kind: str) -> list[str]:
-    """Methods that take heads of this kind."""
-    from workbench.methods import known
-
-    return [method.name for method in known.methods() if kind in method.needs]
 
 
 def _short(value: Any) -> str:

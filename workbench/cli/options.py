@@ -133,7 +133,7 @@ def refuse_idle_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> No
 
     for place in heads or ():
         kind = own.open_heads(place).kind
-        able = [method.name for method in known.methods() if kind in method.needs]
+        able = known.drafting_with(kind)
         if able and not set(able) & set(methods):
             with about("head"):
                 raise ParameterError(

@@ -87,11 +87,10 @@ class Replays:
     """What one model has recorded: a shape is recorded the second time that it is seen, and played from then on.
 
     A record is compared with the forward that it is of, where it was made and at the first other place (of several rows
-    the first two times that it is played). Where it gives
-    something else, or cannot be made at all (a forward that waits for the GPU in between, as some mixtures of experts
-    do), all are dropped, and nothing is recorded from then on. What a hook or an adapter that is put on the model later
-    does is not seen by records made before; a text that is opened behind a change of weights or of their places
-    begins without any (`check`).
+    the first two times that it is played). Where it gives something else, or cannot be made at all (a forward that
+    waits for the GPU in between, as some mixtures of experts do), all are dropped, and nothing is recorded from then
+    on. What a hook or an adapter that is put on the model later does is not seen by records made before; a text that is
+    opened behind a change of weights or of their places begins without any (`check`).
 
     Args:
         recorder: records for the device.

@@ -159,6 +159,11 @@ def methods() -> list[Known]:
     return list(_written()[0].values())
 
 
+def drafting_with(kind: str) -> list[str]:
+    """Names of the methods that take heads of this kind."""
+    return [method.name for method in methods() if kind in method.needs]
+
+
 def get(name: str) -> Known:
     """A method by name. The registry is imported only where the file cannot know it.
 
