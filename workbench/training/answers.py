@@ -67,7 +67,7 @@ class AnswersOptions:
         longest_prompt: Prompts of more tokens are left out.
         per_task: Prompts of each of the generators' tasks.
         rows: Answers written at once.
-        dtype: Number format of the target.
+        dtype: Number format of the target; "auto" is that in which it runs fastest here.
         seed: Order of the prompts, and every random number.
         threads: CPU threads.
         given: Take the answers that the public text gives, in place of the target's own. Prompts that are kept for
@@ -84,7 +84,7 @@ class AnswersOptions:
     longest_prompt: int = 640
     per_task: int = 400
     rows: int = 16
-    dtype: str = "bfloat16"
+    dtype: str = "auto"
     seed: int = 0
     threads: int = 2
     given: bool = False

@@ -50,7 +50,7 @@ class ReadOptions:
         taps: Layers whose output is kept, too, counted from 1.
         tokens: Tokens read, prompts among them, after which it ends.
         longest: Prompts with answers of more tokens are left out.
-        dtype: Number format of the target.
+        dtype: Number format of the target; "auto" is that in which it runs fastest here.
         threads: CPU threads.
     """
 
@@ -60,7 +60,7 @@ class ReadOptions:
     taps: tuple[int, ...] = ()
     tokens: int = 4_000_000
     longest: int = 640
-    dtype: str = "bfloat16"
+    dtype: str = "auto"
     threads: int = 2
 
 
