@@ -211,6 +211,23 @@ def test_a_promoted_head_drafts_in_a_generation_that_goes_on_and_changes_no_toke
     assert not lab_run.summary()["promoted"]
 
 
+def test_what_was_promoted_drafts_again_after_a_restart(
+    lab: Lab, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, run, _ = place
+    folder = lab.promote(run.id, backend.prefer_heads)["folder"]
+    monkeypatch.setattr(own, "_chosen", [str(tmp_path / "first")])  # another process knows what it was started with
+    backend._pool.find_heads()
+    again = Lab(lab.folder, TOY)
+    assert again.promote_again(backend.prefer_heads) == [folder]
+    assert next(own.own_heads()).folder == Path(folder)
+    (Path(folder) / "model.safetensors").unlink()
+    monkeypatch.setattr(own, "_chosen", [str(tmp_path / "first")])
+    assert again.promote_again(backend.prefer_heads) == [], "it is gone or damaged"
+    assert not run.summary()["promoted"], "and is not said to draft"
+    assert next(own.own_heads()).name == "first"
+
+
 def test_a_broken_checkpoint_is_not_promoted_and_nothing_changes(lab: Lab, place: Place) -> None:
     backend, run, _ = place
     head = run.head

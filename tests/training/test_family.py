@@ -26,15 +26,19 @@ from workbench.engine.trimmed import n_kept
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.trace import metrics
-from workbench.trace.events import Trace
+from workbench.trace.curves import SPEEDUP, TAU, TESTED
+from workbench.trace.events import Round, Trace
+from workbench.trace.nodes import Nodes
+from workbench.trace.tokens import PLAIN, Emitted
 from workbench.training import recipes
 from workbench.training.answers import ANSWERS, AnswersOptions, rate_of, read, write_answers
 from workbench.training.cards import Trained
-from workbench.training.family import heads, whole
+from workbench.training.family import heads, inuse, whole
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, load_teacher
 from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
 from workbench.training.family.heads import ahead
+from workbench.training.family.inuse import InUse
 from workbench.training.family.readings import GIVEN, Readings, ReadOptions, batches, make_readings
 from workbench.training.family.vocabulary import chosen_tokens
 from workbench.training.heads.artefact import load_saved
@@ -487,5 +491,27 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
     )
     assert drafted.token_ids == plain.token_ids
     assert "### As a tree: `eagle-3`" in (folder / "README.md").read_text()
+    in_use = InUse("text-target", "eagle-3", folder, tmp_path / "work" / "text-target" / "answers", 2)()
+    assert in_use[TAU] >= 1
+    assert in_use[f"{TESTED}/position 1"] > 0
+    assert in_use[SPEEDUP] > 0
     with pytest.raises(ParameterError, match="ffn=16"):
         recipes.run("eagle-3", chosen | {"ffn": 32}, quiet)
+
+
+def test_speed_in_use_is_that_of_the_method_over_plain_decodings_prompt_by_prompt(
+    answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice and eight times as fast is four times on the average; what is done once, before, counts for neither."""
+    seconds = {"eagle-3": iter([9.0, 2.0, 0.5]), "autoregressive": iter([4.0, 4.0])}
+
+    def answered(models: Models, ids: list[int], method: Any, tokens: int = 48) -> list[Round]:
+        spent = next(seconds[method.name])
+        said = [Emitted(token, "", 0, 0, PLAIN, None, 0, 0.5) for token in range(4)]
+        return [Round(0, method.name, {}, Nodes(), [], 3, PLAIN, said, seconds=spent)]
+
+    monkeypatch.setattr(inuse, "answered", answered)
+    folder = tmp_path / "head"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    assert InUse("text-target", "eagle-3", folder, answers, 2)()[SPEEDUP] == pytest.approx(4.0)

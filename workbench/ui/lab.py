@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,9 @@ def add(client: Client, kept: KeptRuns) -> None:
         client: asked for targets, and drafts with what is promoted.
         kept: says whether the request that is answered may come from this machine's user.
     """
-    add_view("lab", LabView(client, kept).answers(), tab="lab", elem_id="wb-lab")
+    view = LabView(client, kept)
+    add_view("lab", view.answers(), tab="lab", elem_id="wb-lab")
+    threading.Thread(target=view.promote_again, daemon=True).start()
 
 
 class LabView:
@@ -124,6 +127,11 @@ class LabView:
         run = lab.run(request.get("id"))
         found = lab.promote(run.id, self.client.prefer_heads, request.get("on") is not False)
         return found | {"method": next(iter(methods_of(run.asked["head"])), None), "target": run.asked["target"]}
+
+    def promote_again(self) -> None:
+        """What was promoted when the app ended drafts again."""
+        if self._kept.offered and "heads" in self.client.offers:
+            (self._lab or Lab()).promote_again(self.client.prefer_heads)
 
     def forget(self, request: dict[str, Any]) -> dict[str, Any]:
         """Delete a run."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from workbench.trace.curves import EVALUATING, LOSS, TAU, TRAINING, Points, read_curves
+from workbench.trace.curves import EVALUATING, LOSS, SPEEDUP, TAU, TRAINING, Points, read_curves
 from workbench.trace.files import write_whole
 
 RUNNING, DONE, STOPPED, FAILED, KILLED = "running", "done", "stopped", "failed", "killed"
@@ -116,7 +116,8 @@ class LabRun:
         last = max((points[-1][0] for points in curves.values()), default=0)
         return {
             "id": self.id, "head": asked["head"], "target": asked["target"], "options": asked["options"],
-            "created": asked["created"], "state": state, "step": last, "tau": _last(curves.get(TAU)),
+            "created": asked["created"], "state": state, "step": last,
+            "tau": _last(curves.get(TAU)), "speedup": _last(curves.get(SPEEDUP)),
             "drafts": self.head is not None, "promoted": (self.folder / PROMOTED_AT).exists(),
             "trouble": self._trouble(state, last),
         }  # fmt: skip

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,11 @@ from filelock import FileLock
 
 from workbench.core.errors import CapacityError, UnknownNameError, WorkbenchError
 from workbench.engine.bundle import config_of
-from workbench.engine.checksums import NAME, what_is_wrong
 from workbench.engine.names import folder_of
 from workbench.engine.placed import path_of
-from workbench.service.lab.runs import GOES_ON, PROMOTED_AT, LabRun
+from workbench.service.lab import promotion
+from workbench.service.lab.promotion import Takes
+from workbench.service.lab.runs import GOES_ON, LabRun
 from workbench.service.lab.wishes import Wish
 from workbench.trace.files import write_whole
 from workbench.trace.ids import is_id, new_id
@@ -36,8 +37,6 @@ GRACE_S = 10.0
 SPARE = 256 << 20
 """Bytes that stay free on the disk."""
 ROOT = Path(__file__).resolve().parents[3]
-Takes = Callable[[str, bool], int]
-"""`Backend.prefer_heads`: draft with the heads in a folder, or no longer; returns how many running generations do."""
 
 
 def default_lab() -> Path:
@@ -150,39 +149,24 @@ class Lab:
         shutil.rmtree(run.folder)
 
     def promote(self, run_id: Any, takes: Takes, on: bool = True) -> dict[str, Any]:
-        """Let a run's head, as it was last saved, draft: a copy in a folder of its own, which `--head` takes, too.
+        """Let a run's head, as it was last saved, draft; see `workbench.service.lab.promotion`.
 
         Args:
             run_id: of the run.
             takes: lets the backend draft with it.
             on: False: it drafts no longer.
 
-        Returns:
-            {"folder", "step", "switched"}: where it is, and how many generations that go on draft with it now.
-
         Raises:
             WorkbenchError: there is no checkpoint yet, or it is damaged or does not suit the target.
         """
         run = self.run(run_id)
-        note = run.folder / PROMOTED_AT
-        if not on:
-            if note.exists():
-                takes(json.loads(note.read_text(encoding="utf-8"))["folder"], False)
-                note.unlink()
-            return {"folder": "", "step": 0, "switched": 0}
-        step = run.summary()["step"]
-        folder = self._copied(run, step)
-        try:
-            switched = takes(str(folder), True)
-        except WorkbenchError as problem:
-            shutil.rmtree(folder, ignore_errors=True)
-            remedy = f"{problem.remedy} Or train on, and promote the next checkpoint."
-            raise type(problem)(problem.message, remedy) from None
-        found = {"folder": str(folder), "step": step, "switched": switched}
-        for other in self.runs():
-            (other.folder / PROMOTED_AT).unlink(missing_ok=True) if other.asked["head"] == run.asked["head"] else None
-        write_whole(note, (json.dumps(found) + "\n").encode())
-        return found
+        return (
+            promotion.promote(run, self.runs(), self.folder / "heads", takes) if on else promotion.take_back(run, takes)
+        )
+
+    def promote_again(self, takes: Takes) -> list[str]:
+        """Let the heads draft that were promoted when the app ended; returns their folders."""
+        return promotion.again(self.runs(), takes)
 
     def close(self) -> None:
         """End what this process has begun; it can be resumed."""
@@ -251,24 +235,6 @@ class Lab:
                 f"Give fewer answer_tokens, delete runs, or name another folder: {ENV}=FOLDER.",
             )
 
-    def _copied(self, run: LabRun, step: int) -> Path:
-        """A copy of the head: training saves the next one into the same folder."""
-        head = run.head
-        if head is None:
-            raise WorkbenchError("There is no checkpoint of this run yet.", "Wait for the first one, some seconds.")
-        folder = self.folder / "heads" / f"{head.name}-{run.id[-8:]}-step-{step}"
-        for left in (2, 1, 0):
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(head, folder)
-            if _is_whole(folder):
-                return folder
-            time.sleep(0.2 if left else 0.0)  # it was being saved at that moment, or it is damaged
-        shutil.rmtree(folder, ignore_errors=True)
-        raise WorkbenchError(
-            f"The head of step {step} is damaged: its weights do not match their checksum.",
-            "Resume the run, or train on: the next checkpoint replaces it.",
-        )
-
     def _reap(self) -> None:
         """Take note of processes of ours that have ended, which would stay as zombies."""
         for process in self._begun.values():
@@ -279,15 +245,6 @@ def _place_of(target: str) -> str:
     """What `--set target=` takes for a target that is listed by its name; for a folder of one's own, its path."""
     place = path_of(target)
     return target if place == Path(target).expanduser() else str(place)
-
-
-def _is_whole(head: Path) -> bool:
-    """Whether weights are those that were saved."""
-    try:
-        wanted, _, name = (head / NAME).read_text(encoding="utf-8").strip().partition("  ")
-        return not what_is_wrong(head / name, wanted)
-    except OSError:
-        return False
 
 
 def _end(process: psutil.Process) -> None:

@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from workbench.engine import Engine, Request
+from workbench.engine import Configured, Engine, Request
 from workbench.engine.models import HeadInfo, Models, load_models
 from workbench.engine.request import ENDED
 from workbench.methods import registry
+from workbench.methods.known import PLAIN
 from workbench.trace import metrics
-from workbench.trace.curves import ON_POLICY, TAU, TESTED
+from workbench.trace.curves import ON_POLICY, SPEEDUP, TAU, TESTED
+from workbench.trace.events import Round
+from workbench.trace.speedup import speedup
 from workbench.training.family.evaluate import held_prompts, one_branch, rows_of
 
 TOKENS = 48
 """Longest answer that is drafted for."""
-ROWS = 8
 
 
 @dataclass
@@ -41,9 +43,10 @@ class InUse:
     _asked: int = 0
 
     def __call__(self) -> dict[str, float]:
-        """Acceptance at each position of a draft, of how many rounds, and τ, by curve; nothing without prompts.
+        """Acceptance at each position of a draft, of how many rounds, τ, speed-up, by curve; nothing without prompts.
 
-        Drafts have one branch where the method can do that, so that a position is accepted or not.
+        Drafts have one branch where the method can do that, so that a position is accepted or not. Each prompt is
+        answered alone, by the method and by plain decoding in turn: what else the machine does slows both.
         """
         if not self._models:
             self._models.append(load_models(self.target, None, "cpu", "float32"))
@@ -55,16 +58,31 @@ class InUse:
         rows = rows_of(self.kind)
         chosen = next((row for row in rows if row.name == "chain"), rows[0])
         method = registry.get(chosen.method).with_params(**dict(chosen.params))
-        engine = Engine(one_branch(models) if chosen.name == "chain" else models, max_rows=ROWS)
+        asked = one_branch(models) if chosen.name == "chain" else models
         held = list(held_prompts(self.answers / "answers.jsonl", 1))
         held = held if len(held) >= self.prompts else list(held_prompts(self.answers / "answers.jsonl", self.prompts))
-        asked = [engine.submit(Request(ids, method, max_new_tokens=TOKENS)) for _, ids in islice(held, self.prompts)]
-        while any(row.status not in ENDED for row in asked):
-            engine.step()
-        rounds = [r for row in asked if row.trace is not None for r in row.trace.rounds]
+        prompts, plain = [ids for _, ids in islice(held, self.prompts)], registry.get(PLAIN).with_params()
+        if prompts:  # what is compiled or loaded at the first pass is no part of either's time
+            answered(asked, prompts[0], method, 2)
+        pairs = [(answered(asked, ids, method), answered(models, ids, plain)) for ids in prompts]
+        rounds = [r for mine, _ in pairs for r in mine]
         found: dict[str, float] = {}
         for depth, tested, accepted in metrics.acceptance_by_depth(rounds):
             found[f"{ON_POLICY}/position {depth}"] = accepted / tested
             found[f"{TESTED}/position {depth}"] = tested
-        tau = metrics.tau(rounds)
-        return found if tau is None else found | {TAU: tau}
+        if (tau := metrics.tau(rounds)) is not None:
+            found[TAU] = tau
+        mine, theirs = (
+            {(i, 0): metrics.tokens_per_second(one[k]) or 0.0 for i, one in enumerate(pairs)} for k in (0, 1)
+        )
+        faster = speedup(mine, theirs)
+        return found if faster is None else found | {SPEEDUP: faster.value}
+
+
+def answered(models: Models, ids: list[int], method: Configured, tokens: int = TOKENS) -> list[Round]:
+    """The rounds of one greedy answer, with nothing beside it."""
+    engine = Engine(models, max_rows=1)
+    row = engine.submit(Request(ids, method, max_new_tokens=tokens))
+    while row.status not in ENDED:
+        engine.step()
+    return list(row.trace.rounds) if row.trace is not None else []

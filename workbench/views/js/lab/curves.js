@@ -1,7 +1,7 @@
 /** What the curves of a run say, for the charts and in words. Pure: plain data in, plain data out. */
 
 const POLICY = "on-policy/position ", FORCED = "teacher-forced/position ", LOSS = "loss/";
-export const TAU = "on-policy/tau";
+export const TAU = "on-policy/tau", SPEEDUP = "on-policy/speed-up";
 const percent = (v) => `${(100 * v).toFixed(0)} %`;
 
 /** @typedef {[number, number][]} Points  step and value
@@ -62,12 +62,12 @@ export function losses(curves) {
     .map((tag, i) => ({ name: tag.slice(LOSS.length), points: curves[tag], style: i, end: tag.slice(LOSS.length) }));
 }
 
-/** τ of several runs. @param {{id: string, head: string, target: string}[]} runs  newest first
- *  @param {Record<string, Curves>} curves  by run @returns {Series[]} */
-export function taus(runs, curves) {
+/** One curve of several runs. @param {{id: string, head: string, target: string}[]} runs  newest first
+ *  @param {Record<string, Curves>} curves  by run  @param {string} tag  `TAU` or `SPEEDUP` @returns {Series[]} */
+export function ofRuns(runs, curves, tag) {
   return runs
-    .filter((run) => curves[run.id]?.[TAU])
-    .map((run, i) => ({ name: title(run), points: curves[run.id][TAU], style: i, end: title(run) }));
+    .filter((run) => curves[run.id]?.[tag])
+    .map((run, i) => ({ name: title(run), points: curves[run.id][tag], style: i, end: title(run) }));
 }
 
 /** A run in a few words: its head, and the end of its id, which tells two of a kind apart. */

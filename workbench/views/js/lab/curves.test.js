@@ -10,6 +10,7 @@ const RUN = {
   "on-policy/position 10": [[4, 0.1]],
   "on-policy/position 3": [[4, 0.2]],
   "on-policy/tau": [[2, 1.4], [4, 2.25]],
+  "on-policy/speed-up": [[2, 0.8], [4, 1.3]],
   "on-policy tested/position 1": [[2, 90], [4, 80]],
 };
 
@@ -43,8 +44,9 @@ test("runs are told apart in one chart, those without τ left out", () => {
     { id: "20261124-170000-0a1b4e5f", head: "eagle-3", target: "text-target" },
     { id: "20261124-160000-0a1b6071", head: "hydra", target: "text-target" },
   ];
-  const found = curves.taus(runs, { [runs[0].id]: RUN, [runs[1].id]: RUN, [runs[2].id]: {} });
+  const found = curves.ofRuns(runs, { [runs[0].id]: RUN, [runs[1].id]: RUN, [runs[2].id]: {} }, curves.TAU);
   assert.deepEqual(found.map((s) => s.name), ["eagle-3 2c3d", "eagle-3 4e5f"]);
+  assert.deepEqual(curves.ofRuns(runs, { [runs[2].id]: RUN }, curves.SPEEDUP)[0].points, [[2, 0.8], [4, 1.3]]);
 });
 
 test("a table has a row a step, and a dash where a curve has no value", () => {
@@ -53,5 +55,5 @@ test("a table has a row a step, and a dash where a curve has no value", () => {
     rows: [[2, "0.3", "–", "–"], [4, "0.6", "0.2", "0.1"]],
   });
   assert.equal(curves.summary("τ", []), "τ: nothing was measured yet");
-  assert.match(curves.summary("τ", curves.taus([{ id: "0000", head: "h", target: "t" }], { "0000": RUN })), /1.40 to 2.25/);
+  assert.match(curves.summary("τ", curves.ofRuns([{ id: "0000", head: "h", target: "t" }], { "0000": RUN }, curves.TAU)), /1.40 to 2.25/);
 });

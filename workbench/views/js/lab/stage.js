@@ -16,12 +16,14 @@ const INTRO = [
   ["Teacher-forced and on policy", "how often it is right behind true text, and how often its drafts are accepted"],
   ["By position", "acceptance at each place of a draft, while it trains"],
   ["τ", "tokens a pass of the target, of several runs in one chart"],
+  ["Speed-up", "tokens a second over plain decoding of the same prompts, measured at each checkpoint"],
   ["Promote", "the head drafts in Live, also in a generation that goes on"],
 ];
 const CHARTS = [
   ["beside", "Teacher-forced and on policy"],
   ["byPosition", "Acceptance by position, on policy"],
   ["taus", "Mean accepted length τ, on policy"],
+  ["speedups", "Speed-up over plain decoding, beside the training"],
   ["losses", "Loss"],
 ];
 const DEEDS = [
@@ -39,7 +41,7 @@ export function build(el, host) {
   const deeds = DEEDS.map(([name, text, title]) =>
     part(name, "button", { type: "button", className: "wb-tool", title, onclick: () => tell(el, "wb:press", { button: name }) }, text),
   );
-  const [beside, byPosition, taus, losses] = CHARTS.map(([name, title]) => panel.chart(parts, name, title, null, "wb-plot"));
+  const [beside, byPosition, taus, speedups, losses] = CHARTS.map(([name, title]) => panel.chart(parts, name, title, null, "wb-plot"));
   const stage = part(
     "stage",
     "div",
@@ -62,7 +64,7 @@ export function build(el, host) {
       part("progressBar", "progress"),
       part("progressNote", "small"),
     )),
-    part("charts", "div", { className: "wb-two wb-labcharts" }, beside, byPosition, taus, losses),
+    part("charts", "div", { className: "wb-two wb-labcharts" }, beside, byPosition, taus, speedups, losses),
     panel.card(parts, "runs", "Runs", null, part("runs", "ul", { className: "wb-labruns" })),
     part("logs", "details", { className: "wb-card wb-lablog" }, h("summary", {}, "What the training says"), part("log", "pre", { className: "wb-codebox", tabIndex: 0 })),
   );
@@ -113,6 +115,7 @@ function run(page, opened, busy) {
     ["state", words.state(opened.state)],
     ["step", `${opened.step}`],
     ["τ on policy", opened.tau === null ? "–" : opened.tau.toFixed(2)],
+    ["speed-up", opened.speedup === null ? "–" : `${opened.speedup.toFixed(2)}×`],
     ["memory", opened.memory ? words.megabytes(opened.memory) : "–"],
     ["promoted", opened.promoted ? "it drafts in this app" : "no"],
   ]);
@@ -123,7 +126,8 @@ function run(page, opened, busy) {
   const shown = page.runs.filter((one) => one.id === opened.id || page.chosen.has(one.id));
   show(parts, "beside", curves.beside(own), { top: 1, digits: 2 });
   show(parts, "byPosition", curves.byPosition(own), { top: 1, digits: 2 });
-  show(parts, "taus", curves.taus(shown, others), { from: 1, digits: 1 });
+  show(parts, "taus", curves.ofRuns(shown, others, curves.TAU), { from: 1, digits: 1 });
+  show(parts, "speedups", curves.ofRuns(shown, others, curves.SPEEDUP), { digits: 2 });
   show(parts, "losses", curves.losses(own), { digits: 1 });
   const said = curves.parting(own);
   parts.parting.hidden = !said;

@@ -1,0 +1,108 @@
+"""A head of the lab drafts in the app: a copy in a folder of its own, as `--head` takes it, and a note in its run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import WorkbenchError
+from workbench.engine.checksums import NAME, what_is_wrong
+from workbench.service.lab.runs import PROMOTED_AT, LabRun
+from workbench.trace.files import write_whole
+
+Takes = Callable[[str, bool], int]
+"""`Backend.prefer_heads`: draft with the heads in a folder, or no longer; returns how many running generations do."""
+
+
+def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, takes: Takes) -> dict[str, Any]:
+    """Let a run's head, as it was last saved, draft.
+
+    Args:
+        run: the run.
+        runs: all of them: of each kind of head one drafts.
+        heads: folder of the copies.
+        takes: lets the backend draft with it.
+
+    Returns:
+        {"folder", "step", "switched"}: where it is, and how many generations that go on draft with it now.
+
+    Raises:
+        WorkbenchError: there is no checkpoint yet, or it is damaged or does not suit the target.
+    """
+    step = run.summary()["step"]
+    folder = _copied(run, heads, step)
+    try:
+        switched = takes(str(folder), True)
+    except WorkbenchError as problem:
+        shutil.rmtree(folder, ignore_errors=True)
+        remedy = f"{problem.remedy} Or train on, and promote the next checkpoint."
+        raise type(problem)(problem.message, remedy) from None
+    found = {"folder": str(folder), "step": step, "switched": switched}
+    for other in runs:
+        if other.asked["head"] == run.asked["head"]:
+            (other.folder / PROMOTED_AT).unlink(missing_ok=True)
+    write_whole(run.folder / PROMOTED_AT, (json.dumps(found) + "\n").encode())
+    return found
+
+
+def take_back(run: LabRun, takes: Takes) -> dict[str, Any]:
+    """A run's head drafts no longer; returns what `promote` does, of nothing."""
+    note = run.folder / PROMOTED_AT
+    if note.exists():
+        takes(json.loads(note.read_text(encoding="utf-8"))["folder"], False)
+        note.unlink()
+    return {"folder": "", "step": 0, "switched": 0}
+
+
+def again(runs: Sequence[LabRun], takes: Takes) -> list[str]:
+    """Let the heads draft whose runs say that they are promoted; a run whose head no longer can says so no more.
+
+    Returns:
+        The folders of those that do.
+    """
+    found: list[str] = []
+    for run in runs:
+        note = run.folder / PROMOTED_AT
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            folder = json.loads(note.read_text(encoding="utf-8"))["folder"]
+            try:
+                if not _is_whole(Path(folder)):
+                    raise WorkbenchError(f"{folder} is gone or damaged.", "Promote the run's head again.")
+                takes(folder, True)
+                found.append(folder)
+            except WorkbenchError:
+                note.unlink()
+    return found
+
+
+def _copied(run: LabRun, heads: Path, step: int) -> Path:
+    """A copy of the head: training saves the next one into the same folder."""
+    head = run.head
+    if head is None:
+        raise WorkbenchError("There is no checkpoint of this run yet.", "Wait for the first one, some seconds.")
+    folder = heads / f"{head.name}-{run.id[-8:]}-step-{step}"
+    for left in (2, 1, 0):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(head, folder)
+        if _is_whole(folder):
+            return folder
+        time.sleep(0.2 if left else 0.0)  # it was being saved at that moment, or it is damaged
+    shutil.rmtree(folder, ignore_errors=True)
+    raise WorkbenchError(
+        f"The head of step {step} is damaged: its weights do not match their checksum.",
+        "Resume the run, or train on: the next checkpoint replaces it.",
+    )
+
+
+def _is_whole(head: Path) -> bool:
+    """Whether weights are those that were saved."""
+    try:
+        wanted, _, name = (head / NAME).read_text(encoding="utf-8").strip().partition("  ")
+        return not what_is_wrong(head / name, wanted)
+    except OSError:
+        return False
