@@ -20,7 +20,16 @@ from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.storing import store_of
 from workbench.methods.drafters.draft_tree import GrowthState, TreeFromModel
-from workbench.methods.drafters.rest import RETRIEVED, Retrieved, StoreInUse, longest, retrieve, shortest, stored
+from workbench.methods.drafters.rest import (
+    RETRIEVED,
+    Retrieved,
+    StoreInUse,
+    longest,
+    retrieve,
+    shortest,
+    stored,
+    unmatched,
+)
 from workbench.methods.growers.best_first import BestFirst
 
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
@@ -100,6 +109,10 @@ class Rasd(TreeFromModel):
     top: int = param(8, ge=1, le=64, doc="a branch of the store has to begin with one of so many likeliest tokens")
     longest: int = longest()
     shortest: int = shortest()
+
+    def notice(self) -> str:
+        """Two parameters may exclude each other."""
+        return unmatched(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
         """Chosen by the model's law, and looked up."""

@@ -58,6 +58,13 @@ def shortest() -> Any:
     return param(2, ge=1, le=8, doc="shortest match that is drafted from, in tokens")
 
 
+def unmatched(longest: int, shortest: int) -> str:
+    """What there is to know where nothing can ever match; "" where something can."""
+    if shortest <= longest:
+        return ""
+    return f"Nothing of the store is drafted: matches of {shortest} tokens are asked for, and {longest} are looked up."
+
+
 @dataclass(frozen=True, slots=True)
 class Retrieved:
     """Continuations found in a store, as a tree, those of the most occurrences first.
@@ -180,6 +187,10 @@ class Rest(Drafter):
     nodes: int = param(16, ge=1, le=64, doc=NODES["doc"])
     longest: int = longest()
     shortest: int = shortest()
+
+    def notice(self) -> str:
+        """Two parameters may exclude each other."""
+        return unmatched(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
         """Looked up."""
