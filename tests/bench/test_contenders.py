@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
+from workbench.bench import suites
 from workbench.bench.contenders import DRAFTING, EngineContender, HuggingFaceContender
-from workbench.bench.forced import agreement, drafter_with_agreement, noisy_copy, random_drafter
+from workbench.bench.forced import agreement, bare_copy, drafter_with_agreement, noisy_copy, random_drafter
 from workbench.bench.worlds import tiny_model, tiny_models
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Models
+from workbench.engine import Engine, Models, Runner
 from workbench.engine.pretrained import load_tokenizer
 from workbench.methods import registry
 
@@ -93,3 +96,18 @@ def test_noise_makes_a_drafter_of_the_wanted_agreement() -> None:
     assert agreement(random_drafter(model), texts) < 0.5
     _, reached = drafter_with_agreement(model, 0.7, texts)
     assert reached == pytest.approx(0.7, abs=0.15)
+
+
+@pytest.mark.parametrize("emulated", [True, False])
+def test_transformers_is_not_timed_in_a_format_that_this_cpu_emulates(
+    emulated: bool, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would use it so, and any method would look fast beside it. What it ran in is told."""
+    monkeypatch.setattr(suites, "has_bfloat16", lambda: not emulated)
+    target = Runner(bare_copy(models.target.model).bfloat16(), models.target.context)
+    half = dataclasses.replace(models, target=target, drafter=None, shared={})
+    plan = suites.Plan(max_new_tokens=4, against_hf=True, stock=True)
+    theirs = [c for c in suites._contenders(half, [], plan) if isinstance(c, HuggingFaceContender)]
+    assert [c.model.dtype for c in theirs] == [torch.float32 if emulated else torch.bfloat16]
+    assert theirs[0].parameters.get("dtype") == ("float32" if emulated else None)
+    assert half.target.model.dtype == torch.bfloat16

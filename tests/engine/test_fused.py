@@ -14,7 +14,7 @@ import pytest
 import torch
 import worlds
 
-from workbench.engine import Engine, Models, Request, Runner, compiling, fused, pretrained
+from workbench.engine import Engine, Models, Request, Runner, compiling, fused
 from workbench.engine import models as models_module
 from workbench.engine.lean import LeanDecoder
 from workbench.engine.leancheck import difference, lean_of
@@ -390,12 +390,9 @@ def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(models: Models)
 
 def test_auto_is_bfloat16_for_a_published_target_where_that_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     here = torch.device("cpu")
-    for multiplies, wanted in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(pretrained, "has_bfloat16", lambda multiplies=multiplies: multiplies)
-        assert models_module.resolve_dtype("auto", here, "smollm2") is wanted
-        assert models_module.resolve_dtype("auto", here, "text-target") is torch.float32
-        assert models_module.resolve_dtype("float32", here, "smollm2") is torch.float32
-    monkeypatch.setattr(pretrained, "has_bfloat16", lambda: True)
+    assert models_module.resolve_dtype("auto", here, "smollm2") is torch.bfloat16
+    assert models_module.resolve_dtype("auto", here, "text-target") is torch.float32
+    assert models_module.resolve_dtype("float32", here, "smollm2") is torch.float32
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     assert models_module.resolve_dtype("auto", here, "smollm2") is torch.float32
 

@@ -10,8 +10,9 @@ import torch
 import worlds
 from torch import nn
 
+from workbench.engine import packed as packing
 from workbench.engine.calibration import Costs, costs_of
-from workbench.engine.packed import PackedLinear, pack
+from workbench.engine.packed import WIDENED, Matrix, PackedLinear, pack
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -26,6 +27,23 @@ def test_packed_products_equal_plain_ones(dtype: torch.dtype, rows: int, width: 
     x = torch.randn(1, rows, width, generator=torch.Generator().manual_seed(0)).to(dtype)
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
     torch.testing.assert_close(packed(x), plain(x), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, WIDENED - 1, WIDENED, 40])
+def test_where_bfloat16_is_emulated_products_are_right_for_any_number_of_rows(
+    rows: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "has_bfloat16", lambda: False)
+    random = torch.Generator().manual_seed(rows)
+    x, add = (torch.randn(rows, width, generator=random).bfloat16() for width in (64, 48))
+    linear = nn.Linear(64, 48, bias=bias).bfloat16().requires_grad_(False)
+    matrix = Matrix.of(linear)
+    wanted = linear.float()(x.float())
+    assert matrix(x).dtype == torch.bfloat16
+    assert matrix(x).shape == wanted.shape
+    assert torch.allclose(matrix(x).float(), wanted, atol=2e-2)
+    assert torch.allclose(matrix(x, add).float(), wanted + add, atol=5e-2)
 
 
 def test_a_changed_weight_and_a_copy_are_packed_anew() -> None:

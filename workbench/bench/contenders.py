@@ -112,6 +112,8 @@ class HuggingFaceContender:
             transformers' defaults.
         ngram: longest n-gram looked up by prompt lookup.
         seed: seed of sampled runs.
+        dtype: number format, where it is another than the engine's: on a CPU that does not multiply bfloat16 torch
+            emulates it, and who uses transformers there takes float32.
     """
 
     model: Any
@@ -122,6 +124,7 @@ class HuggingFaceContender:
     draft_tokens: int | None = None
     ngram: int | None = None
     seed: int = 0
+    dtype: str = ""
     kind: str = "hugging-face"
     promise: str = "exact"
 
@@ -146,7 +149,7 @@ class HuggingFaceContender:
     @property
     def parameters(self) -> dict[str, Any]:
         """The draft length, and what else decides the work of a round."""
-        found = {"draft_tokens": self.draft_tokens, "ngram": self.ngram}
+        found: dict[str, Any] = {"draft_tokens": self.draft_tokens, "ngram": self.ngram, "dtype": self.dtype or None}
         if self.name == "hf-assisted-defaults":
             found |= {name: getattr(self.assistant.generation_config, name, None) for name in DRAFTING}
         return {name: value for name, value in found.items() if value is not None}

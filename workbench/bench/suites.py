@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from workbench.bench import llamacpp
 from workbench.bench.contenders import EngineContender, HuggingFaceContender
 from workbench.bench.contest import Progress, measure
@@ -23,6 +25,7 @@ from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Request, Runner
 from workbench.engine.machine import machine_facts
+from workbench.engine.packed import has_bfloat16
 from workbench.methods import registry
 
 FORCED = (0.0, 0.5, 0.8, 1.0)
@@ -207,11 +210,15 @@ def _contenders(models: Models, methods: Sequence[Configured], plan: Plan) -> li
     if not plan.against_hf:
         return found
     model, assistant = models.target.model, models.drafter.model if models.drafter is not None else None
+    said = ""
     if plan.stock:
         model = bare_copy(model, packed=False)
         assistant = None if assistant is None else bare_copy(assistant, packed=False)
+        if model.dtype == torch.bfloat16 and model.device.type == "cpu" and not has_bfloat16():
+            model, assistant, said = model.float(), assistant and assistant.float(), "float32"
     common: dict[str, Any] = {
         "model": model,
+        "dtype": said,
         "eos": sorted(models.eos),
         "max_new_tokens": plan.max_new_tokens,
         "sampling": plan.sampling,

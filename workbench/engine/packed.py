@@ -23,6 +23,8 @@ LARGEST_MODEL = 200_000_000
 """Parameters above which a model is left alone: the copies would cost more memory than they save time."""
 SMALLEST = 150_000
 """Weights below which packing does not pay in float32."""
+WIDENED = 8
+"""Rows from which a product in bfloat16 is made in float32, where the CPU does not multiply it."""
 
 
 def has_bfloat16() -> bool:
@@ -43,8 +45,9 @@ class Matrix:
         self._wide, self._bias = weight.dtype != torch.bfloat16, bias
         is_large = weight.dtype == torch.float32 and weight.numel() >= SMALLEST
         packs = is_large if self._wide else has_bfloat16()
+        self._emulated = None if self._wide or packs else weight
         # Single rows of float32, and small matrices, are fastest as a plain product with the transposed weight.
-        self._transposed = weight.t().contiguous() if self._wide or not packs else None
+        self._transposed = weight.t().contiguous() if self._wide else None
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 8) if packs else None
 
     @classmethod
@@ -56,6 +59,10 @@ class Matrix:
 
     def __call__(self, x: Float[Tensor, "T i"], add: Float[Tensor, "T o"] | None = None) -> Float[Tensor, "T o"]:
         """The product x Wᵀ + bias + add."""
+        if self._emulated is not None:
+            found = emulated(x, self._emulated)
+            found = found if self._bias is None else found + self._bias
+            return found if add is None else found + add
         if self._packed is None or (self._wide and x.shape[0] == 1):
             assert self._transposed is not None
             start = self._bias if add is None or self._bias is None else add + self._bias
@@ -64,6 +71,19 @@ class Matrix:
         if add is None:
             return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return torch.ops.mkldnn._linear_pointwise.binary(x, add, self._packed, self._bias, "add")
+
+
+def emulated(x: Float[Tensor, "T i"], weight: Float[Tensor, "o i"]) -> Float[Tensor, "T o"]:
+    """The product x Wᵀ in bfloat16 on a CPU that does not multiply it.
+
+    torch has a loop for two rows or more there, so that a lone one is asked twice; for many that is far slower than to
+    widen the weight each time. Measured (AMD EPYC with AVX2, 2 cores, torch 2.13; 1536×576, µs, as it is / wide):
+    1 row 5031 / 567, 2 rows 189 / 623, 8 rows 885 / 881, 32 rows 3570 / 1306, 200 rows 21309 / 3415.
+    """
+    n = x.shape[0]
+    if n >= WIDENED:
+        return torch.mm(x.float(), weight.float().t()).to(x.dtype)
+    return nn.functional.linear(x.expand(2, -1) if n == 1 else x, weight)[:n]
 
 
 class PackedLinear(nn.Linear):

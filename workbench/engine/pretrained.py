@@ -27,7 +27,7 @@ from workbench.engine.fused import has_compiled_sizes
 from workbench.engine.layers import encoder_decoder
 from workbench.engine.lean import has_twin
 from workbench.engine.names import folder_of, locate
-from workbench.engine.packed import has_bfloat16, pack
+from workbench.engine.packed import pack
 from workbench.engine.published import PUBLISHED
 from workbench.engine.quantised import computing, quantise, refuse_int8
 from workbench.engine.trimmed import trim
@@ -55,7 +55,7 @@ def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.d
     """A dtype by name; "auto" is bfloat16 on a GPU, and float32 on a CPU.
 
     A published target is bfloat16 on a CPU, too, where passes over few tokens are compiled for it: half the bytes, read
-    at memory's pace, are half the time (`workbench.engine.fused`).
+    at memory's pace, are half the time (`workbench.engine.fused`), whether or not this CPU multiplies bfloat16.
 
     In int8 only weights are, and that is another model than the one that was rounded: see `workbench.engine.quantised`.
 
@@ -70,7 +70,7 @@ def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.d
     devices.check_dtype(dtype, device.type)
     if dtype != "auto":
         return getattr(torch, dtype)
-    half = device.type != "cpu" or (target in PUBLISHED and may_compile() and has_bfloat16())
+    half = device.type != "cpu" or (target in PUBLISHED and may_compile())
     return torch.bfloat16 if half else torch.float32
 
 
