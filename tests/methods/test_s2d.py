@@ -14,13 +14,12 @@ from methods.test_drafts import WARM, Drafted, chances, drafts
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.core.errors import ModelError
+from workbench.core.errors import WorkbenchError
 from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Request
-from workbench.engine.bundle import bundled
 from workbench.engine.growing import STOPPED
-from workbench.engine.models import HeadInfo, load_models
+from workbench.engine.models import HeadInfo
 from workbench.methods import registry
 from workbench.methods.drafters import s2d
 from workbench.methods.drafters.s2d import S2DState
@@ -31,8 +30,10 @@ from workbench.training.heads.artefact import save_net
 D, W, HEADS, FFN, N, V = 20, 12, 2, 16, 7, 9
 SMALLEST: dict[str, Any] = {"sure": 0.0, "least": 0.0}
 WHOLE: dict[str, Any] = {"sure": 1.0, "sure_later": 1.0, "least": 0.0}
-MIXED: dict[str, Any] = {"sure": 0.6, "sure_later": 0.75, "least": 0.0}
+MIXED: dict[str, Any] = {"sure": 0.8, "sure_later": 0.75, "least": 0.0}
 """Of the untrained drafter each size then drafts some tokens."""
+LAZY: dict[str, Any] = {"sure": 0.55, "sure_later": 0.55, "least": 0.0}
+"""Few tokens then go on to the layers above."""
 SHOWN = "layers that drafted each token [layers, {}]"
 
 
@@ -108,8 +109,8 @@ def test_a_drafter_of_other_tokens_is_refused(models: Models, tmp_path: Path) ->
     info = HeadInfo("others", tmp_path, save_net(net, tmp_path, models.target_name))
     heads, models.heads = models.heads, models.heads | {"s2d": info}
     try:
-        with pytest.raises(ModelError, match="know 9 tokens; the target has 6"):
-            registry.get("s2d").drafter.prime(None, models)  # type: ignore[arg-type]
+        with pytest.raises(WorkbenchError, match="know 9 tokens; the target has 6"):
+            Engine(models).generate(Request([3, 1], registry.get("s2d"), max_new_tokens=2))
     finally:
         models.heads = heads
 
@@ -118,13 +119,13 @@ def test_a_drafter_of_other_tokens_is_refused(models: Models, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("sampling", [SamplingParams(), WARM], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("grower", ["chain", "eagle-2", "stochastic-beam"])
+@pytest.mark.parametrize("grower", ["chain", "eagle-2", "rsd-s"])
 def test_each_token_is_of_the_first_size_that_is_sure_behind_its_whole_path(
     grower: str, sampling: SamplingParams, models: Models
 ) -> None:
     """Its law is that of a plain pass of that size over all tokens before: nothing that was skipped is missing."""
     used, deepest = set[int](), 0
-    for draft in drafts(models, "s2d", sampling, n=16, depth=4, grower=grower, **MIXED):
+    for draft in drafts(models, "s2d", sampling, n=16, texts=3, depth=4, grower=grower, **MIXED):
         net, tree = draft.state.net, draft.tree
         found = [answers(net, [*draft.committed, *path], **MIXED) for _, _, path in draft.nodes()]
         logits = torch.stack([logits for _, logits in found])
@@ -168,14 +169,15 @@ def test_thresholds_of_nought_and_one_are_drafters_of_one_size(
 
     monkeypatch.setattr(S2DLayer, "forward", counted)
     monkeypatch.setattr(S2DState, "said", spoken)
-    for draft in drafts(models, "s2d", SamplingParams(), n=12, depth=4, **params):
+    found = drafts(models, "s2d", SamplingParams(), n=12, depth=4, **params)
+    monkeypatch.undo()
+    for draft in found:
         net, text = draft.state.net, list(draft.committed)
         for token in draft.tree.tokens.tolist():
             assert token == int(said(net, text)[exit_].argmax())
             text.append(token)
         assert len(draft.tree) == draft.depth
     layers = [id(layer) for layer in net.layers]
-    monkeypatch.undo()
     assert set(asked) == {1}
     assert ran & set(layers) == set(layers[: net.exits[exit_]])
 
@@ -191,7 +193,7 @@ def rounds_of(models: Models, **params: Any) -> Iterator[tuple[Any, Any]]:
         assert row.trace is not None
         yield row, row.trace.rounds[-1]
     assert row.error is None
-    assert {1, 2, 3} <= lengths, "drafts were rejected and accepted"
+    assert {1, 2} < lengths, "drafts were rejected and accepted, one token and several"
 
 
 def test_rounds_show_how_many_layers_drafted_each_token(models: Models) -> None:
@@ -210,7 +212,7 @@ def test_rounds_show_how_many_layers_drafted_each_token(models: Models) -> None:
 @pytest.mark.parametrize("grower", ["chain", "eagle-2"])
 def test_a_draft_ends_before_a_token_of_which_the_whole_drafter_is_unsure(grower: str, models: Models) -> None:
     """Of a tree, where no node of a level has a sure one behind it; the first token is no exception."""
-    unsure = MIXED | {"sure_later": 0.9, "least": 0.62}
+    unsure = {"sure": 0.95, "sure_later": 0.95, "least": 0.7 if grower == "chain" else 0.9}
     cut, none = 0, 0
     for row, found in rounds_of(models, depth=4, grower=grower, **unsure):
         n = len(found.emitted)
@@ -225,8 +227,8 @@ def test_a_draft_ends_before_a_token_of_which_the_whole_drafter_is_unsure(grower
 
         assert is_unsure([]) == (not paths)
         none += not paths
-        for level in range(1, deepest):
-            assert not all(is_unsure(path) for path in paths if len(path) == level) or grower != "chain"
+        for level in range(1, deepest) if grower == "chain" else ():
+            assert not is_unsure(paths[level - 1]), "it went on"
         if 0 < deepest < 4 and STOPPED in found.signals:
             cut += 1
             assert found.signals[STOPPED] == deepest
@@ -257,15 +259,13 @@ def test_what_is_filled_in_late_is_what_a_full_run_writes(grower: str, models: M
 
     What was rejected has left no entry and waits nowhere.
     """
-    waited, kept = set[int](), 0
-    for row, found in rounds_of(models, depth=4, grower=grower, **MIXED):
+    waited, kept = set[tuple[int, ...]](), 0
+    for row, found in rounds_of(models, depth=4, grower=grower, **LAZY):
         state: S2DState = row.state
         n = [len(block.waiting) + block.read for block in state.blocks]
         assert n[0] == state.n_text <= len(row.committed) - 1
         assert n[1:] == [block.read for block in state.blocks[:-1]], "a block gives on all that it reads"
-        drafted = sum(status == 0 for status in ()) + len(found.emitted) - 1
-        assert state.n_text <= len(row.committed) - 1
-        kept += state.n_text > len(row.committed) - len(found.emitted) and drafted > 0
+        kept += state.n_text > len(row.committed) - len(found.emitted)
         with torch.inference_mode():
             entries, streams = full_run(state.net, row.committed[: state.n_text])
             for block, layers, stream in zip(state.blocks, entries, streams, strict=True):
@@ -276,9 +276,9 @@ def test_what_is_filled_in_late_is_what_a_full_run_writes(grower: str, models: M
                     assert mine.used == mine.stable == block.read
                     there = torch.stack(mine.put(theirs[:, :, :, :0]))
                     torch.testing.assert_close(there, theirs[:, :, :, : block.read], rtol=0, atol=1e-12)
-        waited.add(len(state.blocks[2].waiting))
+        waited.add(tuple(len(block.waiting) for block in state.blocks))
     assert kept, "accepted tokens are not read twice"
-    assert len(waited) > 2, "places wait for more than one round"
+    assert all(len({waiting[number] for waiting in waited}) > 2 for number in (1, 2)), "places wait for many rounds"
 
 
 def test_all_that_waits_goes_through_a_block_in_one_pass(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +341,7 @@ def test_a_prompt_of_one_token_is_drafted_from(prompt: list[int], models: Models
 # -- a copy -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("params", [WHOLE, WHOLE | {"grower": "eagle-2"}], ids=["chain", "tree"])
+@pytest.mark.parametrize("params", [WHOLE, WHOLE | {"grower": "eagle-2", "nodes": 48}], ids=["chain", "tree"])
 def test_a_copy_of_the_target_is_accepted_to_the_end(params: dict[str, Any], tmp_path: Path) -> None:
     """A wrong place or a stale entry would cost acceptance and nothing else."""
     models = worlds.world("llama", noise=None, num_key_value_heads=4, tie_word_embeddings=True, rms_norm_eps=1e-6)
