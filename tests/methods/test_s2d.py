@@ -14,7 +14,7 @@ from methods.test_drafts import WARM, Drafted, chances, drafts
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Request
@@ -24,8 +24,12 @@ from workbench.methods import registry
 from workbench.methods.drafters import s2d
 from workbench.methods.drafters.s2d import S2DState
 from workbench.methods.drafters.s2d_net import S2DLayer, S2DNet
-from workbench.training.family.s2d import begin_like
+from workbench.training.family.drafter import Teacher
+from workbench.training.family.heads import ChatHeadOptions
+from workbench.training.family.lesson import Course
+from workbench.training.family.s2d import begin_like, train
 from workbench.training.heads.artefact import save_net
+from workbench.training.heads.features import Dialogue
 
 D, W, HEADS, FFN, N, V = 20, 12, 2, 16, 7, 9
 SMALLEST: dict[str, Any] = {"sure": 0.0, "least": 0.0}
@@ -380,3 +384,78 @@ def test_rows_begin_in_the_directions_in_which_the_targets_differ_most() -> None
     begin_like(wide, table)
     torch.testing.assert_close(wide[:, :8] @ wide[:, :8].T, table @ table.T, rtol=1e-4, atol=1e-4)
     assert 0 < wide[:, 8:].abs().max() < 0.2
+
+
+class Lesson(Course):
+    """What is to be run, and two answers to read: of the second, shorter one nothing stands behind its end."""
+
+    def __init__(self, kept: list[int]) -> None:
+        table = 3 * noise(V, D, seed=5).float()
+        teacher = Teacher(table, table, torch.nn.Identity(), None, None, "tiny", "0" * 64)
+        options = ChatHeadOptions(
+            method="s2d", heads=2, ffn=16, cond=12, places=64, half=False, exits=(1, 2, 3), loss="ce_soft:1"
+        )
+        super().__init__(options, teacher, self, torch.tensor(kept), [0, 1], lambda line: None)  # type: ignore[arg-type]
+
+    def dialogue(self, row: int) -> Dialogue:
+        n = 8 - 3 * row
+        ids = torch.randint(V, (n,), generator=torch.Generator().manual_seed(row))
+        return Dialogue(ids, 3, noise(n, D, seed=row + 7).float())
+
+    def run(self, net: Any, step_losses: Any, measure: Any, **facts: Any) -> Any:
+        return net, step_losses, measure
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kept", [list(range(V)), [0, 2, 3, 5, 6, 8]], ids=["all", "some"])
+def test_all_sizes_learn_from_the_targets_laws_at_the_same_places(kept: list[int]) -> None:
+    """The law behind place s is that of the token at s + 1, each size weighs the same, and held-out answers are those
+    of the answer alone."""
+    lesson: Any = Lesson(kept)
+    net, step_losses, measure = train(lesson)
+
+    def by_hand(first: int) -> tuple[Tensor, Tensor]:
+        lost, right, n, both = torch.zeros(3), torch.zeros(3), 0, 0
+        for row in (0, 1):
+            one = lesson.dialogue(row)
+            for place in range(first, len(one.ids) - 1):
+                law = lesson.teacher.head @ one.features[place]
+                both += 1
+                is_kept = int(law.argmax()) in kept
+                n += is_kept
+                for size, state in enumerate(net(one.ids[None])):
+                    mine = (net.embed.weight @ state[0, place])[kept]
+                    right[size] += kept[int(mine.argmax())] == int(law.argmax())
+                    if is_kept:
+                        lost[size] -= (law[kept].softmax(0) * mine.log_softmax(0)).sum()
+        return lost / n, right / both
+
+    _, named, total = step_losses([0, 1], torch.Generator().manual_seed(0))
+    assert list(named) == ["after 1 layer", "after 2 layers", "after 3 layers"]
+    with torch.no_grad():
+        torch.testing.assert_close(torch.stack(list(named.values())), by_hand(0)[0], rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(total, torch.stack(list(named.values())).mean())
+        lost, right = by_hand(2)
+        held = measure()
+    assert next(iter(held)) == "agreement after 3 layers", "by which its learning curve goes"
+    for size, name in enumerate(named):
+        assert held[f"ce_soft {name}"] == pytest.approx(float(lost[size]), rel=1e-2)
+        assert held[f"agreement {name}"] == pytest.approx(float(right[size]), abs=1e-6)
+    before = {name: float(loss.detach()) for name, loss in named.items()}
+    steps = torch.optim.Adam(net.parameters(), 0.01)
+    for _ in range(60):
+        steps.zero_grad()
+        _, named, total = step_losses([0, 1], torch.Generator().manual_seed(0))
+        total.backward()
+        steps.step()
+    assert all(float(loss) < 0.5 * before[name] for name, loss in named.items())
+
+
+def test_a_loss_of_features_is_refused() -> None:
+    lesson: Any = Lesson(list(range(V)))
+    lesson.options.loss = "smooth_l1:1+ce_soft:1"
+    with pytest.raises(ParameterError, match="smooth_l1 compares features"):
+        train(lesson)
