@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Request
+from workbench.engine.bundle import bundled
 from workbench.engine.growing import STOPPED
 from workbench.engine.models import HeadInfo
 from workbench.methods import registry
@@ -459,3 +461,14 @@ def test_a_loss_of_features_is_refused() -> None:
     lesson.options.loss = "smooth_l1:1+ce_soft:1"
     with pytest.raises(ParameterError, match="smooth_l1 compares features"):
         train(lesson)
+
+
+@pytest.mark.skipif("text-target-s2d" not in bundled(), reason="needs the bundled drafter")
+def test_larger_sizes_of_the_bundled_drafter_know_more() -> None:
+    """As measured on held-out answers at the end of its training: each size is nearer to the target's laws."""
+    folder = bundled()["text-target-s2d"]
+    held, config = (json.loads((folder / f"{name}.json").read_text()) for name in ("training", "config"))
+    names = [f"after {n} layer{'s' * (n > 1)}" for n in config["net"]["exits"]]
+    losses = [held["held"][f"ce_soft {name}"] for name in names]
+    assert losses == sorted(losses, reverse=True)
+    assert len(set(losses)) == len(losses) == 3
