@@ -1507,10 +1507,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "s2d-asks-exits-that-are-never-sure",
         "methods/drafters/s2d.py",
-        "            if least >= 1 and exit_ < last:  # never sure enough: it need not speak\n                continue\n",
-        "",
+        "if least >= 1 and exit_ < last:",
+        "if False:",
         "tests/methods/test_s2d.py::test_thresholds_of_nought_and_one_are_drafters_of_one_size",
-        why="a drafter of one size pays for LM heads that nobody listens to, and sizes by confidence look fast beside it",
+        why="a drafter of one size pays for LM heads that nobody listens to, and confidence looks fast beside it",
     ),
     _m(
         "chimera-sees-the-tokens-that-stood-in",
