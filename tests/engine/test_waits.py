@@ -120,6 +120,10 @@ MORE: dict[str, dict[str, int]] = {
         "__getitem__ in sequoia.draw": 11,
         "__bool__ in sequoia.draw": 3,
     },
+    "s2d": {  # whether each of the three sizes is sure, for each of five tokens; and which size that was
+        "__int__ in s2d.said": 15,
+        "cpu in transfer.to_host": 2,
+    },
     "flash": {"cpu in transfer.to_host": 4},  # each block of levels, whose paths the host chooses
 }
 """What some drafters ask besides. The numbers may fall; one that rises is a wait that came back."""

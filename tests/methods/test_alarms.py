@@ -72,9 +72,9 @@ SHALLOW = {"del", "lexical-unit"}
 """They know less than the target: `del` leaves before the last layer (what it counts is in test_dynamic_exit.py, how
 its drafts are read in test_early_exit.py), and placeholders are no words (what they read is in test_lexical_unit.py).
 """
-TOLD = {"hydra", "hydra-plus-plus", "clover", "chimera", "ppd", "hidden-transfer", "eagle-3"}
+TOLD = {"hydra", "hydra-plus-plus", "clover", "chimera", "ppd", "hidden-transfer", "eagle-3", "s2d"}
 """They read tokens of the path or embeddings of no token, or have an LM head of their own; nodes as plain passes over
-their paths: test_drafts.py, test_clover.py, test_chimera.py, test_ppd.py, test_hidden_transfer.py.
+their paths: test_drafts.py, test_clover.py, test_chimera.py, test_ppd.py, test_hidden_transfer.py, test_s2d.py.
 """
 
 

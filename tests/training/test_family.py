@@ -256,7 +256,7 @@ def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> T
     [
         *(("eagle", "eagle-2"), ("kangaroo", "kangaroo"), ("medusa", "medusa"), ("hydra", "hydra")),
         *(("hydra-plus-plus", "hydra-plus-plus"), ("clover", "clover"), ("mtp", "mtp"), ("pard", "pard")),
-        *(("block-diffusion", "block-diffusion"), ("fspad", "fspad"), ("chimera", "chimera")),
+        *(("block-diffusion", "block-diffusion"), ("fspad", "fspad"), ("chimera", "chimera"), ("s2d", "s2d")),
     ],
 )
 def test_heads_are_trained_and_draft_from_what_they_keep(
@@ -388,13 +388,14 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
 
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
     kinds = (
-        *("drafter", "medusa", "hydra", "hydra-plus-plus", "ppd", "clover", "chimera", "hidden-transfer"),
+        *("drafter", "s2d", "medusa", "hydra", "hydra-plus-plus", "ppd", "clover", "chimera", "hidden-transfer"),
         *("eagle", "fspad", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo"),
     )
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
     forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
     assert forms == {
         "drafter": [("draft-model", "chain"), ("draft-tree", "tree")],
+        "s2d": [("s2d", "chain"), ("s2d", "tree")],
         "medusa": [("medusa", "chain"), ("medusa", "tree")],
         "hydra": [("hydra", "chain"), ("hydra", "tree")],
         "hydra-plus-plus": [("hydra-plus-plus", "chain"), ("hydra-plus-plus", "tree")],

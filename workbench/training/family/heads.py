@@ -60,7 +60,7 @@ class ChatHeadOptions(HeadOptions):
         vocabulary: Tokens that they can propose.
         blocks: Medusa's, Hydra's or Chimera's heads; Clover's levels.
         cond: Numbers that Hydra's heads are told of a token; the width inside Hydra++'s, Clover's and Chimera's, and
-            inside block diffusion's fusion.
+            inside block diffusion's fusion; the width of S2D's layers.
         draft_vocab_size: Tokens that EAGLE-3 can propose; 0: a quarter of the target's.
         taps: Layers that EAGLE-3 and block diffusion fuse, counted from 1; none: low, middle and high.
         block: Places of a block (block diffusion), the known token's among them.
@@ -77,6 +77,7 @@ class ChatHeadOptions(HeadOptions):
         wide: Times the target's width in which the token selects (FSPAD).
         apart: Let FSPAD's LM head read a map of the guessed feature, and not the guess itself.
         exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps.
+        exits: Layers of each size of S2D's drafter, rising.
         held: Dialogues kept out of training for measuring.
         answers: Folder of the answers that were read. With it and `curves`, the heads as they are at each checkpoint
             draft for some of its held-out prompts.
@@ -116,6 +117,7 @@ class ChatHeadOptions(HeadOptions):
     wide: int = 2
     apart: bool = True
     exit_layer: int = 8
+    exits: tuple[int, ...] = (1, 2, 4)
     held: int = 96
     threads: int = 2
     checkpoint_seconds: float = 240.0

@@ -1,0 +1,474 @@
+"""S2D: sizes within sizes, keys and values that are filled in late, and drafts that say which size they are of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from llama_layer import TheirLayer
+from methods.test_drafts import WARM, Drafted, chances, drafts
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.core.errors import ParameterError, WorkbenchError
+from workbench.core.sampling import SamplingParams, law
+from workbench.core.tree import Sampling
+from workbench.engine import Engine, Models, Request
+from workbench.engine.bundle import bundled
+from workbench.engine.growing import STOPPED
+from workbench.engine.models import HeadInfo
+from workbench.methods import registry
+from workbench.methods.drafters import s2d
+from workbench.methods.drafters.s2d import S2DState
+from workbench.methods.drafters.s2d_net import S2DLayer, S2DNet
+from workbench.training.family.drafter import Teacher
+from workbench.training.family.heads import ChatHeadOptions
+from workbench.training.family.lesson import Course
+from workbench.training.family.s2d import begin_like, train
+from workbench.training.heads.artefact import save_net
+from workbench.training.heads.features import Dialogue
+
+D, W, HEADS, FFN, N, V = 20, 12, 2, 16, 7, 9
+SMALLEST: dict[str, Any] = {"sure": 0.0, "least": 0.0}
+WHOLE: dict[str, Any] = {"sure": 1.0, "sure_later": 1.0, "least": 0.0}
+MIXED: dict[str, Any] = {"sure": 0.8, "sure_later": 0.75, "least": 0.0}
+"""Of the untrained drafter each size then drafts some tokens."""
+LAZY: dict[str, Any] = {"sure": 0.55, "sure_later": 0.55, "least": 0.0}
+"""Few tokens then go on to the layers above."""
+SHOWN = "layers that drafted each token [layers, {}]"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Six tokens, untrained weights; float64."""
+    return worlds.small_world(6, heads=tmp_path_factory.mktemp("heads"))
+
+
+def net_of(exits: tuple[int, ...] = (1, 3)) -> S2DNet:
+    """A net none of whose norms is the identity."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = S2DNet(D, HEADS, FFN, W, V, exits).double()
+        for weight in net.parameters():
+            torch.nn.init.normal_(weight, mean=float(weight.dim() == 1), std=0.3)
+    return net
+
+
+def said(net: S2DNet, text: list[int]) -> Tensor:
+    """Plain laws [exits, V] behind a text, each size's by itself, without anything kept."""
+    with torch.inference_mode():
+        return torch.stack([F.linear(state[0, -1], net.embed.weight) for state in net(torch.tensor([text]))])
+
+
+def answers(net: S2DNet, text: list[int], sure: float, sure_later: float, **_: Any) -> tuple[int, Tensor]:
+    """The exit that answers behind a text and its logits, as the module's page says it."""
+    logits = said(net, text)
+    thresholds = [sure, *[sure_later] * (len(logits) - 2)]
+    peaks = logits.softmax(1).amax(1).tolist()
+    found = next((i for i, least in enumerate(thresholds) if least < 1 and peaks[i] >= least), len(logits) - 1)
+    return found, logits[found]
+
+
+# -- the net ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_size_is_the_beginning_of_the_next_one() -> None:
+    """Layers of transformers' own, one norm, and the embeddings as LM head; a smaller net is cut out of a larger."""
+    net, tokens = net_of(), torch.tensor([[3, 1, 4, 1, 5, 8, 2]])
+    small = net_of((1,))
+    small.load_state_dict({k: v for k, v in net.state_dict().items() if not k.startswith(("layers.1.", "layers.2."))})
+    layers: list[Any] = list(net.layers)
+    for layer in layers:
+        layer.width = W
+    with torch.inference_mode():
+        x, wanted = net.embed.weight[tokens], []
+        for number, layer in enumerate(layers, 1):
+            x = TheirLayer(layer)(x)
+            normed = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * net.after.weight
+            wanted += [normed] if number in net.exits else []
+        for mine, theirs in zip(net(tokens), wanted, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6)  # the tables of rotary positions are float32
+        assert torch.equal(small(tokens)[0], net(tokens)[0])
+
+
+def test_it_is_built_again_from_its_configuration() -> None:
+    net = net_of((2, 3))
+    again = S2DNet.of(net.config()).double()
+    again.load_state_dict(net.state_dict())
+    tokens = torch.tensor([[3, 1, 4]])
+    assert all(torch.equal(*pair) for pair in zip(net(tokens), again(tokens), strict=True))
+    assert net.config()["hidden_size"] == D, "by which it is found for its target"
+    for wrong in ((), (0, 2), (2, 2), (3, 1)):
+        with pytest.raises(ValueError, match="give layers from 1"):
+            S2DNet(D, HEADS, FFN, W, V, wrong)
+    built = registry.heads()["s2d"].build(D, {"heads": 2, "ffn": 8, "cond": 4, "vocabulary": 5, "rows": 32})
+    assert built.embed.weight.shape == (5, 4)
+
+
+def test_a_drafter_of_other_tokens_is_refused(models: Models, tmp_path: Path) -> None:
+    net = S2DNet(models.target.hidden_size, HEADS, FFN, W, V)
+    info = HeadInfo("others", tmp_path, save_net(net, tmp_path, models.target_name))
+    heads, models.heads = models.heads, models.heads | {"s2d": info}
+    try:
+        with pytest.raises(WorkbenchError, match="know 9 tokens; the target has 6"):
+            Engine(models).generate(Request([3, 1], registry.get("s2d"), max_new_tokens=2))
+    finally:
+        models.heads = heads
+
+
+# -- which size drafts ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("grower", ["chain", "eagle-2", "rsd-s"])
+def test_each_token_is_of_the_first_size_that_is_sure_behind_its_whole_path(
+    grower: str, sampling: SamplingParams, models: Models
+) -> None:
+    """Its law is that of a plain pass of that size over all tokens before: nothing that was skipped is missing."""
+    used, deepest = set[int](), 0
+    for draft in drafts(models, "s2d", sampling, n=16, texts=3, depth=4, grower=grower, **MIXED):
+        net, tree = draft.state.net, draft.tree
+        found = [answers(net, [*draft.committed, *path], **MIXED) for _, _, path in draft.nodes()]
+        logits = torch.stack([logits for _, logits in found])
+        laws = logits.softmax(1) if sampling.greedy else law(logits, sampling)
+        if tree.sampling is Sampling.DETERMINISTIC:
+            assert tree.score is not None
+            torch.testing.assert_close(tree.score.double(), chances(laws, tree.tokens).double(), atol=1e-5, rtol=1e-5)
+        else:
+            assert tree.q is not None
+            assert tree.q_of is not None
+            mine = tree.q[tree.q_of[tree.parents + 1]].double()
+            torch.testing.assert_close(mine, laws.double() if not sampling.greedy else mine, atol=1e-5, rtol=1e-5)
+        used |= {exit_ for exit_, _ in found}
+        deepest = max(deepest, max(len(path) for _, _, path in draft.nodes()) + 1)
+    assert used == {0, 1, 2}
+    assert deepest == 4
+
+
+@pytest.mark.parametrize(("exit_", "params"), [(0, SMALLEST), (1, WHOLE | {"sure_later": 0.0}), (2, WHOLE)])
+def test_thresholds_of_nought_and_one_are_drafters_of_one_size(
+    exit_: int, params: dict[str, Any], models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And cost as much: layers above are never run, and exits that are never sure are not asked."""
+    ran, asked, forward, head = set[int](), list[int](), S2DLayer.forward, S2DState.said
+    calls: list[int] = []
+
+    def counted(self: S2DLayer, *args: Any) -> Tensor:
+        ran.add(id(self))
+        return forward(self, *args)
+
+    def spoken(self: S2DState, w: int) -> Any:
+        speak = self.head
+        self.head = lambda x: calls.append(1) or speak(x)  # type: ignore[assignment]
+        self.head.spread = speak.spread  # type: ignore[method-assign]
+        try:
+            return head(self, w)
+        finally:
+            self.head = speak
+            asked.append(len(calls))
+            calls.clear()
+
+    monkeypatch.setattr(S2DLayer, "forward", counted)
+    monkeypatch.setattr(S2DState, "said", spoken)
+    found = drafts(models, "s2d", SamplingParams(), n=12, depth=4, **params)
+    monkeypatch.undo()
+    for draft in found:
+        net, text = draft.state.net, list(draft.committed)
+        for token in draft.tree.tokens.tolist():
+            assert token == int(said(net, text)[exit_].argmax())
+            text.append(token)
+        assert len(draft.tree) == draft.depth
+    layers = [id(layer) for layer in net.layers]
+    assert set(asked) == {1}
+    assert ran & set(layers) == set(layers[: net.exits[exit_]])
+
+
+def rounds_of(models: Models, **params: Any) -> Iterator[tuple[Any, Any]]:
+    """(row, round) behind each round of a sampled run whose drafts are now and then accepted and rejected."""
+    method, engine = registry.get("s2d").with_params(**params), Engine(models)
+    sampling = SamplingParams(temperature=2.0)
+    row = engine.submit(Request(worlds.random_prompt(9, 6), method, sampling, 50, seed=2, stop_at_eos=False))
+    lengths = set()
+    for committed in worlds.each_round(engine, row):
+        lengths.add(committed)
+        assert row.trace is not None
+        yield row, row.trace.rounds[-1]
+    assert row.error is None
+    assert {1, 2} < lengths, "drafts were rejected and accepted, one token and several"
+
+
+def test_rounds_show_how_many_layers_drafted_each_token(models: Models) -> None:
+    seen = set[float]()
+    for row, found in rounds_of(models, depth=4, **MIXED):
+        text = row.committed[: len(row.committed) - len(found.emitted)]
+        for number, token in enumerate(found.nodes.tokens, 1):
+            layers = found.signals[SHOWN.format(number)]
+            assert layers == row.state.net.exits[answers(row.state.net, text, **MIXED)[0]]
+            seen.add(layers)
+            text = [*text, token]
+        assert SHOWN.format(len(found.nodes.tokens) + 1) not in found.signals
+    assert seen == {1.0, 2.0, 4.0}
+
+
+@pytest.mark.parametrize("grower", ["chain", "eagle-2"])
+def test_a_draft_ends_before_a_token_of_which_the_whole_drafter_is_unsure(grower: str, models: Models) -> None:
+    """Of a tree, where no node of a level has a sure one behind it; the first token is no exception."""
+    unsure = {"sure": 0.95, "sure_later": 0.95, "least": 0.7 if grower == "chain" else 0.9}
+    cut, none = 0, 0
+    for row, found in rounds_of(models, depth=4, grower=grower, **unsure):
+        n = len(found.emitted)
+        text = row.committed[: len(row.committed) - n]
+        paths = [[found.nodes.tokens[i] for i in worlds.path_to(found.nodes.parents, at)]
+                 for at in range(len(found.nodes.tokens))]  # fmt: skip
+        deepest = max(map(len, paths), default=0)
+
+        def is_unsure(path: list[int], net: Any = row.state.net, text: list[int] = text) -> bool:
+            exit_, logits = answers(net, [*text, *path], **unsure)
+            return exit_ == 2 and float(logits.softmax(0).max()) < unsure["least"]
+
+        assert is_unsure([]) == (not paths)
+        none += not paths
+        for level in range(1, deepest) if grower == "chain" else ():
+            assert not is_unsure(paths[level - 1]), "it went on"
+        if 0 < deepest < 4 and STOPPED in found.signals:
+            cut += 1
+            assert found.signals[STOPPED] == deepest
+            assert grower != "chain" or is_unsure(paths[-1])
+    assert none, "rounds without a draft"
+    assert cut
+
+
+# -- what waits -------------------------------------------------------------------------------------------------------
+
+
+def full_run(net: S2DNet, text: list[int]) -> tuple[list[list[Tensor]], list[Tensor]]:
+    """Keys and values [two, 1, H, n, d] of each layer of each block, and the stream in front of each, of all places."""
+    x, places = net.entering(torch.tensor([text])), torch.arange(len(text))
+    entries, streams = [], []
+    for block in net.blocks:
+        streams.append(x[0])
+        entries.append([])
+        for layer in block:
+            entries[-1].append(torch.stack(layer.turned(layer.before(x), places)[1:]))
+            x = layer(x, places)
+    return entries, streams
+
+
+@pytest.mark.parametrize("grower", ["chain", "eagle-2"])
+def test_what_is_filled_in_late_is_what_a_full_run_writes(grower: str, models: Models) -> None:
+    """In every block, behind every round: entries, and what waits, which is that of the committed text alone.
+
+    What was rejected has left no entry and waits nowhere.
+    """
+    waited, kept = set[tuple[int, ...]](), 0
+    for row, found in rounds_of(models, depth=4, grower=grower, **LAZY):
+        state: S2DState = row.state
+        n = [len(block.waiting) + block.read for block in state.blocks]
+        assert n[0] == state.n_text <= len(row.committed) - 1
+        assert n[1:] == [block.read for block in state.blocks[:-1]], "a block gives on all that it reads"
+        kept += state.n_text > len(row.committed) - len(found.emitted)
+        with torch.inference_mode():
+            entries, streams = full_run(state.net, row.committed[: state.n_text])
+            for block, layers, stream in zip(state.blocks, entries, streams, strict=True):
+                torch.testing.assert_close(
+                    block.waiting, stream[block.read : block.read + len(block.waiting)], rtol=0, atol=1e-12
+                )
+                for mine, theirs in zip(block.entries, layers, strict=True):
+                    assert mine.used == mine.stable == block.read
+                    there = torch.stack(mine.put(theirs[:, :, :, :0]))
+                    torch.testing.assert_close(there, theirs[:, :, :, : block.read], rtol=0, atol=1e-12)
+        waited.add(tuple(len(block.waiting) for block in state.blocks))
+    assert kept, "accepted tokens are not read twice"
+    assert all(len({waiting[number] for waiting in waited}) > 2 for number in (1, 2)), "places wait for many rounds"
+
+
+def test_all_that_waits_goes_through_a_block_in_one_pass(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind one look at the drafter no layer has run twice, whatever it had to read."""
+    ran: list[tuple[int, int]] = []
+    forward, look, sizes = S2DLayer.forward, S2DState.said, set[int]()
+
+    def counted(self: S2DLayer, x: Tensor, *args: Any) -> Tensor:
+        ran.append((id(self), x.shape[1]))
+        return forward(self, x, *args)
+
+    def looked(self: S2DState, w: int) -> Any:
+        ran.clear()
+        waiting = [len(block.waiting) for block in self.blocks]
+        found = look(self, w)
+        assert len({layer for layer, _ in ran}) == len(ran)
+        rows = [n for _, n in ran]
+        read = waiting[0]
+        for number, block in enumerate(self.blocks):
+            if not rows:
+                break
+            here, rows = rows[: len(block.layers)], rows[len(block.layers) :]
+            read += waiting[number] if number else 0
+            assert set(here) == {read}
+            sizes.add(read)
+        return found
+
+    monkeypatch.setattr(S2DLayer, "forward", counted)
+    monkeypatch.setattr(S2DState, "said", looked)
+    assert list(drafts(models, "s2d", WARM, n=30, depth=4, **MIXED))
+    assert {1, 2, 3} <= sizes
+
+
+@pytest.mark.parametrize("grower", ["chain", "eagle-2"])
+def test_a_long_text_is_read_in_pieces_that_say_the_same(
+    grower: str, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> list[Drafted]:
+        return drafts(models, "s2d", SamplingParams(), n=16, depth=4, grower=grower, **MIXED)
+
+    whole = told()
+    monkeypatch.setattr(s2d, "CHUNK", 2)
+    for mine, theirs in zip(told(), whole, strict=True):
+        assert mine.committed == theirs.committed
+        assert mine.tree.tokens.tolist() == theirs.tree.tokens.tolist()
+        assert mine.tree.score is not None
+        assert theirs.tree.score is not None
+        torch.testing.assert_close(mine.tree.score, theirs.tree.score, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("prompt", [[3], [3, 1]])
+def test_a_prompt_of_one_token_is_drafted_from(prompt: list[int], models: Models) -> None:
+    """It reads nothing of the target, which has read nothing yet."""
+    method = registry.get("s2d").with_params(**WHOLE)
+    trace = Engine(models).generate(Request(prompt, method, max_new_tokens=6, stop_at_eos=False))
+    assert trace.token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
+    assert len(trace.rounds[0].nodes.tokens) > 0
+
+
+# -- a copy -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("params", [WHOLE, WHOLE | {"grower": "eagle-2", "nodes": 48}], ids=["chain", "tree"])
+def test_a_copy_of_the_target_is_accepted_to_the_end(params: dict[str, Any], tmp_path: Path) -> None:
+    """A wrong place or a stale entry would cost acceptance and nothing else."""
+    models = worlds.world("llama", noise=None, num_key_value_heads=4, tie_word_embeddings=True, rms_norm_eps=1e-6)
+    theirs = models.target.model.state_dict()
+    net = S2DNet(32, 4, 48, 32, worlds.VOCABULARY, (1, 2, 3)).double()
+    weights = {"embed.weight": theirs["model.embed_tokens.weight"], "after.weight": theirs["model.norm.weight"]}
+    for i in range(3):
+        part = {k.removeprefix(f"model.layers.{i}."): v for k, v in theirs.items() if f"layers.{i}." in k}
+        weights |= {f"layers.{i}.{mine}": torch.cat([part[f"{one}.weight"] for one in ours]) for mine, ours in {
+            "qkv.weight": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            "out.weight": ("self_attn.o_proj",), "gate_up.weight": ("mlp.gate_proj", "mlp.up_proj"),
+            "down.weight": ("mlp.down_proj",), "before.weight": ("input_layernorm",),
+            "between.weight": ("post_attention_layernorm",),
+        }.items()}  # fmt: skip
+    net.load_state_dict(weights)
+    models.heads = {"s2d": HeadInfo("copy", tmp_path, save_net(net, tmp_path, models.target_name, torch.float64))}
+    method = registry.get("s2d").with_params(depth=3, **params)
+    trace = Engine(models).generate(Request(worlds.random_prompt(9), method, max_new_tokens=33, stop_at_eos=False))
+    assert {len(r.emitted) for r in trace.rounds[:-1]} == {4}
+
+
+# -- what is trained --------------------------------------------------------------------------------------------------
+
+
+def test_rows_begin_in_the_directions_in_which_the_targets_differ_most() -> None:
+    """What they say of each other is as near to what the target's say as rows of that width can be."""
+    table = torch.randn(30, 8, generator=torch.Generator().manual_seed(0)) * torch.tensor(
+        [4, 3, 2, 1, 0.5, 0.2, 0.1, 0.1]
+    )
+    rows = torch.empty(30, 4)
+    begin_like(rows, table)
+    u, s, v = torch.linalg.svd(table)
+    nearest = (u[:, :4] * s[:4]) @ v[:4]
+    torch.testing.assert_close(rows @ rows.T, nearest @ nearest.T, rtol=1e-4, atol=1e-4)
+    wide = torch.empty(30, 11)
+    begin_like(wide, table)
+    torch.testing.assert_close(wide[:, :8] @ wide[:, :8].T, table @ table.T, rtol=1e-4, atol=1e-4)
+    assert 0 < wide[:, 8:].abs().max() < 0.2
+
+
+class Lesson(Course):
+    """What is to be run, and two answers to read: of the second, shorter one nothing stands behind its end."""
+
+    def __init__(self, kept: list[int]) -> None:
+        table = 3 * noise(V, D, seed=5).float()
+        teacher = Teacher(table, table, torch.nn.Identity(), None, None, "tiny", "0" * 64)
+        options = ChatHeadOptions(
+            method="s2d", heads=2, ffn=16, cond=12, places=64, half=False, exits=(1, 2, 3), loss="ce_soft:1"
+        )
+        super().__init__(options, teacher, self, torch.tensor(kept), [0, 1], lambda line: None)  # type: ignore[arg-type]
+
+    def dialogue(self, row: int) -> Dialogue:
+        n = 8 - 3 * row
+        ids = torch.randint(V, (n,), generator=torch.Generator().manual_seed(row))
+        return Dialogue(ids, 3, noise(n, D, seed=row + 7).float())
+
+    def run(self, net: Any, step_losses: Any, measure: Any, **facts: Any) -> Any:
+        return net, step_losses, measure
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kept", [list(range(V)), [0, 2, 3, 5, 6, 8]], ids=["all", "some"])
+def test_all_sizes_learn_from_the_targets_laws_at_the_same_places(kept: list[int]) -> None:
+    """The law behind place s is that of the token at s + 1, each size weighs the same, and held-out answers are those
+    of the answer alone."""
+    lesson: Any = Lesson(kept)
+    net, step_losses, measure = train(lesson)
+
+    def by_hand(first: int) -> tuple[Tensor, Tensor]:
+        lost, right, n, both = torch.zeros(3), torch.zeros(3), 0, 0
+        for row in (0, 1):
+            one = lesson.dialogue(row)
+            for place in range(first, len(one.ids) - 1):
+                law = lesson.teacher.head @ one.features[place]
+                both += 1
+                is_kept = int(law.argmax()) in kept
+                n += is_kept
+                for size, state in enumerate(net(one.ids[None])):
+                    mine = (net.embed.weight @ state[0, place])[kept]
+                    right[size] += kept[int(mine.argmax())] == int(law.argmax())
+                    if is_kept:
+                        lost[size] -= (law[kept].softmax(0) * mine.log_softmax(0)).sum()
+        return lost / n, right / both
+
+    _, named, total = step_losses([0, 1], torch.Generator().manual_seed(0))
+    assert list(named) == ["after 1 layer", "after 2 layers", "after 3 layers"]
+    with torch.no_grad():
+        torch.testing.assert_close(torch.stack(list(named.values())), by_hand(0)[0], rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(total, torch.stack(list(named.values())).mean())
+        lost, right = by_hand(2)
+        held = measure()
+    assert next(iter(held)) == "agreement after 3 layers", "by which its learning curve goes"
+    for size, name in enumerate(named):
+        assert held[f"ce_soft {name}"] == pytest.approx(float(lost[size]), rel=1e-2)
+        assert held[f"agreement {name}"] == pytest.approx(float(right[size]), abs=1e-6)
+    before = {name: float(loss.detach()) for name, loss in named.items()}
+    steps = torch.optim.Adam(net.parameters(), 0.01)
+    for _ in range(60):
+        steps.zero_grad()
+        _, named, total = step_losses([0, 1], torch.Generator().manual_seed(0))
+        total.backward()
+        steps.step()
+    assert all(float(loss.detach()) < 0.5 * before[name] for name, loss in named.items())
+
+
+def test_a_loss_of_features_is_refused() -> None:
+    lesson: Any = Lesson(list(range(V)))
+    lesson.options.loss = "smooth_l1:1+ce_soft:1"
+    with pytest.raises(ParameterError, match="smooth_l1 compares features"):
+        train(lesson)
+
+
+@pytest.mark.skipif("text-target-s2d" not in bundled(), reason="needs the bundled drafter")
+def test_larger_sizes_of_the_bundled_drafter_know_more() -> None:
+    """As measured on held-out answers at the end of its training: each size is nearer to the target's laws."""
+    folder = bundled()["text-target-s2d"]
+    held, config = (json.loads((folder / f"{name}.json").read_text()) for name in ("training", "config"))
+    names = [f"after {n} layer{'s' * (n > 1)}" for n in config["net"]["exits"]]
+    losses = [held["held"][f"ce_soft {name}"] for name in names]
+    assert losses == sorted(losses, reverse=True)
+    assert len(set(losses)) == len(losses) == 3

@@ -1,0 +1,93 @@
+"""A draft model of several sizes, of which each token takes the smallest that is sure of it."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.catalogue.eagle_2 import TRIMMED
+from workbench.methods.drafters.s2d import S2D
+from workbench.methods.drafters.s2d_net import S2DNet
+from workbench.methods.growers.chain import Chain
+from workbench.methods.growers.offered import offered
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import for_growers
+
+GROWERS = offered(Chain())
+
+SMALLEST, MIDDLE, WHOLE = {"sure": 0.0}, {"sure": 1.0, "sure_later": 0.0}, {"sure": 1.0, "sure_later": 1.0}
+"""Each size alone. Only the whole drafter stops where it is unsure, as the method does."""
+
+METHOD = Method(
+    "s2d",
+    title="S2D (sorted drafter)",
+    promise=Promise.EXACT,
+    source=Source(
+        "S2D: sorted speculative decoding for more efficient deployment of nested large language models",
+        "Kavehzadeh et al.",
+        2024,
+        "https://arxiv.org/abs/2407.01955",
+        "§3",
+    ),
+    teaches="A draft model need not have one size: easy tokens can leave it early, if nobody misses what they skipped.",
+    idea=(
+        "A small language model can be left behind some of its layers, through one norm and one LM head, and each "
+        "token of a draft comes from the first exit whose largest probability reaches a threshold. Where a deeper "
+        "layer is asked after all, it first reads every place that left before it, all in one pass, so that its keys "
+        "and values are those of a full run."
+    ),
+    formula="q = softmax( LM head norm h(m_i) ),  i = the first with max q ≥ θ_i, else the last;  stop where max q < θ",
+    differs=(
+        "One target, where the paper's point is one drafter for several: no claim about averages over targets is "
+        "measured.",
+        "The drafter learns from the target's laws on its own answers, in minutes and from the beginning, where the "
+        "paper tunes the first layers of a large model's pretrained family on text: τ is lower.",
+        "Its rows of tokens begin as the target's LM head in its widest directions, which is ours.",
+        "What becomes of keys and values that a token skipped is not told in the abstract; here they are computed when "
+        "a deeper layer is first asked, and none is copied or left out.",
+        "A draft stops before the token of which the drafter is unsure, the first one too: the test then looks at no "
+        "drawn token, and is exact when sampling too.",
+        TRIMMED,
+    ),
+    place=16,
+    drafter=S2D(),
+    verifier=Lossless(),
+    other_verifiers=for_growers(GROWERS),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    growers=GROWERS,
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "one drafter for Vicuna 7B, 13B and LLaMA Chat 70B, Spec-Bench, average",
+            1.55, 1.55, "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (recalled)", lambda lab: lab.speed(),
+            timed=True,
+        ),
+        Claim(
+            "tokens per second / those of the fastest of its sizes alone",
+            "sizes by confidence beside drafters of one size, averaged over targets", None, None,
+            "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (direction)",
+            lambda lab: lab.speed_over({}, [SMALLEST, MIDDLE, WHOLE]), key="sizes", timed=True,
+        ),
+        Claim(
+            "τ / τ of the smallest size alone", "larger sizes where the smallest is unsure", None, None,
+            "ours: what is gained where the smallest is unsure; the paper compares speeds",
+            lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
+        ),
+    ),
+    head=Head(
+        S2DNet,
+        "A draft model of several sizes (S2D, Kavehzadeh et al. 2024, arXiv 2407.01955): a language model {cond} wide "
+        "with exits behind layers {exits}, with embeddings of its own.",
+        settings={"loss": "ce_soft:1", "cond": 96, "places": 2048},
+        agrees="the whole drafter's likeliest token is the target's, of all tokens",
+    ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 5}),
+            Setting("tree", {"grower": "eagle-2", "depth": 5, "width": 3, "nodes": 16}),
+        )
+    },
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

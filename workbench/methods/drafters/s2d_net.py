@@ -1,0 +1,112 @@
+"""The drafter of S2D: a small language model that can be left behind some of its layers, each size in the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from workbench.engine.packed import pack
+from workbench.methods.drafters.attention_net import EPS, DecoderLayer, Entries, Norm
+from workbench.methods.drafters.trained import TrainedNet
+
+
+class S2DLayer(DecoderLayer):
+    """A decoder layer of a language model."""
+
+    def __init__(self, width: int, heads: int, ffn: int, context: int, head_size: int) -> None:
+        super().__init__(width, heads, context, head_size=head_size)
+        del self.after  # there is one norm behind all exits
+        self.feeds(ffn)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B n W"],
+        places: Int[Tensor, " n"],
+        mask: Bool[Tensor, "n used"] | None = None,
+        entries: Entries | None = None,
+    ) -> Float[Tensor, "B n W"]:
+        """The stream behind it; arguments as of `mix`."""
+        return self.fed(self.mix(x, places, mask, entries))
+
+
+class S2DNet(TrainedNet):
+    """A language model of a few layers that can be left behind some of them.
+
+    Args:
+        width: the target's hidden size D, of which it reads nothing: it tells whose drafter it is.
+        heads: attention heads.
+        ffn: width of the gated feed-forward.
+        cond: its own width W.
+        vocabulary: V, the target's tokens; their embeddings are its LM head, too.
+        exits: layers of each size, rising; the last is all of them.
+        context: longest sequence, in positions.
+        head_size: numbers of an attention head; 0: the heads share the width W.
+
+    Raises:
+        ValueError: exits are not distinct and rising from 1; the heads do not divide the width.
+
+    Source: Kavehzadeh et al. 2024, S2D, arXiv:2407.01955, §3; one norm and LM head for all exits: Valipour et al. 2023,
+    SortedNet, arXiv:2309.00255.
+    """
+
+    kind: ClassVar[str] = "s2d"
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        ffn: int,
+        cond: int = 96,
+        vocabulary: int = 4096,
+        exits: Sequence[int] = (1, 2, 4),
+        context: int = 1024,
+        head_size: int = 0,
+    ) -> None:
+        super().__init__()
+        if not exits or any(a >= b for a, b in pairwise((0, *exits))):
+            raise ValueError(f"exits={list(exits)}: give layers from 1, each once and in order")
+        self.width, self.heads, self.exits = width, heads, tuple(exits)
+        self.embed = nn.Linear(cond, vocabulary, bias=False)
+        self.layers = nn.ModuleList(S2DLayer(cond, heads, ffn, context, head_size) for _ in range(exits[-1]))
+        self.after = Norm(cond, eps=EPS)
+
+    @property
+    def blocks(self) -> list[list[S2DLayer]]:
+        """The layers in front of each exit, behind the one before."""
+        layers = cast(Sequence[S2DLayer], self.layers)
+        return [list(layers[first:end]) for first, end in pairwise((0, *self.exits))]
+
+    def entering(self, tokens: Int[Tensor, "*b n"]) -> Float[Tensor, "*b n W"]:
+        """The stream in front of the first layer."""
+        return nn.functional.embedding(tokens, self.embed.weight)
+
+    def forward(self, tokens: Int[Tensor, "B n"]) -> list[Float[Tensor, "B n W"]]:
+        """What the LM head reads at each exit, of whole texts: what it learns from."""
+        x, found, places = self.entering(tokens), list[Tensor](), torch.arange(tokens.shape[1], device=tokens.device)
+        for block in self.blocks:
+            for layer in block:
+                x = layer(x, places)
+            found.append(self.after(x))
+        return found
+
+    def settle(self) -> S2DNet:
+        """For drafting: no gradients, and the weights laid out for a few rows."""
+        super().settle()
+        for layer in cast(Sequence[S2DLayer], self.layers):
+            layer.settle()
+        pack(self.embed)
+        return self
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the constructor needs to build it again."""
+        layer, (vocabulary, cond) = self.blocks[0][0], self.embed.weight.shape
+        return {
+            "width": self.width, "heads": self.heads, "ffn": layer.down.in_features, "cond": cond,
+            "vocabulary": vocabulary, "exits": list(self.exits), "head_size": layer.head_size,
+        }  # fmt: skip
