@@ -52,7 +52,20 @@ METHOD = Method(
     other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
     growers=GROWERS,
-    claims=(),
+    claims=(
+        Claim(
+            "speed-up of training by reinforcement, end to end", "reasoning models, long answers", 1.7, None,
+            "Hu et al. 2025, arXiv:2511.16665, abstract (above 1.7)", None, timed=True,
+            lacks="training by reinforcement: `workbench train rollouts` has rollouts and a target that changes",
+        ),
+        Claim(
+            "τ of the head that goes on learning / of the frozen one, behind a target whose weights moved",
+            "drafters of targets that are being trained", None, None,
+            "Hu et al. 2025, arXiv:2511.16665, abstract (direction)",
+            lambda lab: lab.shifted(0.1).tau_over("tlt", {"warm": True}, {"rate": 0.0}, 0.0),
+            key="adapts",
+        ),
+    ),
     head=HEAD,
     recording=Recording(("chat", "story")),
 )  # fmt: skip

@@ -23,8 +23,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from workbench.core.transfer import on_host, to_device
+from workbench.core.transfer import of_numpy, on_host, to_device
 from workbench.engine.models import HeadInfo
+from workbench.engine.owned import MOST_BYTES
 from workbench.engine.runner import SCRATCH, Runner
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.feature_net import FeatureNet
@@ -157,7 +158,7 @@ class Apprentice:
         with torch.inference_mode(False), torch.no_grad():
             self._student, self.net = (_copied(net, kind, target.context + SCRATCH) for kind in (wide, target.dtype))
             self._student.requires_grad_(True)
-        self._steps = self._beginning()
+        self._steps: Any = self._beginning()
         self._seen = self._standing()
         self.head = SharedHead(target.lm_head, info.config)
         self.twin: FeatureTwin | None = None
@@ -198,7 +199,7 @@ class Apprentice:
         if not windows:
             return False
         with torch.inference_mode(False), torch.enable_grad():
-            loss = self._loss(windows, random)
+            loss: Any = self._loss(windows, random)
             self.loss = float(loss.item())
             if math.isfinite(self.loss):  # of a target that says no numbers nothing can be learnt
                 self._steps.param_groups[0]["lr"] = rate
@@ -267,19 +268,22 @@ class Apprentice:
     def moved(self) -> dict[str, float]:
         """By weight: how far it is from where it began, as a share of its length there."""
         return {
-            name: float((mine - origin).norm() / origin.norm().clamp_min(_NORMED))
+            name: float(((mine - origin).square().sum() / origin.square().sum().clamp_min(_NORMED)).sqrt())
             for name, (mine, origin) in self._both().items()
         }
 
     def differences(self) -> dict[str, np.ndarray]:
-        """What was learnt, by the name of the weight; float16, so that heads of a large target fit in a file."""
-        return {name: (mine - origin).half().cpu().numpy() for name, (mine, origin) in self._both().items()}
+        """What was learnt, by the name of the weight; as float16 where a file would not hold it as float32."""
+        both = self._both()
+        fits = 4 * sum(mine.numel() for mine, _ in both.values()) <= MOST_BYTES - (64 << 10)
+        kind = torch.float32 if fits else torch.float16
+        return {name: (mine - origin).to(kind).cpu().numpy() for name, (mine, origin) in both.items()}
 
     def add(self, moves: Mapping[str, np.ndarray], lessons: int) -> None:
         """Take in what `differences` gave, with names and shapes of this net, and how many lessons made it."""
         with torch.inference_mode(False), torch.no_grad():
             for name, weight in self._student.named_parameters():
-                weight.add_(torch.from_numpy(moves[name]).to(weight))
+                weight.add_(of_numpy(moves[name]).to(weight))
         self.lessons += lessons
         self._as_it_is()
 

@@ -66,12 +66,12 @@ class RolloutOptions:
 
     target: str = "text-target"
     out: Path = Path(".cache/train/rollouts")
-    steps: int = 8
-    batch: int = 12
-    median: int = 48
+    steps: int = 6
+    batch: int = 10
+    median: int = 40
     spread: float = 0.8
-    longest: int = 256
-    updates: int = 6
+    longest: int = 192
+    updates: int = 5
     rows: int = 8
     target_rate: float = 1e-4
     lessons: int = 24
