@@ -54,7 +54,7 @@ METHOD = Method(
     growers=GROWERS,
     claims=(
         Claim(
-            "speed-up of training by reinforcement, end to end", "reasoning models, long answers", 1.7, None,
+            "speed-up of training by reinforcement, end to end", "reasoning models, long answers", 1.7, 1.7,
             "Hu et al. 2025, arXiv:2511.16665, abstract (above 1.7)", None, timed=True,
             lacks="training by reinforcement: `workbench train rollouts` has rollouts and a target that changes",
         ),
