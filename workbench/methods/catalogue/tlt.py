@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Recording
+from workbench.engine.declared import Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_2 import HEAD, NORMS, TRIMMED
 from workbench.methods.drafters.tlt import TLT
