@@ -227,9 +227,7 @@ class TLT(Eagle):
             ParameterError: this drafter is not `warm`: what each row learns ends with it.
         """
         if not self.warm:
-            raise ParameterError(
-                "Between batches there is nobody to teach: each row has its own head.", "Set warm=True."
-            )
+            raise ParameterError("Between batches nobody is taught: each row has a head of its own.", "Set warm=True.")
         mine = self.apprentice(models)
         return sum(mine.lesson(self.texts, self.reads, self.rate) for _ in range(lessons))
 

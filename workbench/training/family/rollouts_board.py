@@ -92,8 +92,8 @@ def page(told: dict[str, Any]) -> str:
         f"{settings['median']}, at most {settings['longest']} tokens). Each rollout is written three times, greedily: "
         "by plain decoding, with EAGLE-2 and the head as it was trained for the target of step 0, and with `tlt`, "
         f"which begins with that head and learns while at most {settings['share']:.0%} of the rows run, and between "
-        "rollouts (Hu et al. 2025, arXiv:2511.16665). This is likelihood on a format and not reinforcement learning: the "
-        "drafter sees weights that change, and nothing else of it.",
+        "rollouts (Hu et al. 2025, arXiv:2511.16665). This is likelihood on a format and not reinforcement learning: "
+        "the drafter sees weights that change, and nothing else of it.",
         "",
         f"Measured on {describe(told['machine'])}, {told['machine']['threads']} thread, float32. Seconds are CPU time "
         "of the process, in which decoding and lessons share one thread. Intervals are 95 %: of τ over prompts, of "
