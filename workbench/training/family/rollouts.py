@@ -149,8 +149,15 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
             f"rollouts: {number + 1} of {options.steps}: τ {tau(step[FROZEN]):.2f} frozen, {tau(step[ADAPTIVE]):.2f} "
             f"adaptive; {step['in_format']} of {options.batch} answers in the format"
         )
+        if number:
+            _write(options, found)
         if number + 1 < options.steps:
             tune()
+    return {"figures": figures(found), "out": str(options.out / BOARD)}
+
+
+def _write(options: RolloutOptions, found: list[dict[str, Any]]) -> None:
+    """The report and its page, of the steps so far: a loop that is stopped has shown something."""
     told: dict[str, Any] = {
         "target": named(options.target), "options": chosen(options), "machine": machine_facts(),
         "settings": dataclasses.asdict(options) | {"out": str(options.out)}, "steps": found,
@@ -158,7 +165,6 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
     options.out.mkdir(parents=True, exist_ok=True)
     write_whole(options.out / BOARD, (json.dumps(told, ensure_ascii=False, indent=1) + "\n").encode())
     write_whole((options.out / BOARD).with_suffix(".md"), page(told).encode())
-    return {"figures": figures(told), "out": str(options.out / BOARD)}
 
 
 def rollout(

@@ -52,9 +52,8 @@ def tail_gain(steps: Sequence[dict[str, Any]], arm: str, net: bool = False) -> t
     return float(plain.sum() / other.sum()), float(low), float(high)
 
 
-def figures(told: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
-    """What the report comes to: value, low, high. τ is compared where the target has changed."""
-    steps = told["steps"]
+def figures(steps: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, float]]:
+    """What the steps come to: value, low, high. τ is compared where the target has changed."""
     return {
         "τ of the adaptive head / τ of the frozen one, all steps after the first": gain(steps[1:]),
         "the same, the second half of the steps": gain(steps[(len(steps) + 1) // 2 :]),
@@ -81,7 +80,7 @@ def page(told: dict[str, Any]) -> str:
         "step", "answers in the format", "τ frozen", "τ adaptive", "adaptive / frozen", "lessons in the tail",
         "lessons between", "tail, plain, s", "tail, frozen, s", "tail, adaptive, s", "of it lessons, s",
     )  # fmt: skip
-    found = [[name, f"{v:.2f}", f"{low:.2f} to {high:.2f}"] for name, (v, low, high) in figures(told).items()]
+    found = [[name, f"{v:.2f}", f"{low:.2f} to {high:.2f}"] for name, (v, low, high) in figures(steps).items()]
     n = sum(len(s[FROZEN]["emitted"]) for s in steps)
     same = [sum(s[arm]["same"] for s in steps) for arm in (FROZEN, ADAPTIVE)]
     return "\n".join([
