@@ -130,7 +130,7 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
         FROZEN: registry.get("eagle-2").with_params(),
         ADAPTIVE: registry.get("tlt").with_params(**learning),
     }
-    asked = TASKS["story"].stream(options.seed, held_out=True)
+    facts, asked = machine_facts(), TASKS["story"].stream(options.seed, held_out=True)
     tune, found = Tuning(models, options), list[dict[str, Any]]()
     for number in range(options.steps):
         prompts = [encoded(models, f"{USER}{one.prompt}{ASSISTANT}") for one in islice(asked, options.batch)]
@@ -150,17 +150,19 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
             f"adaptive; {step['in_format']} of {options.batch} answers in the format"
         )
         if number:
-            _write(options, found)
+            _write(options, facts, found)
         if number + 1 < options.steps:
             tune()
     return {"figures": figures(found), "out": str(options.out / BOARD)}
 
 
-def _write(options: RolloutOptions, found: list[dict[str, Any]]) -> None:
+def _write(options: RolloutOptions, facts: dict[str, Any], found: list[dict[str, Any]]) -> None:
     """The report and its page, of the steps so far: a loop that is stopped has shown something."""
+    asked, settings = (
+        {n: v for n, v in d.items() if n != "out"} for d in (chosen(options), dataclasses.asdict(options))
+    )
     told: dict[str, Any] = {
-        "target": named(options.target), "options": chosen(options), "machine": machine_facts(),
-        "settings": dataclasses.asdict(options) | {"out": str(options.out)}, "steps": found,
+        "target": named(options.target), "options": asked, "machine": facts, "settings": settings, "steps": found,
     }  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
     write_whole(options.out / BOARD, (json.dumps(told, ensure_ascii=False, indent=1) + "\n").encode())

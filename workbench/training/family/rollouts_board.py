@@ -66,7 +66,7 @@ def figures(steps: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, fl
 def page(told: dict[str, Any]) -> str:
     """The board, from what `workbench train rollouts` wrote."""
     steps, settings = told["steps"], told["settings"]
-    given = "".join(f" --set {name}={value}" for name, value in told["options"].items() if name != "out")
+    given = "".join(f" --set {name}={value}" for name, value in told["options"].items())
     rows = []
     for i, s in enumerate(steps):
         value, low, high = gain([s])
