@@ -1,4 +1,4 @@
-"""The loop of rollouts: lengths, a format that is learnt, the same texts whoever drafts, and what the board says of it."""
+"""The loop of rollouts: lengths, a format that is learnt, the same texts whoever drafts, and what the board says."""
 
 from __future__ import annotations
 
