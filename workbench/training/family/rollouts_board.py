@@ -92,7 +92,8 @@ def page(told: dict[str, Any]) -> str:
         "by plain decoding, with EAGLE-2 and the head as it was trained for the target of step 0, and with `tlt`, "
         f"which begins with that head and learns while at most {settings['share']:.0%} of the rows run, and between "
         "rollouts (Hu et al. 2025, arXiv:2511.16665). This is likelihood on a format and not reinforcement learning: "
-        "the drafter sees weights that change, and nothing else of it.",
+        "the drafter sees weights that change, and nothing else of it. The head that learns gains in two ways, which "
+        "this loop does not tell apart: it follows the target, and it sees one kind of text alone.",
         "",
         f"Measured on {describe(told['machine'])}, {told['machine']['threads']} thread, float32. Seconds are CPU time "
         "of the process, in which decoding and lessons share one thread. Intervals are 95 %: of τ over prompts, of "
