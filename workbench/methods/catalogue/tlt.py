@@ -41,8 +41,8 @@ METHOD = Method(
         "training; else each request has a head of its own, which learns from its own text every few rounds.",
         "The pool is bounded by positions of text, the paper's by samples; laws are compared at 512 places of a lesson "
         "at most. Each lesson is about a few short stretches, since it has to fit between two rounds.",
-        "Entries that an older head left of a text stay as they are, where the paper rebuilds them; again=True computes "
-        "them anew after each lesson, which costs a pass of the layer over the text.",
+        "Entries that an older head left of a text stay as they are, where the paper rebuilds them; again=True "
+        "computes them anew after each lesson, which costs a pass of the layer over the text.",
         "How much is drafted is any policy's affair (`bandit` plays with lengths); the paper's ε-greedy choice of a "
         "strategy by buckets of batch sizes is not built.",
         NORMS,
