@@ -58,6 +58,7 @@ def _m(name: str, file: str, old: str, new: str, *tests: str, why: str) -> Mutat
 ADOPTED = "tests/methods/test_adopted.py::"
 DRAFTS = "tests/methods/test_drafts.py::"
 ONLINE = "tests/methods/test_online.py::"
+TLT = "tests/methods/test_tlt.py::"
 BY_ITS_LAW = DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path"
 PLAIN_PASS = DRAFTS + "test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path"
 DRAFTERS = "tests/methods/test_drafters.py::"
@@ -2088,6 +2089,38 @@ MUTATIONS: tuple[Mutation, ...] = (
         "_plain(layer)",
         ONLINE + "test_lessons_are_a_rows_own_unless_it_shares_them",
         why="one user's text teaches the draft model of all",
+    ),
+    _m(
+        "a-heads-lesson-one-place-late",
+        "methods/drafters/spot.py",
+        "features[:, 1:].flatten(0, 1)[places]",
+        "features[:, :-1].flatten(0, 1)[places]",
+        TLT + "test_a_lesson_is_eagles_two_losses_at_the_places_behind",
+        why="a head is taught to say again what it was told, and its drafts get worse with every lesson",
+    ),
+    _m(
+        "lessons-of-targets-long-gone",
+        "methods/drafters/spot.py",
+        "if text.step > self.step - STEPS]",
+        "if text.step <= self.step]",
+        TLT + "test_texts_older_than_two_steps_are_never_drawn",
+        why="a head learns to draft for a target that there is no more",
+    ),
+    _m(
+        "lessons-while-the-batch-is-full",
+        "methods/drafters/tlt.py",
+        "self.running <= share * self.began",
+        "self.running <= self.began",
+        TLT + "test_a_batch_is_taught_in_its_tail",
+        why="every row waits for lessons that were meant for idle time",
+    ),
+    _m(
+        "a-head-that-speaks-as-the-old-target",
+        "methods/drafters/spot.py",
+        "        self.pool.next_step()\n        self.head = SharedHead(self.target.lm_head, self.info.config)\n",
+        "        self.pool.next_step()\n",
+        TLT + "test_the_head_that_is_drafted_with_is_the_present_targets",
+        why="drafts are said by an LM head that was trained on since: they are rejected, and no lesson helps",
     ),
     _m(
         "lessons-that-nobody-drafts-with",

@@ -112,6 +112,7 @@ MORE: dict[str, dict[str, int]] = {
     "lookahead": {"cpu in transfer.to_host": 2},  # what the target said in the window
     "omnidraft": {"__int__ in omni_draft.written": LEVELS},  # what it writes is text, which the host translates
     "online": {"item in pupil.learn": 1, "__bool__ in pupil.log_laws": 1},  # in a lesson
+    "tlt": {"item in spot.lesson": 1},  # in a lesson
     "lexical-unit": {"tolist in transfer.listed": 1},  # how sure it was at the placeholders
     "del": {"cpu in transfer.to_host": 2},  # what each exit would have said
     "rasd": {"cpu in transfer.to_host": 3},  # the model's tree, which the host grafts onto; what of it was kept

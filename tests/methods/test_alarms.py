@@ -50,6 +50,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "medusa-typical": {"nodes": 48},
     "eagle": {},
     "eagle-2": {},
+    "tlt": {"rate": 0.0},
     "fspad": {},
     "mtp": {},
     "pard": {},

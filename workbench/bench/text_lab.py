@@ -17,6 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from workbench.bench import same_drafts, several_drafts
 from workbench.bench.answerable import answered
 from workbench.bench.claims import Measured, Scale, of_speedup
@@ -75,6 +77,19 @@ def store_of_code(models: Models) -> Path:
     return folder
 
 
+@lru_cache(maxsize=1)
+def _shifted(target: str, dtype: str, share: float) -> Models:
+    """A target that its heads were not trained for, since its matrices have moved at random; its own copy."""
+    models = load_models(target, None, "cpu", dtype)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in models.target.model.parameters():
+            if weight.dim() > 1:
+                noise = torch.randn(weight.shape, generator=generator)
+                weight.add_((share * weight.float().std() * noise).to(weight))
+    return models
+
+
 @dataclass(frozen=True, slots=True)
 class TextLab:
     """Measures one method at a scale.
@@ -85,6 +100,7 @@ class TextLab:
         groups: kinds of prompts; those of `workbench.bench.answerable` are problems whose answers a program checks.
         reads_code: drafters that read a store read `store_of_code` instead of the bundled one.
         stranger: drafts in place of the target's own draft model, in tokens of its own; "": that one does.
+        shift: by how much the target's matrices have moved since its heads were trained, as a share of their spread.
     """
 
     method: str
@@ -92,6 +108,7 @@ class TextLab:
     groups: Sequence[str] = ALL
     reads_code: bool = False
     stranger: str = ""
+    shift: float = 0.0
 
     def on(self, *groups: str) -> TextLab:
         """The same on prompts of these kinds alone."""
@@ -106,10 +123,16 @@ class TextLab:
         others = [drafter for target in FAMILIES if target != self.scale.target and (drafter := own_drafter(target))]
         return dataclasses.replace(self, stranger=others[0])
 
+    def shifted(self, share: float) -> TextLab:
+        """The same with a target whose weights are no longer those that its heads were trained for."""
+        return dataclasses.replace(self, shift=share)
+
     @property
     def models(self) -> Models:
         """The target, its draft model and its heads."""
         which = self.scale.target, self.scale.dtype
+        if self.shift:
+            return _shifted(*which, self.shift)
         return _drafted_by(*which, self.stranger) if self.stranger else _models(*which)
 
     @property
@@ -123,6 +146,8 @@ class TextLab:
         own = [what for what, there in (("drafter", models.drafter), ("heads", models.heads)) if there]
         own = [f"{self.stranger} as drafter"] if self.stranger else own
         drafting = f" with {'' if self.stranger else 'its own '}{' and '.join(own)}" if own else ""
+        if self.shift:
+            drafting += f", every matrix moved by noise of {self.shift:.0%} of its spread since they were trained"
         if self.reads_code:
             size = len(open_store(store_of_code(models)))
             drafting += f", store of Python {platform.python_version()}'s library ({size / 1e6:.1f} M tokens)"

@@ -58,6 +58,7 @@ def docs(
     from workbench.cli import claims, train
     from workbench.methods import known
     from workbench.training import work
+    from workbench.training.family import rollouts_board
 
     for source in (known, train, claims, work):
         wanted = source.text()
@@ -76,6 +77,8 @@ def docs(
         files[costs.with_suffix(".md")] = verifier_suite.page(found)
     if (scaled := boards / scalingboard.BOARD).is_file():
         files[scaled.with_suffix(".md")] = scalingboard.page(json.loads(scaled.read_text(encoding="utf-8")))
+    if (rolled := boards / rollouts_board.BOARD).is_file():
+        files[rolled.with_suffix(".md")] = rollouts_board.page(json.loads(rolled.read_text(encoding="utf-8")))
     if (hosts := boards / hostcosts.BOARD).is_file():
         found = json.loads(hosts.read_text(encoding="utf-8"))
         files |= {hosts.with_suffix(".md"): hostcosts.page(found), hosts.with_suffix(".svg"): hostcosts.plot(found)}

@@ -2,8 +2,9 @@
 
 >>> sorted(RECIPES)
 ['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'drafter', 'eagle', 'eagle-3', \
-'evaluate', 'hydra', 'judge', 'kangaroo', 'medusa', 'readings', 'scaling', 'target', 'tokenizer', 'vision-drafter', \
-'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', 'vision-text-drafter', 'vision-tower']
+'evaluate', 'hydra', 'judge', 'kangaroo', 'medusa', 'readings', 'rollouts', 'scaling', 'target', 'tokenizer', \
+'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', 'vision-text-drafter', \
+'vision-tower']
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from workbench.training.family.drafter import ChatDrafterOptions, train_chat_dra
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.readings import ReadOptions, make_readings
+from workbench.training.family.rollouts import RolloutOptions, roll_out
 from workbench.training.family.scaling import ScalingOptions, study
 from workbench.training.family.whole import WholeOptions, train_whole
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
@@ -215,6 +217,12 @@ RECIPES: dict[str, Recipe] = {
             "a scaling study: heads of several sizes and trainings, τ of each, and Scylla's law with intervals",
             ScalingOptions,
             study,
+        ),
+        Recipe(
+            "rollouts",
+            "a study of TLT: rollouts of a target that is trained between them, EAGLE's head frozen and learning",
+            RolloutOptions,
+            roll_out,
         ),
         Recipe(
             "target",

@@ -244,11 +244,23 @@ class FeatureDrafter(LawDrafter):
 
     def prime(self, row: Row, models: Models) -> FeatureState:
         """Read the features of everything committed, as the target has them, pictures as this drafter sees them."""
-        net, clock = load_net(self.net, models, self.recipe), models.target.clock
-        features = read_features(row, models)
+        net, head = load_net(self.net, models, self.recipe), head_of(self.net, models)
+        return self.primed(row, models, read_features(row, models), net, head, twin_of(net, head, models))
+
+    def primed(
+        self,
+        row: Row,
+        models: Models,
+        features: Float[Tensor, "n_minus_1 D"],
+        net: FeatureNet,
+        head: SharedHead,
+        twin: FeatureTwin | None,
+    ) -> FeatureState:
+        """The state of a row whose features are read by a net; the others: see `FeatureState`."""
+        clock = models.target.clock
         capacity = len(row.committed) + row.remaining + SCRATCH
-        head, entries = head_of(self.net, models), Entries(net.heads, net.head_size, capacity, features)
-        state = self.state(net, models, head, entries, twin=twin_of(net, head, models))
+        entries = Entries(net.heads, net.head_size, capacity, features)
+        state = self.state(net, models, head, entries, twin=twin)
         start = clock.mark()
         with torch.inference_mode():
             seen = what_was_seen(row, models, features)

@@ -22,6 +22,7 @@ from workbench.engine.compiling import compiled, together
 from workbench.engine.fused import Fused
 from workbench.engine.looking import TOP, Weighed, weighing
 from workbench.engine.models import Models
+from workbench.engine.runner import Runner
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import ROPE_BASE, DecoderLayer, Entries, Norm
 from workbench.methods.drafters.feature_net import NORMS, FeatureNet
@@ -140,15 +141,21 @@ def _in_order(n: int) -> Bool[Tensor, "n n"]:
 
 def twin_of(net: FeatureNet, head: SharedHead, models: Models) -> FeatureTwin | None:
     """The twin of a net for its target, made once; None where there is none, or where the target has none either."""
-    key, target = ("twin of", net.kind, models.heads[net.kind].name), models.target
+    key = ("twin of", net.kind, models.heads[net.kind].name)
     if key not in models.shared:
-        models.shared[key] = None
-        if target.lean is not None and target.lean.fused is not None:
-            try:
-                models.shared[key] = FeatureTwin.of(net, head, target.embed, target.cache.capacity)
-            except Exception as error:  # numba raises many kinds, and the net's own code is there
-                log.warning("%s is not compiled: %s: %s", net.kind, type(error).__name__, error)
+        models.shared[key] = made_twin(net, head, models.target)
     return cast(FeatureTwin | None, models.shared[key])
+
+
+def made_twin(net: FeatureNet, head: SharedHead, target: Runner) -> FeatureTwin | None:
+    """A twin of a net as it is now; None where there is none."""
+    if target.lean is None or target.lean.fused is None:
+        return None
+    try:
+        return FeatureTwin.of(net, head, target.embed, target.cache.capacity)
+    except Exception as error:  # numba raises many kinds, and the net's own code is there
+        log.warning("%s is not compiled: %s: %s", net.kind, type(error).__name__, error)
+        return None
 
 
 def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> LlamaForCausalLM:

@@ -1,0 +1,419 @@
+"""TLT: what a lesson is about and when it is given, whose weights it moves, and that nothing of it reaches the text."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from torch.nn import functional as F
+
+from workbench.core.errors import ModelError, ParameterError
+from workbench.engine import Engine, Models, Request, Row, keeping
+from workbench.engine.trimmed import KEY
+from workbench.methods import registry
+from workbench.methods.drafters import spot
+from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.spot import Apprentice, Pool, Text, Window
+from workbench.methods.drafters.tlt import TLT, Batch
+
+PROMPTS = [worlds.repeating_prompt(9 + i, seed=i, period=3 + i) for i in range(4)]
+N = 40
+QUICK = {"rate": 3e-3, "every": 1, "texts": 4, "reads": 48}
+"""A small head learns in a few lessons."""
+
+
+@pytest.fixture
+def models(tmp_path: Path, device: str) -> Models:
+    """Float64; a head that was never trained."""
+    return worlds.world("llama", noise=None, device=device, heads=tmp_path / "heads")
+
+
+def written(models: Models, method: str = "tlt", n: int | list[int] = N, rows: int = 1, **params: Any) -> list[Row]:
+    """Rows of one batch, which begin together."""
+    engine, configured = Engine(models), registry.get(method).with_params(**params)
+    longest = [n] * rows if isinstance(n, int) else n
+    found = [
+        engine.submit(Request(prompt, configured, max_new_tokens=most, stop_at_eos=False, paused=True))
+        for prompt, most in zip(PROMPTS, longest, strict=False)
+    ]
+    while not all(row.primed for row in found):
+        engine.step()
+    for row in found:
+        row.resume()
+    while not engine.idle:
+        engine.step()
+    assert not any(row.error for row in found), [row.error for row in found]
+    return found
+
+
+def tokens(rows: list[Row]) -> list[list[int]]:
+    return [row.trace.token_ids for row in rows if row.trace is not None]
+
+
+def tau(rows: list[Row]) -> float:
+    traces = [row.trace for row in rows if row.trace is not None]
+    return sum(len(t.token_ids) for t in traces) / sum(len(t.rounds) for t in traces)
+
+
+def said(row: Row) -> dict[str, Any]:
+    """Signals of the last round that drafted."""
+    assert row.trace is not None
+    return [r.signals for r in row.trace.rounds if "lessons" in r.signals][-1]
+
+
+def of(models: Models) -> Apprentice:
+    """The one that warm rows share."""
+    return TLT(warm=True).apprentice(models)
+
+
+def moved(models: Models, amount: float) -> None:
+    """The target is trained, as far as a drafter sees it: its weights are others, in place."""
+    model: Any = models.target.model
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight.device)
+                weight.add_(amount * weight.std() * noise)
+
+
+# -- the text ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_greedy_text_is_the_targets_with_and_without_lessons(models: Models, warm: bool) -> None:
+    wanted = [worlds.hf_greedy(models.target.model, prompt, N) for prompt in PROMPTS]
+    still = written(models, rows=4, rate=0.0, warm=warm)
+    taught = written(models, rows=4, warm=warm, tail=1.0, **QUICK)
+    assert tokens(still) == tokens(taught) == wanted
+    last = [said(row) for row in taught]
+    assert min(s["lessons"] for s in last) > 5
+    assert all(s["loss of the last lesson"] > 0 for s in last)
+    assert all(said(row)["lessons"] == 0 for row in still)
+
+
+def test_without_lessons_it_is_eagle_2(models: Models) -> None:
+    drafts = [
+        [(r.nodes.tokens, r.nodes.parents) for row in written(models, **asked) if row.trace for r in row.trace.rounds]
+        for asked in ({"method": "eagle-2"}, {"rate": 0.0}, {"rate": 0.0, "warm": True})
+    ]
+    assert drafts[0] == drafts[1] == drafts[2]
+    assert any(nodes for nodes, _ in drafts[0])
+
+
+# -- what lessons are drawn from --------------------------------------------------------------------------------------
+
+
+def text(step: int, n: int, n_prompt: int = 3) -> Text:
+    """Whose tokens say its step."""
+    return Text(step, n_prompt, [step] * (n + 1), [torch.zeros(n, 2)])
+
+
+def test_texts_older_than_two_steps_are_never_drawn() -> None:
+    pool, seen = Pool(), list[set[int]]()
+    for step in range(5):
+        for _ in range(3):
+            pool.add(text(step, 12))
+        drawn = [pool.drawn(Random(seed), 4, 8) for seed in range(20)]
+        seen.append({token for windows in drawn for w in windows for token in w.tokens})
+        pool.next_step()
+    assert seen == [{0}, {0, 1}, {1, 2}, {2, 3}, {3, 4}]
+    assert {t.step for t in pool.texts} == {4}, "and they take no memory"
+
+
+def test_a_pool_is_bounded_and_drops_the_oldest_first() -> None:
+    pool = Pool(most=50)
+    growing = text(0, 10)
+    pool.add(growing)
+    for _ in range(20):
+        pool.add(text(0, 9))
+        assert len(pool) <= 50
+    assert growing not in pool.texts
+    last = pool.texts[-1]
+    last.tokens += [0] * 45
+    last.features.append(torch.zeros(45, 2))
+    pool.trim()
+    assert pool.texts == [last], "what is being written goes on"
+
+
+def test_a_stretch_has_places_of_the_answer_and_no_others_count() -> None:
+    for n_prompt in (1, 2, 20):
+        for size in (21, 40):
+            pool = Pool()
+            pool.add(Text(0, n_prompt, list(range(size + 1)), [torch.arange(size).float()[:, None]]))
+            for seed in range(30):
+                (window,) = pool.drawn(Random(seed), 4, 16)
+                assert len(window.tokens) == 16
+                assert window.features[:, 0].tolist() == window.tokens, "each feature stands beside its token"
+                about = window.tokens[window.first :]
+                assert about, "something is learnt"
+                assert min(about) >= max(1, n_prompt - 1), "what decides a token of the prompt is nobody's lesson"
+    pool = Pool()
+    pool.add(text(0, 4, n_prompt=9))
+    assert pool.drawn(Random(0), 4, 16) == [], "nothing was answered yet"
+
+
+def test_a_change_of_the_targets_weights_is_a_new_step(models: Models) -> None:
+    written(models, warm=True, **QUICK)
+    mine = of(models)
+    assert {t.step for t in mine.pool.texts} == {0}
+    moved(models, 0.01)
+    written(models, warm=True, **QUICK)
+    assert [t.step for t in mine.pool.texts] == [0, 1]
+    moved(models, 0.01)
+    assert of(models) is mine
+    assert (mine.pool.step, [t.step for t in mine.pool.texts]) == (2, [1])
+    mine.look_up()
+    assert mine.pool.step == 2, "and nothing else is"
+
+
+# -- what a lesson does -----------------------------------------------------------------------------------------------
+
+
+def windows_of(models: Models) -> list[Window]:
+    """Stretches of different lengths and prompts, with the target's own features."""
+    model: Any = models.target.model
+    found = []
+    for n, first, seed in ((14, 1, 0), (9, 4, 1)):
+        ids = worlds.random_prompt(n, seed=seed)
+        with torch.no_grad():
+            found.append(Window(ids, model.model(torch.tensor([ids], device=model.device))[0][0], first))
+    return found
+
+
+def test_a_lesson_is_eagles_two_losses_at_the_places_behind(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: the feature at s and the token at s + 1 answer the feature at s + 1, and the law of the token behind."""
+    mine, windows = of(models), windows_of(models)
+    guesses, truths = [], []
+    with torch.no_grad():
+        for w in windows:
+            ids = torch.tensor(w.tokens, device=models.target.device)
+            x = mine.origin.pairs(models.target.embed(ids[1:]), w.features[:-1])[None]
+            guess = mine.origin(x, torch.arange(len(ids) - 1, device=ids.device))[0]
+            guesses.append(guess[w.first - 1 :])
+            truths.append(w.features[w.first :])
+        guess, truth = torch.cat(guesses), torch.cat(truths)
+        p, q = (F.linear(x, models.target.lm_head.get_parameter("weight")) for x in (truth, guess))
+        wanted = F.smooth_l1_loss(guess, truth) + 0.1 * F.cross_entropy(q, p.softmax(-1))
+    monkeypatch.setattr(Pool, "drawn", lambda self, random, n, longest: windows)
+    assert mine.lesson(2, 16, 1e-3)
+    assert mine.loss == pytest.approx(float(wanted), rel=1e-6)
+
+
+def test_lessons_move_the_apprentice_and_nothing_else(models: Models) -> None:
+    model: Any = models.target.model
+    written(models, rate=0.0, warm=True)
+    mine = of(models)
+    model.requires_grad_(True)  # as while it is trained itself
+    before = [copy.deepcopy(module.state_dict()) for module in (model, mine.origin)]
+    assert TLT(warm=True, rate=3e-3).study(models, 5) == 5
+    for was, module in zip(before, (model, mine.origin), strict=True):
+        assert all(torch.equal(was[name], weight) for name, weight in module.state_dict().items())
+    assert all(weight.grad is None for weight in model.parameters())
+    assert min(mine.moved().values()) > 0, "all of the layer learns"
+    assert all(torch.equal(a, b) for a, b in zip(mine.net.parameters(), mine._student.parameters(), strict=True))
+
+
+def test_a_gradient_is_clipped_at_a_half(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms = []
+    step = torch.optim.AdamW.step
+
+    def noted(self: Any, *args: Any) -> Any:
+        grads = [w.grad for group in self.param_groups for w in group["params"]]
+        norms.append(float(torch.stack([g.norm() for g in grads]).norm()))
+        return step(self, *args)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    monkeypatch.setattr(spot, "OF_FEATURES", 100.0)
+    written(models, rate=0.0, warm=True)
+    TLT(warm=True).study(models, 3)
+    assert norms == pytest.approx([0.5] * 3, rel=1e-4)
+
+
+def test_entries_are_read_again_only_where_that_is_asked_for(models: Models) -> None:
+    """`again`: what the drafter knows of a text is what its present weights make of it."""
+    for again in (True, False):
+        engine, configured = Engine(models), registry.get("tlt").with_params(again=again, tail=1.0, **QUICK)
+        row = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
+        while row.trace is None or len(row.trace.rounds) < 8:
+            engine.step()
+        state = row.state
+        with torch.inference_mode():
+            state.follow(state.owned.apprentice, again)
+            state.newest()
+            net, ids = state.net, torch.tensor(row.committed, device=models.target.device)
+            features = models.target.model.model(ids[None, :-1])[0][0]
+            entries = Entries(net.heads, net.head_size, len(ids), features)
+            net(net.pairs(models.target.embed(ids[1:]), features)[None], torch.arange(len(ids) - 1), None, entries)
+            mine, wanted = (
+                e.put(features.new_empty(2, 1, net.heads, 0, net.head_size)) for e in (state.entries, entries)
+            )
+        same = [torch.allclose(a, b, atol=1e-6) for a, b in zip(mine, wanted, strict=True)]
+        assert same == [again, again]
+
+
+def test_an_apprentice_rises_in_acceptance_behind_a_target_that_moved(models: Models) -> None:
+    """It learns the target as it was, then the target moves: who goes on learning accepts more than who stays."""
+    lessons = {"warm": True, "tail": 1.0, **QUICK}
+    written(models, n=60, rows=4, **lessons)
+    TLT(warm=True, rate=3e-3, texts=4, reads=48).study(models, 150)
+    knows = tau(written(models, n=60, rows=4, warm=True, rate=0.0))
+    moved(models, 0.35)
+    frozen = written(models, n=60, rows=4, warm=True, rate=0.0)
+    assert tau(frozen) < knows, "what it knew is no longer so"
+    TLT(warm=True, rate=3e-3, texts=4, reads=48).study(models, 150)
+    adaptive = written(models, n=60, rows=4, warm=True, rate=0.0)
+    assert tokens(adaptive) == tokens(frozen)
+    assert tau(adaptive) > 1.15 * tau(frozen)
+
+
+# -- when lessons are given -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Rows that ran and had run, at each lesson."""
+    found: list[tuple[int, int]] = []
+    lesson, of = Apprentice.lesson, Batch.of
+    batches: dict[int, Batch] = {}
+
+    def noted(self: Apprentice, *args: Any) -> bool:
+        (batch,) = batches.values()
+        found.append((batch.running, batch.began))
+        return lesson(self, *args)
+
+    def known(models: Models) -> Batch:
+        return batches.setdefault(id(models), of(models))
+
+    monkeypatch.setattr(Apprentice, "lesson", noted)
+    monkeypatch.setattr(Batch, "of", known)
+    return found
+
+
+def test_a_batch_is_taught_in_its_tail(models: Models, given: list[tuple[int, int]]) -> None:
+    written(models, n=[12, 24, 50, 60], warm=True, tail=0.5, **QUICK)
+    assert {running for running, _ in given} == {1, 2}
+    assert {began for _, began in given} == {4}
+    given.clear()
+    written(models, n=[12, 24, 50, 60], warm=True, tail=0.25, **QUICK)
+    assert {running for running, _ in given} == {1}
+    given.clear()
+    written(models, n=[12, 24, 50, 60], warm=True, tail=0.2, **QUICK)
+    assert given == [], "not one of four is a fifth"
+
+
+def test_a_row_alone_is_taught_every_so_many_rounds(models: Models, given: list[tuple[int, int]]) -> None:
+    (row,) = written(models, every=5, tail=0.0)
+    assert row.trace is not None
+    assert len(given) == (len(row.trace.rounds) - 1) // 5 > 1, "the last round teaches nothing: the text has ended"
+
+
+def test_rows_that_share_an_apprentice_count_their_rounds_together(
+    models: Models, given: list[tuple[int, int]]
+) -> None:
+    rows = written(models, n=30, rows=4, warm=True, tail=1.0, **QUICK | {"every": 3})
+    rounds = max(len(row.trace.rounds) for row in rows if row.trace)
+    assert 0 < len(given) <= rounds // 3 + 1
+
+
+def test_a_batch_ends_with_its_last_row() -> None:
+    batch = Batch()
+    for _ in range(3):
+        batch.enter()
+    assert (batch.is_tail(1.0), batch.is_tail(0.4)) == (True, False)
+    batch.leave()
+    batch.leave()
+    assert batch.is_tail(0.4)
+    batch.enter()
+    assert not batch.is_tail(0.4), "two of three"
+    batch.leave()
+    batch.leave()
+    batch.enter()
+    assert (batch.began, batch.is_tail(0.0)) == (1, True), "the next one is alone"
+
+
+def test_a_row_that_failed_is_not_waited_for(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(models, rows=2, warm=True)
+    assert (models.shared["tlt batch"].running, models.shared["tlt batch"].began) == (0, 0)
+    monkeypatch.setattr(TLT, "begin", lambda self, row: 1 / 0)
+    with pytest.raises(AssertionError):
+        written(models, rows=2, warm=True)
+    assert models.shared["tlt batch"].running == 0
+
+
+# -- whose it is ------------------------------------------------------------------------------------------------------
+
+
+def test_lessons_are_a_rows_own_unless_it_shares_them(models: Models) -> None:
+    alone = [written(models, **QUICK) for _ in range(2)]
+    drafts = [[r.nodes.tokens for r in row.trace.rounds] for (row,) in alone if row.trace]
+    assert drafts[0] == drafts[1], "nothing of the first run is left"
+    (first,), (second,) = (written(models, warm=True, **QUICK) for _ in range(2))
+    assert first.trace is not None
+    assert second.trace is not None
+    assert first.trace.rounds[0].signals["lessons"] == 0
+    assert second.trace.rounds[0].signals["lessons"] >= said(first)["lessons"] > 0, "it goes on"
+
+
+def test_between_batches_the_shared_one_is_taught(models: Models) -> None:
+    with pytest.raises(ParameterError, match="a head of its own"):
+        TLT().study(models, 3)
+    assert TLT(warm=True).study(models, 3) == 0, "nothing was written yet"
+    written(models, warm=True, rate=0.0)
+    assert TLT(warm=True).study(models, 3) == of(models).lessons == 3
+
+
+def test_another_head_gets_an_apprentice_of_its_own(models: Models, tmp_path: Path) -> None:
+    engine, configured = Engine(models), registry.get("tlt").with_params(**QUICK)
+    row = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
+    while row.trace is None or len(row.trace.rounds) < 5:
+        engine.step()
+    first = row.state.owned.apprentice
+    others = worlds.random_features(tmp_path / "others", models, seed=1)
+    another = dataclasses.replace(others["eagle"], name="another")
+    row.change(models=dataclasses.replace(models, heads=models.heads | {"eagle": another}))
+    engine.step()
+    assert row.state.owned.apprentice is not first
+    assert row.state.owned.apprentice.info is another
+    while not engine.idle:
+        engine.step()
+    assert not row.error
+    assert tokens([row]) == [worlds.hf_greedy(models.target.model, PROMPTS[0], N)]
+    assert models.shared["tlt batch"].running == 0
+
+
+def test_the_head_that_is_drafted_with_is_the_present_targets(models: Models) -> None:
+    """Of heads that keep some tokens, rows of the LM head are copied: they must be those of the present weights."""
+    models.heads["eagle"].config[KEY] = [1, 2, 5]
+    mine, x = of(models), torch.randn(2, models.target.hidden_size, dtype=torch.float64, device=models.target.device)
+    mine.head(x)
+    moved(models, 0.1)
+    weight = models.target.lm_head.get_parameter("weight")
+    torch.testing.assert_close(of(models).head(x), x @ weight[[1, 2, 5]].T)
+    assert of(models).twin is None
+    assert written(models, warm=True, **QUICK)[0].trace is not None, "lessons are about these"
+
+
+def test_the_lessons_of_another_head_are_refused(models: Models, tmp_path: Path) -> None:
+    engine, configured = Engine(models), registry.get("tlt").with_params(**QUICK)
+    row = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
+    while row.trace is None or len(row.trace.rounds) < 5:
+        engine.step()
+    saved = keeping.save(row)
+    before = row.state.owned.apprentice.moved()
+    keeping.load(row, saved)
+    after = row.state.owned.apprentice.moved()
+    assert all(after[name] == pytest.approx(2 * share, rel=1e-2) for name, share in before.items() if share > 1e-4)
+    models.heads = models.heads | worlds.random_features(tmp_path / "others", models, seed=1)
+    models.shared.pop(("eagle", models.heads["eagle"].name), None)
+    other = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
+    while not other.primed:
+        engine.step()
+    with pytest.raises(ModelError, match="lessons of another head"):
+        keeping.load(other, saved)

@@ -1,0 +1,95 @@
+"""The loop of rollouts: lengths, a format that is learnt, the same texts whoever drafts, and what the board says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workbench.core.errors import ParameterError
+from workbench.engine.bundle import bundled
+from workbench.training.family.rollouts import RolloutOptions, is_numbered, lengths, numbered, roll_out
+from workbench.training.family.rollouts_board import ADAPTIVE, FROZEN, PLAIN, figures, gain, page, tail_gain
+
+
+def arm(emitted: list[int], rounds: list[int], tail_s: float, lessons_s: float = 0.0) -> dict[str, Any]:
+    return {"emitted": emitted, "rounds": rounds, "tail_s": tail_s, "lessons_s": lessons_s, "same": len(emitted)}
+
+
+def steps() -> list[dict[str, Any]]:
+    """Three, of two prompts each."""
+    return [
+        {
+            PLAIN: arm([30, 10], [30, 10], 2.0), FROZEN: arm([30, 10], [15, 5], 1.0),
+            ADAPTIVE: arm([30, 10], [10 - i, 6], 1.0, 0.5), "in_format": i, "tail_lessons": 1, "idle_lessons": 2,
+        }
+        for i in range(3)
+    ]  # fmt: skip
+
+
+def test_a_gain_is_a_ratio_of_sums_with_an_interval_over_prompts() -> None:
+    value, low, high = gain(steps()[1:])
+    assert value == pytest.approx((80 / (9 + 6 + 8 + 6)) / 2)
+    assert low < value < high
+    assert low == pytest.approx(10 / 6 / 2), "at worst nothing but short prompts"
+    assert gain(steps()[:1])[0] == pytest.approx(40 / 16 / 2)
+
+
+def test_a_tail_is_told_with_its_lessons_and_without() -> None:
+    assert tail_gain(steps(), FROZEN) == (2.0, 2.0, 2.0)
+    assert tail_gain(steps(), ADAPTIVE) == (2.0, 2.0, 2.0)
+    assert tail_gain(steps(), ADAPTIVE, net=True) == (4.0, 4.0, 4.0)
+
+
+def test_lengths_are_log_normal_and_bounded() -> None:
+    options = RolloutOptions(batch=4000, median=40, spread=0.8, longest=150)
+    drawn = np.array(lengths(options, 0))
+    assert drawn.min() == 8
+    assert drawn.max() == 150
+    inside = np.log(drawn[(drawn > 8) & (drawn < 150)])
+    assert np.median(drawn) == pytest.approx(40, rel=0.05)
+    assert 0.5 < inside.std() < 0.8, "its ends are cut"
+    assert lengths(options, 0) == lengths(options, 0) != lengths(options, 1)
+
+
+def test_the_format_is_a_number_for_each_sentence() -> None:
+    told = numbered("Tom ran. He fell! Why?")
+    assert told == "1. Tom ran.\n2. He fell!\n3. Why?"
+    assert is_numbered(told)
+    assert is_numbered(told[:12]), "a text that was cut"
+    assert not is_numbered("Tom ran. He fell!")
+    assert not is_numbered("1. Tom ran.\nHe fell!")
+
+
+def test_what_cannot_be_shown_is_refused() -> None:
+    with pytest.raises(ParameterError, match="steps to adapt over"):
+        roll_out(RolloutOptions(steps=1), print)
+
+
+@pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
+def test_a_small_loop_writes_the_same_texts_and_its_board(tmp_path: Path) -> None:
+    options = RolloutOptions(
+        out=tmp_path, steps=2, batch=2, median=12, spread=0.4, longest=16, updates=1, rows=1, lessons=1, every=1,
+        share=0.5, reads=16, target_rate=1e-3,
+    )  # fmt: skip
+    lines: list[str] = []
+    found = roll_out(options, lines.append)
+    told = json.loads((tmp_path / "rollouts.json").read_text())
+    first, second = told["steps"]
+    assert (first["loss"], second["loss"] > 0) == (None, True), "the target has learnt between the two"
+    for step in told["steps"]:
+        assert step[PLAIN]["rounds"] == step[PLAIN]["emitted"]
+        assert step[FROZEN]["same"] == step[ADAPTIVE]["same"] == 2
+        assert step["idle_lessons"] == 1
+        assert step[PLAIN]["lessons_s"] == step[FROZEN]["lessons_s"] == 0
+        assert (step[ADAPTIVE]["lessons_s"] > 0) == (step["tail_lessons"] > 0)
+        assert all(0 < step[name]["tail_s"] <= step[name]["seconds"] for name in (PLAIN, FROZEN, ADAPTIVE))
+    assert first["tail_lessons"] + second["tail_lessons"] > 0
+    assert [list(v) for v in found["figures"].values()] == [list(v) for v in figures(told["steps"]).values()]
+    assert (tmp_path / "rollouts.md").read_text() == page(told)
+    assert "--set longest=16" in page(told)
+    assert str(tmp_path) not in page(told) + json.dumps(told)
+    assert len(lines) == 2

@@ -1,0 +1,326 @@
+"""Spot training: EAGLE's layer goes on learning from the features that decoding itself has left behind.
+
+    texts that the target writes ─► tokens and features, tagged with the step of its weights ─► pool
+    pool, the last two steps alone ─► windows by chance ─► lesson ─► the net that drafts from now on
+
+A lesson takes nothing of the target but its embedding and its LM head, which stay as they are: features were computed
+when their text was verified. A pair at s answers the feature at s + 1, as in the training of the head it began with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from workbench.core.transfer import of_numpy, on_host, to_device
+from workbench.engine.models import HeadInfo
+from workbench.engine.owned import MOST_BYTES
+from workbench.engine.runner import SCRATCH, Runner
+from workbench.engine.trimmed import SharedHead
+from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.feature_twin import FeatureTwin, made_twin
+
+CLIP = 0.5
+"""Largest norm of a lesson's gradient."""
+OF_FEATURES, OF_LAWS = 1.0, 0.1
+"""Weights of EAGLE's two losses: Huber distance of features, cross-entropy with the target's law."""
+MOST_PLACES = 16_384
+"""Positions of text that a pool keeps features of."""
+MOST_LAWS = 512
+"""Places of a lesson at which laws are compared; the LM head is most of its cost."""
+STEPS = 2
+"""A lesson draws from so many steps of the target's weights, the newest among them."""
+_NORMED = 1e-12
+
+
+@dataclass(slots=True, eq=False)
+class Text:
+    """A text as it is being written, and what the target's LM head read at each of its positions but the last.
+
+    Attributes:
+        step: of the target's weights, when the text began.
+        n_prompt: tokens of the prompt, which no lesson is about.
+        tokens: prompt and answer.
+        features: in pieces, as they came.
+    """
+
+    step: int
+    n_prompt: int
+    tokens: list[int]
+    features: list[Float[Tensor, "m D"]]
+
+    def __len__(self) -> int:
+        """Positions with a feature."""
+        return len(self.tokens) - 1
+
+    def whole(self) -> Float[Tensor, "n D"]:
+        """All of its features."""
+        self.features = [torch.cat(self.features)]
+        return self.features[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of a text: n tokens and their features; lessons are about the features from `first` on."""
+
+    tokens: list[int]
+    features: Float[Tensor, "n D"]
+    first: int
+
+
+class Pool:
+    """Texts of the last two steps, the oldest first, with a bounded number of positions.
+
+    Attributes:
+        texts: those kept; one that is being written grows.
+        step: how often the target's weights have changed.
+        most: positions, at most; the newest text stays, whatever its length.
+    """
+
+    def __init__(self, most: int = MOST_PLACES) -> None:
+        self.texts: list[Text] = []
+        self.step, self.most = 0, most
+
+    def __len__(self) -> int:
+        """Positions with a feature."""
+        return sum(map(len, self.texts))
+
+    def add(self, text: Text) -> None:
+        """A text more."""
+        self.texts.append(text)
+        self.trim()
+
+    def next_step(self) -> None:
+        """The target's weights have changed."""
+        self.step += 1
+        self.trim()
+
+    def trim(self) -> None:
+        """Drop what no lesson draws from, then the oldest texts beyond the bound."""
+        self.texts = [text for text in self.texts if text.step > self.step - STEPS]
+        left = len(self)
+        while left > self.most and len(self.texts) > 1:
+            left -= len(self.texts.pop(0))
+
+    def drawn(self, random: Random, n: int, longest: int) -> list[Window]:
+        """Stretches of n different texts at most, each of at most `longest` positions, some of the answer among them.
+
+        Source: Hu et al. 2025, TLT, arXiv:2511.16665 (the last two steps: the long answers of the present one, which
+        matter most, are not written yet when there is time to learn).
+        """
+        self.trim()
+        told = [text for text in self.texts if len(text) >= max(2, text.n_prompt)]
+        return [self._of(text, random, longest) for text in random.sample(told, min(n, len(told)))]
+
+    def _of(self, text: Text, random: Random, longest: int) -> Window:
+        size = min(longest, len(text))
+        last = len(text) - size
+        begin = random.randint(min(last, max(0, text.n_prompt - 1 - longest // 2)), last)
+        features = text.whole()[begin : begin + size]
+        return Window(text.tokens[begin : begin + size], features, max(1, text.n_prompt - 1 - begin))
+
+
+class Apprentice:
+    """A copy of a trained net that learns, its optimiser, and what it learns from.
+
+    Args:
+        net: the trained net, which is not changed.
+        target: whose embedding and LM head it shares.
+        info: where the net comes from.
+
+    Attributes:
+        net: what drafts, in the target's number format; it changes with each lesson.
+        head: the target's LM head as it is now.
+        twin: what runs both where passes are compiled.
+        pool: texts to learn from.
+        lessons: so many steps were taken.
+        loss: of the last one; NaN before the first.
+        seconds: of this process's CPU time that they took.
+        version: counts what changed the net or the head.
+        rounds: since the last lesson, over all rows.
+    """
+
+    def __init__(self, net: FeatureNet, target: Runner, info: HeadInfo) -> None:
+        self.origin, self.target, self.info, self.pool = net, target, info, Pool()
+        self.lessons, self.version, self.rounds, self.seconds, self.loss = 0, 0, 0, 0.0, math.nan
+        wide = torch.float64 if target.dtype == torch.float64 else torch.float32  # small steps are lost in bfloat16
+        with torch.inference_mode(False), torch.no_grad():
+            self._student, self.net = (_copied(net, kind, target.context + SCRATCH) for kind in (wide, target.dtype))
+            self._student.requires_grad_(True)
+        self._steps: Any = self._beginning()
+        self._seen = self._standing()
+        self.head = SharedHead(target.lm_head, info.config)
+        self.twin: FeatureTwin | None = None
+        self._as_it_is()
+
+    # -- the target --------------------------------------------------------------------------------------------------
+
+    def look_up(self) -> None:
+        """Notice that the target's weights have changed: a new step, and the head that is drafted with is the new one.
+
+        Changes behind PyTorch's back (through `.data`) are not seen, here as in the target's own quick layers.
+        """
+        if (standing := self._standing()) == self._seen:
+            return
+        self._seen = standing
+        self.pool.next_step()
+        self.head = SharedHead(self.target.lm_head, self.info.config)
+        self._as_it_is()
+
+    def _standing(self) -> list[tuple[int, int]]:
+        weights = self.target.model.parameters()
+        return [(0 if w.is_inference() else w._version, w.data_ptr()) for w in weights]
+
+    # -- lessons -----------------------------------------------------------------------------------------------------
+
+    def lesson(self, texts: int, longest: int, rate: float) -> bool:
+        """One step of AdamW, if there is something to learn from.
+
+        Args:
+            texts: stretches it is about, at most.
+            longest: positions of each, at most.
+            rate: learning rate.
+        """
+        self.look_up()
+        self.rounds, begun = 0, time.process_time()
+        random = Random(self.lessons)
+        windows = self.pool.drawn(random, texts, longest)
+        if not windows:
+            return False
+        with torch.inference_mode(False), torch.enable_grad():
+            loss: Any = self._loss(windows, random)
+            self.loss = float(loss.item())
+            if math.isfinite(self.loss):  # of a target that says no numbers nothing can be learnt
+                self._steps.param_groups[0]["lr"] = rate
+                loss.backward()
+                nn.utils.clip_grad_norm_(self._student.parameters(), CLIP)
+                self._steps.step()
+            self._steps.zero_grad()
+        self.lessons += 1
+        self._as_it_is()
+        self.seconds += time.process_time() - begun
+        return True
+
+    def _loss(self, windows: list[Window], random: Random) -> Float[Tensor, ""]:
+        """EAGLE's two losses, each the mean over places. Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2."""
+        net, device, n = self._student, self.target.device, max(len(w.tokens) for w in windows)
+        like = next(net.parameters())
+        with torch.no_grad():
+            ids = to_device([[*w.tokens, *[0] * (n - len(w.tokens))] for w in windows], device, torch.long)
+            features = like.new_zeros(len(windows), n, net.width)
+            for row, window in zip(features, windows, strict=True):
+                row[: len(window.tokens)] = window.features
+            following = self.target.embed(ids[:, 1:]).to(like)
+        states = net(net.pairs(following, net.taken(features[:, :-1])), torch.arange(n - 1, device=device))
+        about = [b * (n - 1) + s for b, w in enumerate(windows) for s in range(w.first - 1, len(w.tokens) - 1)]
+        places = to_device(about, device, torch.long)
+        guess, truth = states.flatten(0, 1)[places], features[:, 1:].flatten(0, 1)[places]
+        some = to_device(sorted(random.sample(range(len(about)), min(MOST_LAWS, len(about)))), device, torch.long)
+        with torch.no_grad():
+            wanted = self._logits(truth[some]).softmax(-1)
+        said = self._logits(net.said(guess[some])).log_softmax(-1)
+        return OF_FEATURES * F.smooth_l1_loss(guess, truth) - OF_LAWS * (wanted * said).sum(-1).mean()
+
+    def _logits(self, features: Float[Tensor, "m D"]) -> Float[Tensor, "m K"]:
+        """Of the tokens that the head keeps, by the target's LM head as it is, through which gradients pass."""
+        head, kept = self.target.lm_head, self.head.kept
+        weight, bias = head.get_parameter("weight").detach(), getattr(head, "bias", None)
+        if kept is not None:
+            weight, bias = weight[kept], None if bias is None else bias[kept]
+        if on_host(weight.device):  # where bfloat16 may be emulated, and large models are not
+            weight = weight.to(features.dtype)
+        bias = None if bias is None else bias.detach().to(weight.dtype)
+        return F.linear(features.to(weight.dtype), weight, bias).to(features.dtype)
+
+    def _as_it_is(self) -> None:
+        """What drafts from now on is what was learnt so far."""
+        self.version += 1
+        with torch.inference_mode(False), torch.no_grad():
+            for mine, learnt in zip(self.net.parameters(), self._student.parameters(), strict=True):
+                mine.copy_(learnt)
+            self.net.settle()
+            self.twin = made_twin(self.net, self.head, self.target)
+
+    def _beginning(self) -> torch.optim.AdamW:
+        return torch.optim.AdamW(self._student.parameters(), weight_decay=0.0, betas=(0.9, 0.95), fused=True)
+
+    # -- what was learnt ---------------------------------------------------------------------------------------------
+
+    @property
+    def whose(self) -> str:
+        """64 hexadecimal digits of the net that it began as."""
+        found = hashlib.sha256()
+        for weight in self.origin.parameters():
+            found.update(weight.detach().float().cpu().numpy().tobytes())
+        return found.hexdigest()
+
+    def moved(self) -> dict[str, float]:
+        """By weight: how far it is from where it began, as a share of its length there."""
+        return {
+            name: float(((mine - origin).square().sum() / origin.square().sum().clamp_min(_NORMED)).sqrt())
+            for name, (mine, origin) in self._both().items()
+        }
+
+    def differences(self) -> dict[str, np.ndarray]:
+        """What was learnt, by the name of the weight; as float16 where a file would not hold it as float32."""
+        both = self._both()
+        fits = 4 * sum(mine.numel() for mine, _ in both.values()) <= MOST_BYTES - (64 << 10)
+        kind = torch.float32 if fits else torch.float16
+        return {name: (mine - origin).to(kind).cpu().numpy() for name, (mine, origin) in both.items()}
+
+    def add(self, moves: Mapping[str, np.ndarray], lessons: int) -> None:
+        """Take in what `differences` gave, with names and shapes of this net, and how many lessons made it."""
+        with torch.inference_mode(False), torch.no_grad():
+            for name, weight in self._student.named_parameters():
+                weight.add_(of_numpy(moves[name]).to(weight))
+        self.lessons += lessons
+        self._as_it_is()
+
+    def forget(self) -> None:
+        """Be again what the net was trained to be, with nothing to learn from but what is written from now on."""
+        with torch.inference_mode(False), torch.no_grad():
+            for mine, origin in zip(self._student.parameters(), self.origin.parameters(), strict=True):
+                mine.copy_(origin)
+        self._steps, self.pool.texts = self._beginning(), []
+        self.lessons, self.rounds, self.loss = 0, 0, math.nan
+        self._as_it_is()
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the net that learns, its gradients' two moments, the one that drafts in two layouts, and the texts."""
+        own, drafts = (sum(p.numel() * p.element_size() for p in net.parameters()) for net in (self._student, self.net))
+        return 3 * own + 2 * drafts + self._bytes_of(len(self.pool))
+
+    @property
+    def most_bytes(self) -> int:
+        """The same with a pool that is full."""
+        return self.n_bytes + self._bytes_of(max(0, self.pool.most - len(self.pool)))
+
+    def _bytes_of(self, places: int) -> int:
+        return places * self.target.hidden_size * self.target.dtype.itemsize
+
+    def _both(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Each weight as it is and as it began."""
+        with torch.inference_mode(False), torch.no_grad():
+            origins = dict(self.origin.named_parameters())
+            return {name: (mine.detach(), origins[name].to(mine)) for name, mine in self._student.named_parameters()}
+
+
+def _copied(net: FeatureNet, dtype: torch.dtype, context: int) -> FeatureNet:
+    """A net of the same weights that nothing was laid out for yet."""
+    make: Any = type(net)
+    twin: FeatureNet = make(**net.sizes, context=context)
+    twin.load_state_dict(net.state_dict())
+    weight = next(net.parameters())
+    return twin.to(weight.device, dtype).eval()

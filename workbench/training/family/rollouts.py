@@ -1,0 +1,249 @@
+"""A small loop of reinforcement learning, as far as a drafter sees it: rollouts, and between them another target.
+
+Each step writes answers to fresh prompts, whose lengths are log-normal: by plain decoding, with EAGLE's head as it was
+trained, and with TLT's, which goes on learning. Then the target learns a format, by likelihood: what counts is that its
+weights change, and its words with them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from workbench.core.errors import ParameterError
+from workbench.engine import Engine, Models, Request
+from workbench.engine.machine import machine_facts
+from workbench.engine.markers import ASSISTANT, END, USER
+from workbench.engine.method import Configured
+from workbench.engine.models import load_models
+from workbench.engine.packed import unpacked
+from workbench.engine.placed import named
+from workbench.methods import registry
+from workbench.methods.drafters.tlt import TLT
+from workbench.trace.files import write_whole
+from workbench.training.family.rollouts_board import ADAPTIVE, BOARD, FROZEN, PLAIN, figures, page, tau
+from workbench.training.generators import TASKS
+from workbench.training.loop import Report
+from workbench.training.recipe import chosen
+
+
+@dataclass
+class RolloutOptions:
+    """Options of the `rollouts` recipe.
+
+    Attributes:
+        target: Name or folder of the target; it needs EAGLE's head.
+        out: Folder of the report.
+        steps: Rollouts; between two of them the target is trained.
+        batch: Prompts of each.
+        median: Median length of an answer, in tokens.
+        spread: Standard deviation of the logarithm of lengths.
+        longest: Longest answer.
+        updates: Steps of AdamW on the target between two rollouts.
+        rows: Texts of each.
+        target_rate: Learning rate of the target.
+        lessons: Lessons of the drafter between two rollouts, while the target is trained.
+        every: Rounds between two lessons in the tail of a rollout.
+        share: Share of the rows, from which on the drafter learns and what is left is called the tail.
+        rate: Learning rate of the drafter.
+        texts: Texts of a lesson.
+        reads: Tokens of each.
+        again: Compute the drafter's entries anew after a lesson.
+        seed: Seed of prompts and lengths.
+        threads: CPU threads.
+    """
+
+    target: str = "text-target"
+    out: Path = Path(".cache/train/rollouts")
+    steps: int = 6
+    batch: int = 10
+    median: int = 40
+    spread: float = 0.8
+    longest: int = 192
+    updates: int = 5
+    rows: int = 8
+    target_rate: float = 1e-4
+    lessons: int = 24
+    every: int = 4
+    share: float = 0.25
+    rate: float = 3e-4
+    texts: int = 4
+    reads: int = 64
+    again: bool = False
+    seed: int = 0
+    threads: int = 1
+
+
+def numbered(answer: str) -> str:
+    """The format that the target learns: a sentence a line, each with its number.
+
+    >>> print(numbered("Tom ran. He fell!"))
+    1. Tom ran.
+    2. He fell!
+    """
+    sentences = re.split(r"(?<=[.!?])\s+", answer.strip())
+    return "\n".join(f"{i}. {sentence}" for i, sentence in enumerate(sentences, 1))
+
+
+def is_numbered(text: str) -> bool:
+    """Whether a text, which may end anywhere, is in this format."""
+    lines = text.strip().split("\n")
+    return all(line.startswith(f"{i}. "[: max(1, len(line))]) for i, line in enumerate(lines, 1))
+
+
+def lengths(options: RolloutOptions, step: int) -> list[int]:
+    """Most tokens of each answer of a step: log-normal, a few of them long."""
+    drawn = np.random.default_rng((options.seed, step)).lognormal(np.log(options.median), options.spread, options.batch)
+    return [int(min(max(round(n), 8), options.longest)) for n in drawn]
+
+
+def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
+    """Run the loop, and write the report and its page.
+
+    Raises:
+        ParameterError: the target has no head of EAGLE's, or fewer than two steps are asked for.
+    """
+    torch.set_num_threads(options.threads)
+    if min(options.steps, options.batch) < 2:
+        raise ParameterError("A drafter that adapts needs steps to adapt over.", "Give two or more steps and prompts.")
+    models = load_models(options.target, None, "cpu", "float32")
+    drafter = TLT(
+        every=options.every, tail=options.share, rate=options.rate, texts=options.texts, reads=options.reads,
+        again=options.again, warm=True,
+    )  # fmt: skip
+    if problem := models.why_not(drafter.needs):
+        raise ParameterError(f"{options.target} has nothing to begin with: {problem}", "Take text-target or smollm2.")
+    learning = {f.name: getattr(drafter, f.name) for f in dataclasses.fields(drafter)}
+    methods = {
+        PLAIN: registry.get("autoregressive").with_params(),
+        FROZEN: registry.get("eagle-2").with_params(),
+        ADAPTIVE: registry.get("tlt").with_params(**learning),
+    }
+    facts, asked = machine_facts(), TASKS["story"].stream(options.seed, held_out=True)
+    tune, found = Tuning(models, options), list[dict[str, Any]]()
+    for number in range(options.steps):
+        prompts = [encoded(models, f"{USER}{one.prompt}{ASSISTANT}") for one in islice(asked, options.batch)]
+        step: dict[str, Any] = {"lengths": lengths(options, number), "loss": tune.loss}
+        for name, method in methods.items():
+            before = drafter.apprentice(models).seconds
+            texts, step[name] = rollout(models, method, prompts, step["lengths"], options.share)
+            step[name]["lessons_s"] = drafter.apprentice(models).seconds - before
+            step[name]["same"] = sum(a == b for a, b in zip(texts, step.setdefault("texts", texts), strict=True))
+        step["in_format"] = sum(is_numbered(models.tokenizer.decode(ids)) for ids in step.pop("texts"))
+        given = drafter.apprentice(models).lessons
+        step["tail_lessons"] = given - sum(s["tail_lessons"] + s["idle_lessons"] for s in found)
+        step["idle_lessons"] = drafter.study(models, options.lessons)
+        found.append(step)
+        report(
+            f"rollouts: {number + 1} of {options.steps}: τ {tau(step[FROZEN]):.2f} frozen, {tau(step[ADAPTIVE]):.2f} "
+            f"adaptive; {step['in_format']} of {options.batch} answers in the format"
+        )
+        if number:
+            _write(options, facts, found)
+        if number + 1 < options.steps:
+            tune()
+    return {"figures": figures(found), "out": str(options.out / BOARD)}
+
+
+def _write(options: RolloutOptions, facts: dict[str, Any], found: list[dict[str, Any]]) -> None:
+    """The report and its page, of the steps so far: a loop that is stopped has shown something."""
+    asked, settings = (
+        {n: v for n, v in d.items() if n != "out"} for d in (chosen(options), dataclasses.asdict(options))
+    )
+    told: dict[str, Any] = {
+        "target": named(options.target), "options": asked, "machine": facts, "settings": settings, "steps": found,
+    }  # fmt: skip
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_whole(options.out / BOARD, (json.dumps(told, ensure_ascii=False, indent=1) + "\n").encode())
+    write_whole((options.out / BOARD).with_suffix(".md"), page(told).encode())
+
+
+def rollout(
+    models: Models, method: Configured, prompts: Sequence[list[int]], longest: Sequence[int], share: float
+) -> tuple[list[list[int]], dict[str, Any]]:
+    """A batch that begins together, greedily: its texts, and what they took.
+
+    Args:
+        models: target and head.
+        method: what decodes.
+        prompts: token ids.
+        longest: most tokens of each answer.
+        share: of the rows, the last of which are the tail.
+
+    Returns:
+        Token ids of the answers; and emitted, rounds of each prompt, seconds of CPU time, those of the tail.
+    """
+    engine = Engine(models, max_rows=len(prompts), record=False)
+    asked = zip(prompts, longest, strict=True)
+    rows = [engine.submit(Request(ids, method, max_new_tokens=n, paused=True)) for ids, n in asked]
+    while not all(row.primed for row in rows):
+        engine.step()
+    for row in rows:
+        row.resume()
+    begun, tail = time.process_time(), None
+    while not engine.idle:
+        engine.step()
+        if tail is None and len(engine.rows) <= share * len(rows):
+            tail = time.process_time()
+    ended = time.process_time()
+    for row in rows:
+        if row.error is not None:
+            raise row.error
+    traces = [row.trace for row in rows if row.trace is not None]
+    return [trace.token_ids for trace in traces], {
+        "emitted": [len(trace.token_ids) for trace in traces],
+        "rounds": [len(trace.rounds) for trace in traces],
+        "seconds": round(ended - begun, 3),
+        "tail_s": round(ended - (ended if tail is None else tail), 3),
+    }
+
+
+class Tuning:
+    """The target's own training: a few steps on stories in the format, in place.
+
+    Attributes:
+        loss: of the last step, in nats a token; None before the first.
+    """
+
+    def __init__(self, models: Models, options: RolloutOptions) -> None:
+        self.models, self.options, self.loss = models, options, None
+        model: Any = models.target.model
+        self._steps = torch.optim.AdamW(model.parameters(), lr=options.target_rate, weight_decay=0.0)
+        self._texts = self._told()
+
+    def __call__(self) -> None:
+        """The updates between two rollouts."""
+        model: Any = self.models.target.model
+        with unpacked(model):
+            model.requires_grad_(True)
+            for _ in range(self.options.updates):
+                texts = [torch.tensor(ids) for ids in islice(self._texts, self.options.rows)]
+                ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=-100)
+                said = model(input_ids=ids.clamp_min(0), use_cache=False).logits[:, :-1]
+                loss = F.cross_entropy(said.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=-100)
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                self._steps.step()
+                self._steps.zero_grad()
+                self.loss = round(float(loss.detach()), 4)
+            model.requires_grad_(False)
+
+    def _told(self) -> Iterator[list[int]]:
+        for one in TASKS["story"].stream(self.options.seed, held_out=False):
+            yield encoded(self.models, f"{USER}{one.prompt}{ASSISTANT}{numbered(one.answer)}{END}")
+
+
+def encoded(models: Models, text: str) -> list[int]:
+    """Token ids of a text as it stands, the marks of a dialogue among them."""
+    return models.tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -1,0 +1,109 @@
+"""What a loop of rollouts came to: τ of the two heads, times of the tails, intervals, and the board that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.engine.machine import describe
+from workbench.training.cards import table
+
+BOARD = "rollouts.json"
+PLAIN, FROZEN, ADAPTIVE = "plain", "frozen", "adaptive"
+"""How each rollout is written: without drafts, with EAGLE's head as it was trained, with one that learns."""
+RESAMPLES, SEED = 2000, 0
+
+
+def tau(arm: dict[str, Any]) -> float:
+    """Tokens a round, over all prompts of a rollout."""
+    return sum(arm["emitted"]) / sum(arm["rounds"])
+
+
+def gain(steps: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
+    """τ of the adaptive head / τ of the frozen one over all prompts of some steps, with its 95 % interval over prompts.
+
+    Source: Efron & Tibshirani 1993, §13.3 (percentiles over resampled prompts).
+    """
+    counts = np.array([[[n for s in steps for n in s[arm][what]] for what in ("emitted", "rounds")]
+                       for arm in (ADAPTIVE, FROZEN)])  # fmt: skip
+    some = np.random.default_rng(SEED).integers(counts.shape[2], size=(RESAMPLES, counts.shape[2]))
+
+    def ratio(sums: np.ndarray) -> Any:
+        return (sums[0, 0] / sums[0, 1]) / (sums[1, 0] / sums[1, 1])
+
+    low, high = np.percentile(ratio(counts[:, :, some].sum(-1)), (2.5, 97.5))
+    return float(ratio(counts.sum(-1))), float(low), float(high)
+
+
+def tail_gain(steps: Sequence[dict[str, Any]], arm: str, net: bool = False) -> tuple[float, float, float]:
+    """Tail of plain decoding / tail of another way, in CPU time over some steps, with its 95 % interval over steps.
+
+    Args:
+        steps: of the loop.
+        arm: the other way.
+        net: leave out what lessons took.
+    """
+    plain = np.array([s[PLAIN]["tail_s"] for s in steps])
+    other = np.array([s[arm]["tail_s"] - (s[arm]["lessons_s"] if net else 0.0) for s in steps])
+    some = np.random.default_rng(SEED).integers(len(steps), size=(RESAMPLES, len(steps)))
+    low, high = np.percentile(plain[some].sum(1) / other[some].sum(1), (2.5, 97.5))
+    return float(plain.sum() / other.sum()), float(low), float(high)
+
+
+def figures(steps: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, float]]:
+    """What the steps come to: value, low, high. τ is compared where the target has changed."""
+    return {
+        "τ of the adaptive head / τ of the frozen one, all steps after the first": gain(steps[1:]),
+        "the same, the second half of the steps": gain(steps[(len(steps) + 1) // 2 :]),
+        "tail of plain decoding / tail with the frozen head, in CPU time": tail_gain(steps, FROZEN),
+        "tail of plain decoding / tail with the adaptive head, its lessons left out": tail_gain(steps, ADAPTIVE, True),
+        "tail of plain decoding / tail with the adaptive head and its lessons": tail_gain(steps, ADAPTIVE),
+    }
+
+
+def page(told: dict[str, Any]) -> str:
+    """The board, from what `workbench train rollouts` wrote."""
+    steps, settings = told["steps"], told["settings"]
+    given = "".join(f" --set {name}={value}" for name, value in told["options"].items())
+    rows = []
+    for i, s in enumerate(steps):
+        value, low, high = gain([s])
+        rows.append([
+            str(i), f"{s['in_format']} of {settings['batch']}", f"{tau(s[FROZEN]):.2f}", f"{tau(s[ADAPTIVE]):.2f}",
+            f"{value:.2f} [{low:.2f}–{high:.2f}]", str(s["tail_lessons"]), str(s["idle_lessons"]),
+            f"{s[PLAIN]['tail_s']:.2f}", f"{s[FROZEN]['tail_s']:.2f}", f"{s[ADAPTIVE]['tail_s']:.2f}",
+            f"{s[ADAPTIVE]['lessons_s']:.2f}",
+        ])  # fmt: skip
+    header = (
+        "step", "answers in the format", "τ frozen", "τ adaptive", "adaptive / frozen", "lessons in the tail",
+        "lessons between", "tail, plain, s", "tail, frozen, s", "tail, adaptive, s", "of it lessons, s",
+    )  # fmt: skip
+    found = [[name, f"{v:.2f}", f"{low:.2f} to {high:.2f}"] for name, (v, low, high) in figures(steps).items()]
+    n = sum(len(s[FROZEN]["emitted"]) for s in steps)
+    same = [sum(s[arm]["same"] for s in steps) for arm in (FROZEN, ADAPTIVE)]
+    return "\n".join([
+        "# A head that learns while the target is trained",
+        "",
+        f"`{told['target']}` learns to number the sentences of its stories, {settings['updates']} steps of AdamW "
+        f"between two rollouts of {settings['batch']} fresh prompts, whose answers have log-normal lengths (median "
+        f"{settings['median']}, at most {settings['longest']} tokens). Each rollout is written three times, greedily: "
+        "by plain decoding, with EAGLE-2 and the head as it was trained for the target of step 0, and with `tlt`, "
+        f"which begins with that head and learns while at most {settings['share']:.0%} of the rows run, and between "
+        "rollouts (Hu et al. 2025, arXiv:2511.16665). This is likelihood on a format and not reinforcement learning: "
+        "the drafter sees weights that change, and nothing else of it. The head that learns gains in two ways, which "
+        "this loop does not tell apart: it follows the target, and it sees one kind of text alone.",
+        "",
+        f"Measured on {describe(told['machine'])}, {told['machine']['threads']} thread, float32. Seconds are CPU time "
+        "of the process, in which decoding and lessons share one thread. Intervals are 95 %: of τ over prompts, of "
+        f"tails over steps. Made by `workbench train rollouts{given}`.",
+        "",
+        table(("over the run", "value", "95 % interval"), found),
+        "",
+        table(header, rows),
+        "",
+        f"Of {n} answers, {same[0]} with the frozen head and {same[1]} with the adaptive one are plain decoding's "
+        "token for token; in float32 a tie may fall otherwise in a batch of another shape.",
+        "",
+    ])  # fmt: skip
