@@ -44,8 +44,8 @@ METHOD = Method(
         "The LSTM is a third as wide as the target, where the paper's is as wide; so EAGLE's projection stays beside "
         "it, or all that a feature says would have to pass through 96 numbers.",
         "The LSTM runs over the places of a block and begins anew with each. In the released code its axes are taken "
-        "for each other, so that it remembers nothing of the place before. It has no biases, and no dropout: in a short "
-        "training few texts come twice.",
+        "for each other, so that it remembers nothing of the place before. It has no biases, and no dropout: in a "
+        "short training few texts come twice.",
         "The distillation is a proper KL divergence at temperature 1; the released code weighs the logarithms of laws "
         "at temperature 0.95 by those at 1. Its hard label is drawn from the target's law, here it is the likeliest.",
         "A place that was shown its answer is not asked for it, as in the glancing for translation that this comes "
