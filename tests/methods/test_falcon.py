@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,7 +20,10 @@ from workbench.methods import registry
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.falcon import LONGEST, BlockGrowth, FalconNet
 from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.training.family import falcon
 from workbench.training.family.falcon import shown
+from workbench.training.family.lesson import Course
+from workbench.training.family.unrolled import Batch
 
 D, HEADS, FFN, N = 12, 2, 20, 8
 PROMPT = worlds.random_prompt(9)
@@ -197,14 +202,16 @@ def test_a_tree_is_drafted_block_by_block_behind_each_path(block: int, depth: in
     """Every node's score is the law of a plain pass over its path's blocks: the newest of them at the place before."""
     models, read = world_of(tmp_path, block), Read(block, len(PROMPT) - 1)
     deepest = 0
-    for i, (row, committed) in enumerate(rounds_of(models, depth=depth, grower="eagle-2", width=2, nodes=24)):
+    for i, (row, committed) in enumerate(rounds_of(models, depth=depth, width=2, nodes=24)):
         read.more(committed)
         if i % 3 or len(row.committed) > 30:
             continue
         net, drafter, head = row.state.net, row.drafter, models.target.lm_head
         with torch.inference_mode():
             growth = drafter.begin(row)
+            assert row.plan.grower is not None
             tree = row.plan.grower.grow(growth, row.plan)
+            assert tree.score is not None
             text = list(pairs_of(row, net).split(read.sizes, 1))
             tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
             for node, token in enumerate(tokens):
@@ -292,9 +299,90 @@ def test_each_text_is_shown_as_many_as_a_share_of_what_it_gets_wrong() -> None:
     wrong[0, :10] = wrong[1, 8:38] = True
     starts = (torch.arange(40) % 2 == 0).expand(3, -1) & (torch.arange(40) >= 4)
     found = shown(wrong, starts, 0.45, torch.Generator().manual_seed(3))
-    assert found.sum(1).tolist() == [4, 14, 0]
+    assert found.sum(1).tolist() == [4, 8, 0]
     assert not (found & ~starts).any()
     assert shown(wrong, starts, 1.0, torch.Generator()).sum(1).tolist() == [10, 18, 0], "no more than there are"
     others = shown(wrong, starts, 0.45, torch.Generator().manual_seed(4))
     assert not torch.equal(others, found), "by chance"
+    assert found[1].sum() <= 0.45 * starts[1].sum(), "most of its blocks are still asked for their first guess"
     assert not shown(wrong, starts, 0.0, torch.Generator()).any()
+
+
+class Lesson:
+    """The lesson's drafts behind a batch of random texts, without the loop around it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, block: int = 2, **options: Any) -> None:
+        def taken(
+            course: Any, net: FalconNet, drafts: Any, logits: Any, shares: Any, on_progress: Any, **_: Any
+        ) -> None:
+            self.net, self.drafts, self.shares, self.on_progress = net, drafts, shares, on_progress
+
+        monkeypatch.setattr(falcon, "train_drafts", taken)
+        chosen = {"method": "falcon", "seed": 0, "heads": HEADS, "ffn": FFN, "block": block, "cond": 5, "noise": 0.0}
+        teacher = SimpleNamespace(head=drawn(30, D).float(), last_norm=None)
+        asked = SimpleNamespace(**chosen, **{"glance": 0.45} | options)
+        falcon.train(Course(asked, cast(Any, teacher), cast(Any, None), torch.arange(30), [], print))
+        answer = torch.zeros(3, 24, dtype=torch.bool)
+        answer[0, 6:23] = answer[1, 3:20] = answer[2, 9:12] = True
+        ids = torch.randint(30, (3, 24), generator=torch.Generator().manual_seed(1))
+        self.batch = Batch([0, 1, 2], ids, drawn(3, 24, D).float(), drawn(3, 24, D, seed=1).float(), answer)
+
+    def asked(self, generator: torch.Generator | None) -> list[tuple[Tensor, Tensor]]:
+        """Of each place of a block, which text and place the truths are of, [N, 2], and the states [N, D]."""
+        found = list[tuple[Tensor, Tensor]]()
+        for states, truth in self.drafts(self.batch, generator):
+            same = (truth[:, None, None] == self.batch.features).all(-1)
+            assert same.flatten(1).sum(1).eq(1).all()
+            found.append((same.nonzero()[:, 1:], states))
+        return found
+
+
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_every_place_of_an_answer_is_asked_for_the_feature_a_block_ahead(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the first of an answer, whose token the target decides before anything is drafted."""
+    lesson = Lesson(monkeypatch, block)
+    answer = lesson.batch.answer
+    wanted = [[b, s] for b, s in answer.nonzero().tolist() if s >= block and answer[b, s - 1]]
+    found = lesson.asked(None)
+    assert sorted(sum((at.tolist() for at, _ in found), [])) == wanted
+    assert lesson.shares == [1 / block] * block
+    pairs = lesson.net.pairs(lesson.batch.embeds[:, 1:], lesson.batch.features[:, :-1])
+    whole = lesson.net(pairs, torch.arange(23))
+    for place, (at, states) in enumerate(found):
+        assert ((23 - 1 - (at[:, 1] - block)) % block == block - 1 - place).all(), "blocks end with the text"
+        torch.testing.assert_close(states, whole[at[:, 0], at[:, 1] - block], rtol=0, atol=1e-5)
+
+
+def test_what_is_shown_is_what_was_to_be_guessed_and_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The true pair a block ahead enters where a block begins; its law is left out, its neighbours' change."""
+    lesson, read, told = Lesson(monkeypatch), list[Tensor](), list[Tensor]()
+    pairs, some = lesson.net.pairs, shown
+    monkeypatch.setattr(lesson.net, "pairs", lambda *x: read.append(torch.cat(x, -1)) or pairs(*x))
+    monkeypatch.setattr(falcon, "shown", lambda *x: told.append(some(*x)) or told[-1])
+    found = lesson.asked(torch.Generator().manual_seed(0))
+    (before, behind), (is_shown,), n = read, told, read[0].shape[1]
+    assert is_shown.sum(1).tolist() == [4, 4, 0], "0.45 of the beginnings: untrained, it guesses next to nothing right"
+    changed = (before != behind).any(-1)
+    assert torch.equal(changed, is_shown)
+    ahead = torch.cat([lesson.batch.embeds[:, 3:], lesson.batch.features[:, 2:-1]], -1)[:, :n]
+    for b, s in is_shown.nonzero().tolist():
+        assert torch.equal(behind[b, s], ahead[b, s])
+        assert [b, s + 2] not in found[0][0].tolist()
+    use = sum(len(at) for at, _ in found)
+    assert use + int(is_shown.sum()) == sum(len(at) for at, _ in lesson.asked(None)) or n < 23
+
+
+def test_less_is_shown_as_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """λ falls from 0.45 to 0.10 on a line; with 0 a text is read once."""
+    lesson, shares = Lesson(monkeypatch), list[float]()
+    monkeypatch.setattr(falcon, "shown", lambda *x: shares.append(x[2]) or shown(*x))
+    for progress in (0.0, 0.5, 1.0):
+        lesson.on_progress(progress)
+        lesson.asked(torch.Generator().manual_seed(0))
+    assert shares == pytest.approx([0.45, 0.275, 0.10])
+    lesson.asked(None)
+    blind = Lesson(monkeypatch, glance=0.0)
+    blind.asked(torch.Generator().manual_seed(0))
+    assert len(shares) == 3, "nothing is shown when it is measured, or where nobody wants it"

@@ -25,12 +25,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from workbench.engine.clock import Mark
-from workbench.engine.parts import Grower
 from workbench.engine.request import Row
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureGrowth, FeatureLaws, FeatureState
 from workbench.methods.drafters.feature_net import NORMS, FeatureNet
-from workbench.methods.growers.template import Template
 
 LONGEST = 4
 """Most places of a block: the paper tries 2, 3 and 4."""
@@ -191,10 +189,10 @@ class BlockGrowth(FeatureGrowth):
 
     def __init__(self, row: Row, source: str, guess: Float[Tensor, "k D"]) -> None:
         super().__init__(row, source, guess[:1])
-        # of each node expanded last: its block's guesses [w, k, D], the path's tokens in it [w, j], and which of the
-        # speculative entries it sees [w, s]
-        self._blocks, self._path = guess.unsqueeze(0), torch.zeros(1, 0, dtype=torch.long, device=guess.device)
-        self._behind = torch.zeros(1, 0, dtype=torch.bool, device=guess.device)
+        # of each node expanded last: its block's guesses, its path's tokens in it, and the speculative entries it sees
+        self._blocks: Float[Tensor, "w k D"] = guess.unsqueeze(0)
+        self._path: Int[Tensor, "w j"] = torch.zeros(1, 0, dtype=torch.long, device=guess.device)
+        self._behind: Bool[Tensor, "w s"] = torch.zeros(1, 0, dtype=torch.bool, device=guess.device)
 
     def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureLaws:
         above = torch.zeros_like(tokens) if below is None else below
@@ -207,7 +205,7 @@ class BlockGrowth(FeatureGrowth):
             places = torch.arange(len(self.tokens) - k + 1, len(self.tokens) + 1, device=tokens.device).repeat(w)
             sees = behind.repeat_interleave(k, 0)
             states = self.state.speculate(blocks.flatten(0, 1), path.flatten(), places, sees)
-            blocks, path = states.unflatten(0, (w, k)), path[:, :0]
+            blocks, path = states.reshape(w, k, -1), path[:, :0]
         self._blocks, self._path, self._behind = blocks, path, behind
         self._states = blocks[:, path.shape[1]]
         return self._laws()
@@ -215,15 +213,14 @@ class BlockGrowth(FeatureGrowth):
 
 @dataclass(frozen=True)
 class Falcon(FeatureDrafter):
-    """Blocks of levels, one forward each, over a tree of a fixed shape; other growers decide by the blocks' laws.
+    """Blocks of levels, one forward each, in a tree that grows as the plan says, or as EAGLE-2's.
 
-    Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (the drafter, a static tree).
+    Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3.
     """
 
     needs: ClassVar[tuple[str, ...]] = (FalconNet.kind, "trees")
     net: ClassVar[type[FeatureNet]] = FalconNet
     state: ClassVar[type[FeatureState]] = FalconState
-    usual: ClassVar[Grower | None] = Template()
     recipe: ClassVar[str] = "chat-heads"
 
     def begin(self, row: Row) -> BlockGrowth | None:

@@ -93,6 +93,8 @@ def shown(
 ) -> Bool[Tensor, "B n"]:
     """Which places are shown what they are to guess: in each text as many as a share of those that are guessed wrong.
 
+    Of the places that can be shown it no greater share is, or as long as all is wrong nothing would be asked of them.
+
     Args:
         wrong: places that are guessed wrong.
         starts: places that can be shown it, of which they are drawn: beginnings of blocks.
@@ -101,4 +103,5 @@ def shown(
     """
     chance = torch.rand(wrong.shape, generator=generator).masked_fill(~starts, -1.0)
     order = chance.argsort(1, descending=True).argsort(1)
-    return starts & (order < (share * wrong.sum(1, keepdim=True)).round())
+    most = torch.minimum(wrong.sum(1, keepdim=True), starts.sum(1, keepdim=True))
+    return starts & (order < (share * most).round())

@@ -7,7 +7,7 @@ place that it speaks of. A layer that reads its own states has them unrolled, wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -55,7 +55,7 @@ def train_unrolled(
     entering: Entering,
     logits: Callable[[Tensor], Tensor],
     shares: list[float],
-    **facts: object,
+    **facts: Any,
 ) -> tuple[RunResult, Curve]:
     """Train a layer that reads its own states by as many steps of a draft as there are shares.
 
@@ -83,7 +83,7 @@ def train_drafts(
     logits: Callable[[Tensor], Tensor],
     shares: list[float],
     on_progress: Callable[[float], None] = lambda _: None,
-    **facts: object,
+    **facts: Any,
 ) -> tuple[RunResult, Curve]:
     """Train a drafter by drafts behind the places of answers.
 
