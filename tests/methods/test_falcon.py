@@ -346,7 +346,7 @@ def test_every_place_of_an_answer_is_asked_for_the_feature_a_block_ahead(
     answer = lesson.batch.answer
     wanted = [[b, s] for b, s in answer.nonzero().tolist() if s >= block and answer[b, s - 1]]
     found = lesson.asked(None)
-    assert sorted(sum((at.tolist() for at, _ in found), [])) == wanted
+    assert sorted(torch.cat([at for at, _ in found]).tolist()) == wanted
     assert lesson.shares == [1 / block] * block
     pairs = lesson.net.pairs(lesson.batch.embeds[:, 1:], lesson.batch.features[:, :-1])
     whole = lesson.net(pairs, torch.arange(23))
@@ -370,8 +370,6 @@ def test_what_is_shown_is_what_was_to_be_guessed_and_is_not_asked(monkeypatch: p
     for b, s in is_shown.nonzero().tolist():
         assert torch.equal(behind[b, s], ahead[b, s])
         assert [b, s + 2] not in found[0][0].tolist()
-    use = sum(len(at) for at, _ in found)
-    assert use + int(is_shown.sum()) == sum(len(at) for at, _ in lesson.asked(None)) or n < 23
 
 
 def test_less_is_shown_as_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
