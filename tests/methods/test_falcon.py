@@ -62,7 +62,10 @@ def world_of(tmp_path: Path, block: int) -> Models:
 def test_a_block_of_one_is_eagles_layer_when_training_begins() -> None:
     eagle, net, following, features = FeatureNet(D, HEADS, FFN), FalconNet(D, HEADS, FFN, block=1), drawn(1, N, D), None
     missing, more = net.load_state_dict(eagle.state_dict(), strict=False)
-    assert (set(more), {name.partition(".")[0] for name in missing}) == (set(), {"memory", "recall"})
+    assert (set(more), {name.partition(".")[0] for name in missing}) == (
+        set(),
+        {"enter_1", "enter_2", "carry_1", "carry_2", "recall"},
+    )
     eagle, net, features = eagle.double(), net.double(), drawn(1, N, D, seed=1)
     with torch.inference_mode():
         for place in (torch.arange(N), torch.arange(3, 3 + N)):
@@ -86,32 +89,31 @@ def test_a_place_reads_all_up_to_the_end_of_its_own_block_and_nothing_of_the_nex
     assert torch.equal(weights > 0, net.sees(N, weights.device))
 
 
-def test_the_lstm_reads_the_places_of_a_block_one_after_the_other() -> None:
-    """By its equations; a block that the text's beginning cuts short starts as empty as any other.
+def torchs(net: FalconNet, batch_first: bool) -> torch.nn.LSTM:
+    """torch's own LSTM with a net's weights."""
+    found = torch.nn.LSTM(2 * D, net.cond, num_layers=2, bias=False, batch_first=batch_first).double()
+    weights = net.state_dict()
+    names = {"ih": "enter", "hh": "carry"}
+    found.load_state_dict(
+        {f"weight_{part}_l{n}": weights[f"{name}_{n + 1}.weight"] for n in (0, 1) for part, name in names.items()}
+    )
+    return found
 
-    Source: Hochreiter and Schmidhuber 1997, with a forget gate; gates in torch's order.
-    """
+
+def test_the_lstm_reads_the_places_of_a_block_one_after_the_other() -> None:
+    """As torch's own; a block that the text's beginning cuts short starts as empty as any other."""
     net, x = net_of(3), drawn(2, N, 2 * D)
-    weight = {name: value.detach() for name, value in net.memory.named_parameters()}
-    mine = net.remembered(x).detach()
-    for begin, end in ((0, 2), (2, 5), (5, 8)):
-        h, c = torch.zeros(2, 2, 2, net.cond, dtype=torch.float64)  # of each layer, of each text
-        h, c = list(h), list(c)
-        for place in range(begin, end):
-            read = x[:, place]
-            for layer in range(2):
-                gates = read @ weight[f"weight_ih_l{layer}"].T + h[layer] @ weight[f"weight_hh_l{layer}"].T
-                i, f, g, o = gates.chunk(4, 1)
-                c[layer] = f.sigmoid() * c[layer] + i.sigmoid() * g.tanh()
-                h[layer] = read = o.sigmoid() * c[layer].tanh()
-            torch.testing.assert_close(mine[:, place], read, rtol=0, atol=1e-12)
+    with torch.inference_mode():
+        mine, theirs = net.remembered(x), torchs(net, batch_first=True)
+        wanted = torch.cat([theirs(x[:, begin:end])[0] for begin, end in ((0, 2), (2, 5), (5, 8))], 1)
+        torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-12)
+        torch.testing.assert_close(net.eval().settle().remembered(x), wanted, rtol=0, atol=1e-12)
 
 
 def test_the_released_lstm_remembers_nothing_and_this_one_does() -> None:
     """A trap: built without `batch_first` and fed [batch, place, number], at batch 1 every place is a text of one."""
     net, x = net_of(2), drawn(1, N, 2 * D).requires_grad_()
-    stored = torch.nn.LSTM(2 * D, net.cond, num_layers=2, bias=False).double()
-    stored.load_state_dict(net.memory.state_dict())
+    stored = torchs(net, batch_first=False)
     for say, remembers in ((net.remembered, True), (lambda x: stored(x)[0], False)):
         x.grad = None
         say(x)[0, N - 1].sum().backward()
