@@ -18,7 +18,8 @@ from workbench.engine.segment import Heard
 from workbench.methods import registry
 
 READERS = (
-    "eagle", "eagle-2", "tlt", "fspad", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo", "hydra-plus-plus",
+    "eagle", "eagle-2", "tlt", "fspad", "falcon", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo",
+    "hydra-plus-plus",
     "clover", "chimera",
 )  # fmt: skip
 PROMPT = worlds.random_prompt(23)

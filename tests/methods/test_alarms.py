@@ -19,6 +19,7 @@ from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.vision.reading import read
 from workbench.methods import registry
 from workbench.methods.drafters.block_diffusion import BlockNet
+from workbench.methods.drafters.falcon import FalconNet
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.flash import FlashNet
 from workbench.methods.drafters.fspad import FSPADNet
@@ -52,6 +53,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "eagle-2": {},
     "tlt": {"rate": 0.0},
     "fspad": {},
+    "falcon": {},
     "mtp": {},
     "pard": {},
     "block-diffusion": {},
@@ -169,6 +171,10 @@ def test_heads_that_know_the_text_are_accepted_to_the_end(
             entries.put(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))
         return knows.after(places, 1).unsqueeze(0)
 
+    def ahead(self: FalconNet, x: Tensor, places: Tensor, mask: Any = None, entries: Any = None) -> Tensor:
+        layer(self, x, places, mask, entries)
+        return knows.after(places, self.block).unsqueeze(0)
+
     def futures(self: FlashNet, state: Tensor) -> Tensor:
         here = knows.places(state)
         return torch.stack([knows.after(here, i) for i in range(self.ahead)], -2)
@@ -186,6 +192,7 @@ def test_heads_that_know_the_text_are_accepted_to_the_end(
     monkeypatch.setattr(BlockNet, "forward", block)
     monkeypatch.setattr(ExitAdapter, "forward", adapter)
     monkeypatch.setattr(FeatureNet, "forward", layer)
+    monkeypatch.setattr(FalconNet, "forward", ahead)
     monkeypatch.setattr(FSPADNet, "said", lambda self, state: state)  # untrained, it would say something else
     monkeypatch.setattr(FlashNet, "futures", futures)
     method = registry.get(name).with_params(depth=DEPTH, **HEADS[name])

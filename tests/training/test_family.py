@@ -257,6 +257,7 @@ def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> T
         *(("eagle", "eagle-2"), ("kangaroo", "kangaroo"), ("medusa", "medusa"), ("hydra", "hydra")),
         *(("hydra-plus-plus", "hydra-plus-plus"), ("clover", "clover"), ("mtp", "mtp"), ("pard", "pard")),
         *(("block-diffusion", "block-diffusion"), ("fspad", "fspad"), ("chimera", "chimera"), ("s2d", "s2d")),
+        ("falcon", "falcon"),
     ],
 )
 def test_heads_are_trained_and_draft_from_what_they_keep(
@@ -277,6 +278,8 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
     assert (tmp_path / f"run-{method}.pt").exists(), "another method goes on from its own"
     for part, loss in figures["losses"].items():
         assert loss < 0.95 * begun["losses"][part], part
+    if method == "falcon":
+        assert load_file(out / "model.safetensors")["recall.weight"].any(), "what the LSTM remembers has a say"
     if method == "fspad":
         assert load_file(out / "model.safetensors")["voice.weight"].any(), "what speaks has learnt, too"
     models = load_models("text-target", None, "cpu", "float64")
@@ -389,7 +392,7 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
     kinds = (
         *("drafter", "s2d", "medusa", "hydra", "hydra-plus-plus", "ppd", "clover", "chimera", "hidden-transfer"),
-        *("eagle", "fspad", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo"),
+        *("eagle", "fspad", "falcon", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo"),
     )
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
     forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
@@ -407,6 +410,7 @@ def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
         "eagle-3": [("eagle-3", "chain"), ("eagle-3", "tree")],
         "mtp": [("mtp", "chain"), ("mtp", "tree")],
         "fspad": [("fspad", "chain"), ("fspad", "tree")],
+        "falcon": [("falcon", "chain"), ("falcon", "tree")],
         "pard": [("pard", "chain"), ("pard", "tree")],
         "block-diffusion": [("block-diffusion", "chain"), ("block-diffusion", "tree")],
         "kangaroo": [("kangaroo", "chain")],

@@ -60,10 +60,13 @@ class ChatHeadOptions(HeadOptions):
         vocabulary: Tokens that they can propose.
         blocks: Medusa's, Hydra's or Chimera's heads; Clover's levels.
         cond: Numbers that Hydra's heads are told of a token; the width inside Hydra++'s, Clover's and Chimera's, and
-            inside block diffusion's fusion; the width of S2D's layers.
+            inside block diffusion's fusion; the width of S2D's layers; of the state of Falcon's LSTM, 0: a third of the
+            target's width.
         draft_vocab_size: Tokens that EAGLE-3 can propose; 0: a quarter of the target's.
         taps: Layers that EAGLE-3 and block diffusion fuse, counted from 1; none: low, middle and high.
-        block: Places of a block (block diffusion), the known token's among them.
+        block: Places of a block (block diffusion, the known token's among them; Falcon).
+        glance: Of the places that Falcon guesses wrong, the share that is shown to it when training begins; it falls to
+            two ninths of that.
         layers: Of a block diffusion drafter.
         augmenting: Layers of Clover's augmenting block: 1 is Clover's, 2 Clover-2's.
         mixes: Let the newest token into that block, as Clover-2 does.
@@ -105,6 +108,7 @@ class ChatHeadOptions(HeadOptions):
     draft_vocab_size: int = 0
     taps: tuple[int, ...] = ()
     block: int = LONGEST
+    glance: float = 0.45
     layers: int = 2
     augmenting: int = 1
     mixes: bool = True

@@ -63,6 +63,7 @@ class Course:
         net: TrainedNet,
         step_losses: Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]],
         measure: Callable[[], dict[str, float]],
+        on_progress: Callable[[float], None] = lambda _: None,
         **facts: Any,
     ) -> tuple[RunResult, Curve]:
         """Train, and write the heads at each checkpoint; the first figure measured makes the learning curve.
@@ -71,9 +72,11 @@ class Course:
             net: what is trained.
             step_losses: rows and random numbers → tokens read, losses to report, and the one to descend on.
             measure: figures on held-out answers, by name.
+            on_progress: is told before each step what share of the run is over.
             facts: more for the configuration.
         """
         options, n = self.options, sum(p.numel() for p in net.parameters())
+        loop = options.loop(options.method)
         self.report(f"{options.method}: {n:,} parameters")
         rows = batches(self.readings, self.readings.part(held=False), options.rows, options.seed)
         curve = Curve.of(options)
@@ -81,6 +84,7 @@ class Course:
 
         def step(number: int) -> tuple[int, dict[str, float]]:
             generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)
+            on_progress(loop.clock.progress(number))
             count, named, total = step_losses(rows(number), generator)
             total.backward()
             return count, {name: float(loss.detach()) for name, loss in named.items()}
@@ -93,7 +97,7 @@ class Course:
             return f"{options.method}: held out: {name} {value:.3f}"
 
         optimizers = options.optimizers(net, weight_decay=0.0)
-        return run_loop(options.loop(options.method), net, optimizers, step, self.report, on_checkpoint), curve
+        return run_loop(loop, net, optimizers, step, self.report, on_checkpoint), curve
 
 
 def keeping(kept: Tensor, teacher: Teacher) -> dict[str, Any]:

@@ -7,10 +7,10 @@ place that it speaks of. A layer that reads its own states has them unrolled, wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.methods.drafters.feature_net import FeatureNet
@@ -31,12 +31,14 @@ class Batch(NamedTuple):
 
     Attributes:
         rows: which readings.
+        ids: their tokens.
         embeds: of the target's input, at each token.
         features: the target's, at each token.
         answer: places whose feature decides a token of the answer.
     """
 
     rows: list[int]
+    ids: Int[Tensor, "B n"]
     embeds: Float[Tensor, "B n D"]
     features: Float[Tensor, "B n D"]
     answer: Bool[Tensor, "B n"]
@@ -53,7 +55,7 @@ def train_unrolled(
     entering: Entering,
     logits: Callable[[Tensor], Tensor],
     shares: list[float],
-    **facts: object,
+    **facts: Any,
 ) -> tuple[RunResult, Curve]:
     """Train a layer that reads its own states by as many steps of a draft as there are shares.
 
@@ -80,7 +82,8 @@ def train_drafts(
     drafts: Drafts,
     logits: Callable[[Tensor], Tensor],
     shares: list[float],
-    **facts: object,
+    on_progress: Callable[[float], None] = lambda _: None,
+    **facts: Any,
 ) -> tuple[RunResult, Curve]:
     """Train a drafter by drafts behind the places of answers.
 
@@ -93,13 +96,14 @@ def train_drafts(
         drafts: its states, and what they are held against.
         logits: of the tokens that it can draft, behind its states.
         shares: weight of each step's loss.
+        on_progress: is told before each step of training what share of the run is over.
         facts: more for the configuration.
     """
     options, teacher, loss = course.options, course.teacher, Weighted.parse(course.options.loss)
 
     def read(rows: list[int]) -> Batch:
         ids, features, _, answer = together(course.readings, rows)
-        return Batch(rows, teacher.embedding[ids], features, answer)
+        return Batch(rows, ids, teacher.embedding[ids], features, answer)
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
         batch, named, total = read(rows), dict[str, Tensor](), torch.zeros(())
@@ -128,7 +132,7 @@ def train_drafts(
                     count[step] += len(theirs)
         return {f"agreement {i + 1}": share for i, share in enumerate((right / count.clamp_min(1)).tolist())}
 
-    return course.run(net, step_losses, measure, **facts)
+    return course.run(net, step_losses, measure, on_progress, **facts)
 
 
 def steps(

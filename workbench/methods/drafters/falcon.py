@@ -1,0 +1,245 @@
+"""Falcon: a drafter that writes blocks, whose places see each other, and so runs once for a few tokens.
+
+EAGLE's layer guesses one place ahead. Here each place guesses k ahead, so the last k of a text guess the next k:
+
+    block       …   s            s + 1          …   s + k − 1          the newest places of the text, or of the draft
+    enters          f(s), e(s+1)                    f(s + k − 1), e(s + k)
+    sees            everything up to the end of its own block: s + k − 1
+    answers         f̂(s + k)     f̂(s + k + 1)   …   f̂(s + 2k − 1)      →  laws of x(s + k + 1), …, x(s + 2k)
+
+The k guesses and the tokens drawn from them make the next block, and so on: a draft of d levels costs ⌈d / k⌉ forwards.
+What that costs: a block's later tokens do not know its earlier ones. Their law is the block's, the same behind all that
+was drawn before them in it, and that is the law that they are drawn from, so a verifier may take it at its word.
+
+Within a block an LSTM carries what was read of its earlier places to the later ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from workbench.engine.clock import Mark
+from workbench.engine.request import Row
+from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.feature import FeatureDrafter, FeatureGrowth, FeatureLaws, FeatureState
+from workbench.methods.drafters.feature_net import NORMS, FeatureNet
+
+LONGEST = 4
+"""Most places of a block."""
+MEMORY = (("enter_1", "carry_1"), ("enter_2", "carry_2"))
+"""Of each layer of the LSTM, what makes gates of what enters, and what of its state at the place before."""
+
+
+class FalconNet(FeatureNet):
+    """EAGLE's layer over blocks of places that see each other, beside an LSTM over each block.
+
+    Blocks are counted from the end of what is read at once, so the first may be shorter. The LSTM has no biases: zeros
+    leave it as empty as it began, and it does not know what stands before its block.
+
+    Args:
+        width: the target's hidden size D.
+        heads: attention heads.
+        ffn: width of the gated feed-forward.
+        context: longest sequence, in positions.
+        block: k, places of a block, which guess as many places ahead; with 1 it is EAGLE's layer and an LSTM that
+            remembers nothing.
+        cond: C, numbers of the LSTM's state; 0: a third of D.
+        norms: as of `FeatureNet`.
+        head_size: as of `FeatureNet`.
+        options: of `AttentionNet`.
+
+    Raises:
+        ValueError: a block has no place, or more than `LONGEST`.
+
+    Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (the LSTM, the relaxed causal mask). EAGLE's projection
+    beside the LSTM is ours.
+    """
+
+    kind: ClassVar[str] = "falcon"
+    layers: ClassVar[tuple[str, ...]] = (*MEMORY[0], *MEMORY[1], "recall", *FeatureNet.layers)
+    begins: ClassVar[tuple[str, ...]] = ("enter_", "carry_", "recall")
+    accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
+    """How often each rank of each level is right was not measured."""
+
+    def __init__(
+        self, width: int, heads: int, ffn: int, context: int = 1024, block: int = 2, cond: int = 0,
+        norms: Sequence[str] = NORMS, head_size: int = 0, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(width, heads, ffn, context, norms, head_size=head_size, **options)
+        if type(block) is not int or not 1 <= block <= LONGEST:
+            raise ValueError(f"block={block!r:.20}: give 1 to {LONGEST} places")
+        self.block, self.cond = block, cond or max(1, width // 3)
+        for (entering, going_on), read in zip(MEMORY, (2 * width, self.cond), strict=True):
+            setattr(self, entering, nn.Linear(read, 4 * self.cond, bias=False))
+            setattr(self, going_on, nn.Linear(self.cond, 4 * self.cond, bias=False))
+        self.recall = nn.Linear(self.cond, width, bias=False)
+        nn.init.zeros_(self.recall.weight)  # it begins as EAGLE's
+
+    # -- what enters ----------------------------------------------------------------------------------------------
+
+    def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
+        """Embeddings and features side by side, E = 2 D: they are fused where it is known what block they are in."""
+        return torch.cat([self.norm_embed(following), self.norm_feature(features)], -1)
+
+    def reads(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
+        """Each pair fused, and what the LSTM has read of its block so far."""
+        stream = self._times("recall", self.remembered(x), self._times("fuse", x))
+        return stream, self.before(stream)
+
+    def remembered(self, x: Float[Tensor, "B n E"]) -> Float[Tensor, "B n C"]:
+        """The LSTM's state at each pair, which has read those of its block up to it.
+
+        By hand, as torch's own takes twice as long over so few places. Gates are in torch's order.
+        """
+        n = x.shape[1]
+        read = nn.functional.pad(x, (0, 0, -n % self.block, 0)).reshape(-1, self.block, x.shape[2])
+        for entering, going_on in MEMORY:
+            told, states, cell = self._times(entering, read), list[Tensor](), None
+            for place in range(self.block):
+                gates = self._times(going_on, states[-1], told[:, place]) if states else told[:, 0]
+                write, keep, new, show = gates.chunk(4, -1)
+                written = write.sigmoid() * new.tanh()
+                cell = written if cell is None else keep.sigmoid() * cell + written
+                states.append(show.sigmoid() * cell.tanh())
+            read = torch.stack(states, 1)
+        return read.reshape(x.shape[0], -1, self.cond)[:, -n:]
+
+    # -- the layer ------------------------------------------------------------------------------------------------
+
+    def sees(self, n: int, device: torch.device) -> Bool[Tensor, "n n"]:
+        """Which of n pairs that are read at once each of them sees: all up to the end of its own block."""
+        places = torch.arange(n, device=device)
+        end = n - 1 - (n - 1 - places) // self.block * self.block
+        return places <= end.unsqueeze(1)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B n E"],
+        places: Int[Tensor, " n"],
+        mask: Bool[Tensor, "*b n used"] | None = None,
+        entries: Entries | None = None,
+    ) -> Float[Tensor, "B n D"]:
+        """The layer's state at each pair: its guess at the feature `block` places on.
+
+        Args:
+            x: pairs, in blocks that are counted from the last.
+            places: their positions in the text.
+            mask: which entries each pair sees; None: all that were there before, and of the new ones what `sees` says.
+            entries: keys and values of what came before; the new ones are appended.
+        """
+        if mask is None:
+            own = self.sees(x.shape[1], x.device)
+            mask = own if entries is None else torch.cat([own.new_ones(len(own), entries.used), own], 1)
+        return super().forward(x, places, mask, entries)
+
+    def attention(self, x: Float[Tensor, "B n E"], places: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
+        """What each pair gives to those that it sees, the mean over heads."""
+        queries, keys, _ = self.turned(self.reads(x)[1], places)
+        scores = (queries @ keys.mT) * self.head_size**-0.5
+        return scores.masked_fill(~self.sees(x.shape[1], x.device), -torch.inf).softmax(-1).mean(1)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the constructor needs to build it again."""
+        return super().sizes | {"block": self.block, "cond": self.cond}
+
+
+@dataclass(slots=True)
+class FalconState(FeatureState):
+    """What the drafter knows about one text; `guess` has one feature for each place of the newest block, [k, D].
+
+    Attributes:
+        recent: the newest k − 1 pairs that were read for good, [1, k − 1, E]; fewer where the text has fewer.
+    """
+
+    recent: Tensor | None = None
+
+    def stay(
+        self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"], since: Mark | None = None
+    ) -> Float[Tensor, "k D"]:
+        """Read true pairs, whose entries stay; what the last block guesses. It is shorter where the text is."""
+        assert isinstance(self.net, FalconNet)
+        states = self._run(x, places, since=since)[0, -self.net.block :]
+        self.entries.settle()
+        self.recent = x[:, max(0, x.shape[1] - self.net.block + 1) :]
+        return states
+
+    def newest(self) -> Float[Tensor, "k D"] | None:
+        """What the newest block guesses, once all that was accepted has been read, in one call, for good.
+
+        The newest block ends at the newest pair, wherever that is. So if what was accepted is not a number of whole
+        blocks, the pairs before it that fill the first of them are read again, in their new block. None as long as the
+        text is shorter than a block.
+        """
+        assert isinstance(self.net, FalconNet)
+        since, k = self.models.target.clock.mark(), self.net.block
+        if (pairs := self.fresh()) is not None:
+            n = pairs.shape[1]
+            if self.recent is not None and (again := min(-n % k, self.recent.shape[1])):
+                pairs = torch.cat([self.recent[:, -again:], pairs], 1)
+                self.entries.keep(self.entries.stable - again)
+            first = self.place + n - pairs.shape[1]
+            self.guess = self.stay(pairs, torch.arange(first, self.place + n, device=pairs.device), since)
+            self.place += n
+        return self.guess if self.guess is not None and len(self.guess) == k else None
+
+
+class BlockGrowth(FeatureGrowth):
+    """A tree that grows in blocks of k levels behind the newest pair.
+
+    A node's children are guessed in the block that its path is in: below the block's last level all of the path's
+    tokens in it are known, and enter, each with the guess that it was drawn from, as the next block. Above that there
+    is nothing to compute.
+
+    Args:
+        row: whose text it is.
+        source: what the trace calls the drafter.
+        guess: of the newest block.
+    """
+
+    def __init__(self, row: Row, source: str, guess: Float[Tensor, "k D"]) -> None:
+        super().__init__(row, source, guess[:1])
+        # of each node expanded last: its block's guesses, its path's tokens in it, and the speculative entries it sees
+        self._blocks: Float[Tensor, "w k D"] = guess.unsqueeze(0)
+        self._path: Int[Tensor, "w j"] = torch.zeros(1, 0, dtype=torch.long, device=guess.device)
+        self._behind: Bool[Tensor, "w s"] = torch.zeros(1, 0, dtype=torch.bool, device=guess.device)
+
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureLaws:
+        above = torch.zeros_like(tokens) if below is None else below
+        blocks, behind = self._blocks[above], self._behind[above]
+        path = torch.cat([self._path[above], tokens.unsqueeze(1)], 1)
+        w, k = blocks.shape[:2]
+        if path.shape[1] == k:
+            own = torch.eye(w, dtype=torch.bool, device=tokens.device).repeat_interleave(k, 1)
+            behind = torch.cat([behind, own], 1)  # [w, s + w k]
+            places = torch.arange(len(self.tokens) - k + 1, len(self.tokens) + 1, device=tokens.device).repeat(w)
+            sees = behind.repeat_interleave(k, 0)
+            states = self.state.speculate(blocks.flatten(0, 1), path.flatten(), places, sees)
+            blocks, path = states.reshape(w, k, -1), path[:, :0]
+        self._blocks, self._path, self._behind = blocks, path, behind
+        self._states = blocks[:, path.shape[1]]
+        return self._laws()
+
+
+@dataclass(frozen=True)
+class Falcon(FeatureDrafter):
+    """Blocks of levels, one forward each, in a tree that grows as the plan says, or as EAGLE-2's.
+
+    Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (FalconNet.kind, "trees")
+    net: ClassVar[type[FeatureNet]] = FalconNet
+    state: ClassVar[type[FeatureState]] = FalconState
+    recipe: ClassVar[str] = "chat-heads"
+
+    def begin(self, row: Row) -> BlockGrowth | None:
+        """Read what was accepted; a text that is shorter than a block has nothing to go on from."""
+        guess = row.state.newest()
+        return None if guess is None else BlockGrowth(row, self.net.kind, guess)

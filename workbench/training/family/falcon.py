@@ -1,0 +1,107 @@
+"""How Falcon's drafter learns: from features and laws, and with a glance at what it would have guessed wrong.
+
+A block's later places do not know its earlier tokens, and what they say cannot be right for all of these at once. So a
+text is read twice. The first reading finds how much is guessed wrong. In the second, at the beginnings of as many
+blocks as a share of that, what they are to guess stands in the place of what they read, for the rest of the block to go
+by; the share falls, as there is nothing to glance at in use.
+
+    enters      f(s), e(s + 1)            f(s + 1), e(s + 2)     …
+    glancing    f(s + k), e(s + k + 1)    f(s + 1), e(s + 2)     …        and f̂(s + k) is not asked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.methods import registry
+from workbench.methods.drafters.falcon import FalconNet
+from workbench.training.family.drafter import Curve
+from workbench.training.family.lesson import Course, begun, keeping, on
+from workbench.training.family.unrolled import Batch, train_drafts
+from workbench.training.heads.trainer import begin_at
+from workbench.training.loop import RunResult
+
+FALLS_TO = 0.10 / 0.45
+"""Of the share that is shown at the beginning, what is left at the end, as in the released code."""
+
+
+def train(course: Course) -> tuple[RunResult, Curve]:
+    """Train the layer and its LSTM on texts that are cut into blocks, at other places in every step.
+
+    Noise on the features that enter is EAGLE's: in use they are guesses from the second block of a draft on.
+
+    Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (coupled sequential glancing distillation).
+    """
+    options, teacher = course.options, course.teacher
+    table, progress = teacher.head[course.kept], 0.0
+
+    def fresh() -> FalconNet:
+        net = registry.heads()[options.method].build(table.shape[1], vars(options))
+        begin_at(net, teacher.last_norm)
+        return net
+
+    net = begun(options.seed, fresh)
+    k = net.block
+
+    def logits(state: Tensor) -> Tensor:
+        return F.linear(net.said(state), table)
+
+    def on_progress(share: float) -> None:
+        nonlocal progress
+        progress = share
+
+    def drafts(batch: Batch, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
+        features, cut = batch.features.float(), 0
+        if generator is not None:
+            cut = int(torch.randint(k, (), generator=generator))
+            features = features + noise(features, options.noise, generator)
+        n = features.shape[1] - 1 - cut  # pairs; blocks are counted from the last
+        places = torch.arange(n)
+        entering, ahead = ((on(batch.embeds, 1 + far)[:, :n], on(features, far)[:, :n]) for far in (0, k))
+        use = (on(batch.answer, k) & on(batch.answer, k - 1))[:, :n]  # its first token was the target's own
+        at = k - 1 - (n - 1 - places) % k  # in its block, from 0
+        if generator is not None and options.glance:
+            with torch.no_grad():
+                wrong = use.clone()
+                said = course.kept[logits(net(net.pairs(*entering), places)[use]).argmax(-1)]
+                wrong[use] = said != on(batch.ids, k + 1)[:, :n][use]
+            is_shown = shown(wrong, use & (at == 0), options.glance * (1 - progress * (1 - FALLS_TO)), generator)
+            entering = [torch.where(is_shown.unsqueeze(-1), *both) for both in zip(ahead, entering, strict=True)]
+            use = use & ~is_shown
+        states, truth = net(net.pairs(*entering), places), on(batch.features, k)[:, :n]
+        for place in range(k):
+            asked = use & (at == place)
+            yield states[asked], truth[asked]
+
+    shares = [1 / k] * k
+    facts = {"vocab_size": len(teacher.head)} | keeping(course.kept, teacher)
+    return train_drafts(course, net, drafts, logits, shares, on_progress, **facts)
+
+
+def noise(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Uniform, up to a share of the features' standard deviation."""
+    return (2 * torch.rand(features.shape, generator=generator) - 1) * share * features.std()
+
+
+def shown(
+    wrong: Bool[Tensor, "B n"], starts: Bool[Tensor, "B n"], share: float, generator: torch.Generator
+) -> Bool[Tensor, "B n"]:
+    """Which places are shown what they are to guess: in each text as many as a share of those that are guessed wrong.
+
+    Of the places that can be shown it no greater share is, or as long as all is wrong nothing would be asked of them.
+
+    Args:
+        wrong: places that are guessed wrong.
+        starts: places that can be shown it, of which they are drawn: beginnings of blocks.
+        share: λ.
+        generator: draws them.
+    """
+    chance = torch.rand(wrong.shape, generator=generator).masked_fill(~starts, -1.0)
+    order = chance.argsort(1, descending=True).argsort(1)
+    most = torch.minimum(wrong.sum(1, keepdim=True), starts.sum(1, keepdim=True))
+    return starts & (order < (share * most).round())
