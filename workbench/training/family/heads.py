@@ -76,7 +76,9 @@ class ChatHeadOptions(HeadOptions):
             the target's width.
         wide: Times the target's width in which the token selects (FSPAD).
         apart: Let FSPAD's LM head read a map of the guessed feature, and not the guess itself.
-        exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps.
+        exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps. Layer behind
+            which M2R2's fast stream is read.
+        rank: Of M2R2's adapters.
         held: Dialogues kept out of training for measuring.
         answers: Folder of the answers that were read. With it and `curves`, the heads as they are at each checkpoint
             draft for some of its held-out prompts.
@@ -116,6 +118,7 @@ class ChatHeadOptions(HeadOptions):
     wide: int = 2
     apart: bool = True
     exit_layer: int = 8
+    rank: int = 16
     held: int = 96
     threads: int = 2
     checkpoint_seconds: float = 240.0

@@ -1,0 +1,148 @@
+"""How accelerator adapters learn: the target's law, asked of the fast stream behind the layer where it leaves.
+
+The frozen target's first layers read a batch of answers once, as they are. The fast stream goes through the same layers
+over the keys and values that they left, all places at once: each sees the true text up to its own, as it will in a draft.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import DynamicCache
+
+from workbench.core.errors import ParameterError
+from workbench.engine.layers import Views, decoder_layers, text_config
+from workbench.engine.packed import unpacked
+from workbench.engine.pretrained import load_model
+from workbench.methods import registry
+from workbench.methods.drafters.m2r2 import BEFORE, BEHIND, Accelerators
+from workbench.training.family.drafter import Curve, Teacher, answers_of, together
+from workbench.training.family.lesson import Course, begun, some_of
+from workbench.training.heads.losses import Places, Weighted
+from workbench.training.loop import RunResult
+from workbench.training.models import half_precision
+
+
+def keeps(options: Any, teacher: Teacher) -> int:
+    """The target's own LM head reads the fast stream, and keeps all of its tokens."""
+    return len(teacher.head)
+
+
+def train(course: Course) -> tuple[RunResult, Curve]:
+    """Train the adapters, and nothing else: they begin by doing nothing.
+
+    Losses of directions compare the fast stream with the target's own behind its last layer.
+
+    Raises:
+        ParameterError: the target has no such layer.
+
+    Source: Bhendawade et al. 2025, M2R2, arXiv:2502.02040 (distillation from the target, alignment of residuals).
+    """
+    options, teacher = course.options, course.teacher
+    n_layers = text_config(teacher.config).num_hidden_layers
+    if not 1 <= options.exit_layer < n_layers:
+        raise ParameterError(
+            f"exit_layer={options.exit_layer}, but the target has {n_layers} layers.", f"Use 1 to {n_layers - 1}."
+        )
+    model = load_model(options.target, torch.device("cpu"), torch.float32).requires_grad_(False)
+    table, loss = teacher.head, Weighted.parse(options.loss)
+    with torch.no_grad():
+        scale = teacher.last_norm(torch.ones(table.shape[1]))  # of each number; the stream itself points along f / scale
+    exam = answers_of(teacher, course.readings, course.held)
+    net = begun(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
+
+    def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
+        ids, features, _, answer = together(course.readings, rows)
+        some = some_of(int(answer.sum()), options.places, generator)
+        with half_precision(options.half):
+            _, fast = streams(net, model, ids)
+            guess, truth = fast[answer][some], features[answer][some].float()
+            with torch.no_grad():
+                wanted = F.linear(truth, table)
+            logits = F.linear(guess, table)
+        at = Places(guess.float() / scale, truth / scale, logits.float(), wanted.float())
+        total, named = loss(at)
+        return int(answer.sum()), {name: torch.tensor(value) for name, value in named.items()}, total
+
+    @torch.inference_mode()
+    def measure() -> dict[str, float]:
+        """Of the fast stream, and of the slow one behind the same layer: what early exit drafts with."""
+        right, along, count = torch.zeros(2), torch.zeros(2), 0
+        for rows, (ids, answer, theirs) in exam:
+            truth = together(course.readings, rows)[1][answer].float() / scale
+            with half_precision(options.half):
+                for i, stream in enumerate(reversed(streams(net, model, ids))):
+                    said = stream[answer]
+                    right[i] += (F.linear(said, table).argmax(-1) == theirs).sum()
+                    along[i] += F.cosine_similarity(said.float() / scale, truth, dim=-1).sum()
+            count += len(theirs)
+        (agreement, plain), (cosine, slow) = (right / max(count, 1)).tolist(), (along / max(count, 1)).tolist()
+        return {"agreement": agreement, "of the plain exit": plain, "cosine": cosine, "of the slow stream": slow}
+
+    with unpacked(model):  # packed products have no gradients
+        return course.run(net, step_losses, measure)
+
+
+class Held(DynamicCache):
+    """Entries of the slow stream: the fast one reads them, and has none of its own."""
+
+    def __init__(self, of: DynamicCache) -> None:
+        super().__init__()
+        self.layers = of.layers
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **named: Any
+    ) -> tuple[Tensor, Tensor]:
+        keys, values = self.layers[layer_idx].keys, self.layers[layer_idx].values
+        assert keys is not None
+        assert values is not None
+        return keys, values
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return query_length, 0
+
+
+def streams(
+    net: Accelerators, model: Any, ids: Int[Tensor, "B n"]
+) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n D"]]:
+    """What the LM head reads of the slow and of the fast stream behind the layer where they leave.
+
+    Args:
+        net: the adapters.
+        model: the target, with frozen weights.
+        ids: texts side by side.
+    """
+    first, cache = Views(model)(range(net.exit_layer), ()), DynamicCache()
+    with torch.no_grad():
+        slow = first.model(ids, past_key_values=cache, use_cache=True)[0]
+    with accelerated(net, decoder_layers(model)[1]):
+        return slow, first.model(ids, past_key_values=Held(cache), use_cache=True)[0]
+
+
+@contextlib.contextmanager
+def accelerated(net: Accelerators, layers: nn.ModuleList) -> Iterator[None]:
+    """While it lasts the adapters stand in the first of these layers, of which no weight is changed."""
+    with contextlib.ExitStack() as stack:
+        for i in range(net.exit_layer):
+            for name, place in BEFORE.items():
+                before = net.adapter(i, place)
+                part = layers[i].get_submodule(name)
+                stack.callback(part.register_forward_pre_hook(lambda _, args, a=before: (a(args[0]),)).remove)
+            for name, place in BEHIND.items():
+                behind, part = net.adapter(i, place), layers[i].get_submodule(name)
+                stack.callback(part.register_forward_hook(lambda m, _, out, a=behind: _behind(m, out, a)).remove)
+        yield
+
+
+def _behind(product: Any, out: Tensor, adapter: nn.Module) -> Tensor:
+    """What an adapter makes of a product, whose bias it does not see."""
+    return adapter(out) if product.bias is None else adapter(out - product.bias) + product.bias
