@@ -348,6 +348,37 @@ def test_what_guesses_in_the_targets_pass_learns_through_it(
     assert metrics.drafted(drafted.rounds) > 0
 
 
+def test_accelerator_adapters_learn_through_the_first_layers_and_draft(options: ReadOptions, tmp_path: Path) -> None:
+    """Their stream is read as the target's end more often than the one beside it, and comes nearer to it."""
+    chosen = {"method": "m2r2", "target": "text-target", "readings": options.out, "out": tmp_path, "exit_layer": 2,
+              "rank": 8, "rows": 4, "threads": 1, "held": 4, "half": False, "resume": False,
+              "checkpoint": tmp_path / "run.pt"}  # fmt: skip
+    for layer in (0, 12):
+        with pytest.raises(ParameterError, match=f"exit_layer={layer}, but the target has 12 layers"):
+            recipes.run("chat-heads", chosen | {"exit_layer": layer, "steps": 1}, quiet)
+    begun = recipes.run("chat-heads", chosen | {"steps": 1}, quiet)
+    figures = recipes.run("chat-heads", chosen | {"steps": 20}, quiet)
+    assert all(figures["losses"][name] < begun["losses"][name] for name in ("ce_soft", "cosine"))
+    found = figures["held"]
+    assert found["agreement"] > found["of the plain exit"]
+    assert found["cosine"] > found["of the slow stream"]
+    assert begun["held"]["of the plain exit"] == found["of the plain exit"], "the target has not changed"
+    folder = tmp_path / "text-target-m2r2"
+    net, config = load_saved(folder)
+    assert net.sizes == {"width": 288, "exit_layer": 2, "rank": 8} == config["net"]
+    assert sum(weight.numel() for weight in net.parameters()) == 8 * 2 * 8 * 288
+    assert "draft_vocabulary" not in config, "the target's own head guesses, and keeps all of its tokens"
+    models = load_models("text-target", None, "cpu", "float64")
+    models.heads["m2r2"] = HeadInfo("adapters", folder, config)
+    prompt = models.tokenizer("Once upon a time")["input_ids"]
+    plain, drafted = (
+        Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
+        for name in ("autoregressive", "m2r2")
+    )
+    assert drafted.token_ids == plain.token_ids
+    assert metrics.drafted(drafted.rounds) > 0
+
+
 def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadOptions, tmp_path: Path) -> None:
     chosen = {"target": "text-target", "readings": options.out, "ffn": 32, "heads": 4, "rows": 8, "places": 256,
               "threads": 1, "held": 4, "half": False, "checkpoint": tmp_path / "run.pt", "resume": False}  # fmt: skip
@@ -385,7 +416,7 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
     kinds = (
         *("drafter", "medusa", "hydra", "hydra-plus-plus", "ppd", "clover", "chimera", "hidden-transfer"),
-        *("eagle", "fspad", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo"),
+        *("eagle", "fspad", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo", "m2r2"),
     )
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
     forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
@@ -405,6 +436,7 @@ def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
         "pard": [("pard", "chain"), ("pard", "tree")],
         "block-diffusion": [("block-diffusion", "chain"), ("block-diffusion", "tree")],
         "kangaroo": [("kangaroo", "chain")],
+        "m2r2": [("m2r2", "chain")],
     }
     for method in registry.methods():
         for row in method.suites.get(SUITE, ()):

@@ -13,7 +13,7 @@ So the fast stream has no cache and leaves nothing behind, and the slow one is w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,10 +22,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
+from workbench.engine.beginning import beginning, with_weights
+from workbench.engine.layers import name_of, shallow
 from workbench.engine.models import Models
 from workbench.engine.request import Row
-from workbench.engine.reweighted import Weights, reweighted
-from workbench.engine.runner import Runner
 from workbench.engine.segment import Output, Segment
 from workbench.engine.twin import Twin
 from workbench.methods.drafters.early_exit import Exit, Exiting, ExitStates
@@ -33,11 +33,12 @@ from workbench.methods.drafters.trained import TrainedNet, load_fitting
 from workbench.methods.growers.chain import single
 
 AGAIN = "Train them for this target: workbench train m2r2 --target …"
-BEFORE = {"self_attn.q_proj": "asks", "mlp.gate_proj": "feeds", "mlp.up_proj": "feeds"}
-"""Products of a layer before which an adapter stands: they read what it makes of the normed stream."""
-BEHIND = {"self_attn.o_proj": "read", "mlp.down_proj": "fed"}
-"""Products behind which one stands: the stream gets what it makes of theirs."""
-PLACES = ("asks", "read", "feeds", "fed")
+PLACES = (("asks", "read"), ("feeds", "fed"))
+"""Adapters before and behind a layer's attention, and before and behind its feed-forward."""
+READS = {"asks": ("self_attn.q_proj",), "feeds": ("mlp.gate_proj", "mlp.up_proj")}
+"""In layers like Llama's, the products that read what an adapter makes. Of keys and values nothing is read."""
+GIVES = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
+"""And those of which one reads what they give."""
 
 
 class Adapter(nn.Module):
@@ -52,14 +53,26 @@ class Adapter(nn.Module):
         return x + self.up(self.down(x))
 
     def before(self, weight: Float[Tensor, "o D"]) -> Float[Tensor, "o D"]:
-        """A product that reads what this makes of its input, as one product."""
-        up, down = self.up.weight.to(weight), self.down.weight.to(weight)
-        return weight + weight @ up @ down
+        """Of a product that reads what this makes, the weight by which it reads what this is given."""
+        wide = single(weight)
+        return wide + wide @ self.up.weight.to(wide) @ self.down.weight.to(wide)
 
-    def behind(self, weight: Float[Tensor, "D i"]) -> Float[Tensor, "D i"]:
-        """This of a product without its bias, as one product."""
-        up, down = self.up.weight.to(weight), self.down.weight.to(weight)
-        return weight + up @ (down @ weight)
+    def behind(self, given: Float[Tensor, "D i"]) -> Float[Tensor, "D i"]:
+        """This of each column: of a product's weight, or of its bias as one column."""
+        wide = single(given)
+        return wide + self.up.weight.to(wide) @ (self.down.weight.to(wide) @ wide)
+
+
+class Half(nn.Module):
+    """A layer's attention or feed-forward between two adapters."""
+
+    def __init__(self, half: nn.Module, before: Adapter, behind: Adapter) -> None:
+        super().__init__()
+        self.within, self.before, self.behind = half, before, behind
+
+    def forward(self, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
+        made = self.within(self.before(hidden_states), *args, **named)
+        return (self.behind(made[0]), *made[1:]) if isinstance(made, tuple) else self.behind(made)
 
 
 class Accelerators(TrainedNet):
@@ -88,20 +101,48 @@ class Accelerators(TrainedNet):
         if exit_layer < 1 or rank < 1:
             raise ValueError(f"exit_layer={exit_layer} and rank={rank} are 1 or more")
         self.width, self.exit_layer, self.rank = width, exit_layer, rank
+        places = [place for pair in PLACES for place in pair]
         self.layers = nn.ModuleList(
-            nn.ModuleDict({place: Adapter(width, rank) for place in PLACES}) for _ in range(exit_layer)
+            nn.ModuleDict({place: Adapter(width, rank) for place in places}) for _ in range(exit_layer)
         )
 
     def adapter(self, layer: int, place: str) -> Adapter:
-        """One of `PLACES` in a layer, counted from 0."""
+        """One of a layer, counted from 0."""
         found = self.layers[layer].get_submodule(place)
         assert isinstance(found, Adapter)
         return found
 
-    def merged(self, layer: int, weights: Weights) -> dict[str, Float[Tensor, "o i"]]:
-        """The products of a layer, by their names in it, with this net's adapters in them."""
-        made = {name: self.adapter(layer, place).before(single(weights[name])) for name, place in BEFORE.items()}
-        return made | {name: self.adapter(layer, place).behind(single(weights[name])) for name, place in BEHIND.items()}
+    def within(self, layer: nn.Module, number: int) -> nn.Module:
+        """A copy of the target's layer of this number, from 0, in which the adapters stand; it shares all weights.
+
+        Raises:
+            ModelError: its attention or feed-forward has an unknown name.
+        """
+        twin = shallow(layer)
+        for half, (before, behind) in enumerate(PLACES):
+            if (name := name_of(layer, half)) is None:
+                what = "feed-forward" if half else "attention"
+                raise ModelError(
+                    f"Accelerator adapters stand around a layer's halves, and {type(layer).__name__} has no {what} "
+                    "of its own.",
+                    "Choose another method: early-exit drafts with the first layers of any target.",
+                )
+            own = layer.get_submodule(name)
+            twin._modules[name] = Half(own, self.adapter(number, before), self.adapter(number, behind))
+        return twin
+
+    def merged(self, layer: nn.Module, number: int) -> nn.Module:
+        """The same of a layer like Llama's, with the adapters in its products, which are copied: no more operations."""
+        made: dict[str, Tensor] = {}
+        for place, products in READS.items():
+            for name in products:
+                made[f"{name}.weight"] = self.adapter(number, place).before(layer.get_parameter(f"{name}.weight"))
+        for place, name in GIVES.items():
+            adapter, product = self.adapter(number, place), layer.get_submodule(name)
+            made[f"{name}.weight"] = adapter.behind(product.get_parameter("weight"))
+            if getattr(product, "bias", None) is not None:
+                made[f"{name}.bias"] = adapter.behind(product.get_parameter("bias").unsqueeze(1)).squeeze(1)
+        return with_weights(layer, made)
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -190,31 +231,16 @@ def twin_of(net: Accelerators, models: Models) -> Twin:
     """The target's first layers with a net's adapters in them, made once for a target.
 
     Raises:
-        ModelError: it has no such layers.
+        ModelError: it has not so many layers, or such as adapters cannot stand in.
     """
     key = ("layers of", net.kind, models.heads[net.kind].name)
     if key not in models.shared:
         target = models.target
         if net.exit_layer > target.n_layers:
-            raise ModelError(f"These adapters are for {net.exit_layer} layers; the target has {target.n_layers}.", AGAIN)
+            message = f"These adapters stand in {net.exit_layer} layers; the target has {target.n_layers}."
+            raise ModelError(message, AGAIN)
+        put = net.within if target.lean is None else net.merged
         with torch.inference_mode(False), torch.no_grad():
-            weights = [net.merged(i, products_of(target, i)) for i in range(net.exit_layer)]
-        models.shared[key] = reweighted(target, weights)
+            layers = [put(target.layers[i], i) for i in range(net.exit_layer)]
+        models.shared[key] = beginning(target, layers)
     return models.shared[key]
-
-
-def products_of(target: Runner, layer: int) -> Mapping[str, Float[Tensor, "o i"]]:
-    """Weights of the products of a layer that adapters stand at.
-
-    Raises:
-        ModelError: its attention or feed-forward is made otherwise than Llama's.
-    """
-    found = dict(target.layers[layer].named_modules())
-    for name in (*BEFORE, *BEHIND):
-        if not isinstance(found.get(name), nn.Linear):
-            raise ModelError(
-                f"Accelerator adapters stand at the products of layers like Llama's, and {type(target.model).__name__} "
-                f"has no {name}.",
-                "Choose another method: early-exit drafts with the first layers of any target.",
-            )
-    return {name: found[name].get_parameter("weight").detach() for name in (*BEFORE, *BEHIND)}

@@ -76,8 +76,8 @@ class ChatHeadOptions(HeadOptions):
             the target's width.
         wide: Times the target's width in which the token selects (FSPAD).
         apart: Let FSPAD's LM head read a map of the guessed feature, and not the guess itself.
-        exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps. Layer behind
-            which M2R2's fast stream is read.
+        exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps. Also the
+            one behind which M2R2's fast stream is read.
         rank: Of M2R2's adapters.
         held: Dialogues kept out of training for measuring.
         answers: Folder of the answers that were read. With it and `curves`, the heads as they are at each checkpoint

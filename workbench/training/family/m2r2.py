@@ -1,27 +1,25 @@
 """How accelerator adapters learn: the target's law, asked of the fast stream behind the layer where it leaves.
 
 The frozen target's first layers read a batch of answers once, as they are. The fast stream goes through the same layers
-over the keys and values that they left, all places at once: each sees the true text up to its own, as it will in a draft.
+over the keys and values that they left, all places at once: each sees the true text up to its own, as in a draft.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import DynamicCache
 
 from workbench.core.errors import ParameterError
-from workbench.engine.layers import Views, decoder_layers, text_config
+from workbench.engine.layers import decoder_layers, text_config, with_layers
 from workbench.engine.packed import unpacked
 from workbench.engine.pretrained import load_model
 from workbench.methods import registry
-from workbench.methods.drafters.m2r2 import BEFORE, BEHIND, Accelerators
+from workbench.methods.drafters.m2r2 import Accelerators
 from workbench.training.family.drafter import Curve, Teacher, answers_of, together
 from workbench.training.family.lesson import Course, begun, some_of
 from workbench.training.heads.losses import Places, Weighted
@@ -53,7 +51,9 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     model = load_model(options.target, torch.device("cpu"), torch.float32).requires_grad_(False)
     table, loss = teacher.head, Weighted.parse(options.loss)
     with torch.no_grad():
-        scale = teacher.last_norm(torch.ones(table.shape[1]))  # of each number; the stream itself points along f / scale
+        scale = teacher.last_norm(
+            torch.ones(table.shape[1])
+        )  # of each number; the stream itself points along f / scale
     exam = answers_of(teacher, course.readings, course.held)
     net = begun(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
 
@@ -121,28 +121,9 @@ def streams(
         model: the target, with frozen weights.
         ids: texts side by side.
     """
-    first, cache = Views(model)(range(net.exit_layer), ()), DynamicCache()
+    cache, n = DynamicCache(), net.exit_layer
+    layers = list(decoder_layers(model)[1])[:n]
     with torch.no_grad():
-        slow = first.model(ids, past_key_values=cache, use_cache=True)[0]
-    with accelerated(net, decoder_layers(model)[1]):
-        return slow, first.model(ids, past_key_values=Held(cache), use_cache=True)[0]
-
-
-@contextlib.contextmanager
-def accelerated(net: Accelerators, layers: nn.ModuleList) -> Iterator[None]:
-    """While it lasts the adapters stand in the first of these layers, of which no weight is changed."""
-    with contextlib.ExitStack() as stack:
-        for i in range(net.exit_layer):
-            for name, place in BEFORE.items():
-                before = net.adapter(i, place)
-                part = layers[i].get_submodule(name)
-                stack.callback(part.register_forward_pre_hook(lambda _, args, a=before: (a(args[0]),)).remove)
-            for name, place in BEHIND.items():
-                behind, part = net.adapter(i, place), layers[i].get_submodule(name)
-                stack.callback(part.register_forward_hook(lambda m, _, out, a=behind: _behind(m, out, a)).remove)
-        yield
-
-
-def _behind(product: Any, out: Tensor, adapter: nn.Module) -> Tensor:
-    """What an adapter makes of a product, whose bias it does not see."""
-    return adapter(out) if product.bias is None else adapter(out - product.bias) + product.bias
+        slow = with_layers(model, layers, range(n)).get_decoder()(ids, past_key_values=cache, use_cache=True)[0]
+    fast = with_layers(model, [net.within(layer, i) for i, layer in enumerate(layers)], range(n)).get_decoder()
+    return slow, fast(ids, past_key_values=Held(cache), use_cache=True)[0]
