@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from workbench.core.errors import WorkbenchError
 from workbench.core.sampling import SamplingParams, law
-from workbench.engine import Engine, Models, Request
+from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.beginning import with_weights
 from workbench.engine.bundle import bundled
 from workbench.engine.lean import LeanLayer
@@ -121,7 +121,8 @@ def test_adapters_that_do_nothing_are_early_exit_bit_for_bit(
     lean: bool, dtype: torch.dtype, sampling: SamplingParams, tmp_path: Path
 ) -> None:
     models = world(tmp_path / "none", spread=0.0)
-    models.target = type(models.target)(models.target.model.to(dtype))
+    model: Any = models.target.model
+    models.target = Runner(model.to(dtype))
     if not lean:
         models.target._lean = None
     early: dict[str, Any] = {"depth": 4, "policy": "fixed", "exit_layer": EXIT}
