@@ -349,20 +349,21 @@ def test_what_guesses_in_the_targets_pass_learns_through_it(
 
 
 def test_accelerator_adapters_learn_through_the_first_layers_and_draft(options: ReadOptions, tmp_path: Path) -> None:
-    """Their stream is read as the target's end more often than the one beside it, and comes nearer to it."""
+    """Their stream comes nearer to the target's end than the one beside it, and its law to the target's."""
     chosen = {"method": "m2r2", "target": "text-target", "readings": options.out, "out": tmp_path, "exit_layer": 2,
-              "rank": 8, "rows": 4, "threads": 1, "held": 4, "half": False, "resume": False,
+              "rank": 8, "rows": 200, "threads": 1, "held": 4, "half": False, "resume": False,
               "checkpoint": tmp_path / "run.pt"}  # fmt: skip
     for layer in (0, 12):
         with pytest.raises(ParameterError, match=f"exit_layer={layer}, but the target has 12 layers"):
             recipes.run("chat-heads", chosen | {"exit_layer": layer, "steps": 1}, quiet)
+    chosen["places"] = 10_000  # all there are, so that steps are alike
     begun = recipes.run("chat-heads", chosen | {"steps": 1}, quiet)
-    figures = recipes.run("chat-heads", chosen | {"steps": 20}, quiet)
+    figures = recipes.run("chat-heads", chosen | {"steps": 12}, quiet)
     assert all(figures["losses"][name] < begun["losses"][name] for name in ("ce_soft", "cosine"))
     found = figures["held"]
-    assert found["agreement"] > found["of the plain exit"]
-    assert found["cosine"] > found["of the slow stream"]
-    assert begun["held"]["of the plain exit"] == found["of the plain exit"], "the target has not changed"
+    assert found["cosine"] > found["of the slow stream"] + 0.01
+    for name in ("of the plain exit", "of the slow stream"):
+        assert begun["held"][name] == found[name], "the target has not changed"
     folder = tmp_path / "text-target-m2r2"
     net, config = load_saved(folder)
     assert net.sizes == {"width": 288, "exit_layer": 2, "rank": 8} == config["net"]
