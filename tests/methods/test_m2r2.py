@@ -184,7 +184,7 @@ def test_layers_above_read_a_round_once_and_those_below_twice(
     assert seen > 3
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "gpt2", "gemma3_text", "qwen3_moe"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "gpt2", "gemma3_text", "qwen3_moe", "gpt_oss"])
 def test_targets_of_other_kinds_write_their_own_text(kind: str, tmp_path: Path) -> None:
     models = world(tmp_path, kind=kind)
     method = registry.get("m2r2").with_params(policy="fixed", depth=3)

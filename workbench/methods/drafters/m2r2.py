@@ -1,11 +1,12 @@
 """M2R2: beside the target's residual stream runs a faster one, which after a few layers is where that one is after all.
 
 Early exit asks the stream h behind layer E what comes next, and h was not made to be asked there: it still has to carry
-what the layers above will need. A second stream r need not. It begins as h does and goes through the same E layers, in
-which low-rank adapters change what asks and what is added; what it looks at are the first one's keys and values.
+what the layers above will need. A second stream r need not. It begins as h does and goes through the same E layers, each
+attention and each feed-forward between two low-rank adapters A = 1 + B C; what it looks at are the first one's keys and
+values.
 
-    slow     h ← h + O · attention( Q h, K h, V h )            h ← h + feed-forward( h )          of each token read
-    fast     r ← r + O′ · attention( Q′ r, K h, V h )          r ← r + feed-forward′( r )         where one is guessed
+    slow     h ← h + O · attention( Q h, K h, V h )               h ← h + feed-forward( h )        of each token read
+    fast     r ← r + A′ O · attention( Q A r, K h, V h )          r ← r + A‴ feed-forward( A″ r )  where one is guessed
     leaves   r(E)  →  final norm, LM head  →  law of the next token
 
 So the fast stream has no cache and leaves nothing behind, and the slow one is what verification goes on from.
@@ -42,7 +43,7 @@ GIVES = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
 
 
 class Adapter(nn.Module):
-    """x + B A x, with A [R, D] and B [D, R]; B begins as zero, so that it does nothing."""
+    """x + B C x, with C [R, D] and B [D, R]; B begins as zero, so that it does nothing."""
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__()
