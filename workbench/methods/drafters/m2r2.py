@@ -1,9 +1,9 @@
 """M2R2: beside the target's residual stream runs a faster one, which after a few layers is where that one is after all.
 
 Early exit asks the stream h behind layer E what comes next, and h was not made to be asked there: it still has to carry
-what the layers above will need. A second stream r need not. It begins as h does and goes through the same E layers, each
-attention and each feed-forward between two low-rank adapters A = 1 + B C; what it looks at are the first one's keys and
-values.
+what the layers above will need. A second stream r need not. It begins as h does and goes through the same E layers,
+each attention and each feed-forward between two low-rank adapters A = 1 + B C; what it looks at are the first one's
+keys and values.
 
     slow     h ← h + O · attention( Q h, K h, V h )               h ← h + feed-forward( h )        of each token read
     fast     r ← r + A′ O · attention( Q A r, K h, V h )          r ← r + A‴ feed-forward( A″ r )  where one is guessed
