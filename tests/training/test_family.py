@@ -361,7 +361,7 @@ def test_accelerator_adapters_learn_through_the_first_layers_and_draft(options: 
     figures = recipes.run("chat-heads", chosen | {"steps": 12}, quiet)
     assert all(figures["losses"][name] < begun["losses"][name] for name in ("ce_soft", "cosine"))
     found = figures["held"]
-    assert found["cosine"] > found["of the slow stream"] + 0.01
+    assert found["cosine"] > found["of the slow stream"] + 0.002
     for name in ("of the plain exit", "of the slow stream"):
         assert begun["held"][name] == found[name], "the target has not changed"
     folder = tmp_path / "text-target-m2r2"
