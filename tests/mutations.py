@@ -57,6 +57,7 @@ def _m(name: str, file: str, old: str, new: str, *tests: str, why: str) -> Mutat
 
 ADOPTED = "tests/methods/test_adopted.py::"
 DRAFTS = "tests/methods/test_drafts.py::"
+M2R2 = "tests/methods/test_m2r2.py::"
 ONLINE = "tests/methods/test_online.py::"
 TLT = "tests/methods/test_tlt.py::"
 BY_ITS_LAW = DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path"
@@ -1745,6 +1746,46 @@ MUTATIONS: tuple[Mutation, ...] = (
         "slot.scratch = 0",
         KANGAROO + "test_a_draft_accepted_whole_is_read_to_its_end_in_the_next_round",
         why="the target verifies a draft behind a text that lacks its newest tokens",
+    ),
+    _m(
+        "a-fast-stream-leaves-entries",
+        "methods/drafters/m2r2.py",
+        "segment.slot.scratch -= len(segment.tokens)",
+        "segment.slot.scratch -= 0",
+        M2R2 + "test_each_token_is_drawn_from_what_the_fast_stream_says_behind_its_path[lean-alone]",
+        why="the slow stream reads on behind entries that are not its own: drafts and what is verified go astray",
+    ),
+    _m(
+        "a-fast-stream-does-not-see-its-own-token",
+        "methods/drafters/m2r2.py",
+        ".tril(slot.scratch - n)",
+        ".tril(slot.scratch - n - 1)",
+        M2R2 + "test_each_token_is_drawn_from_what_the_fast_stream_says_behind_its_path[lean-alone]",
+        why="nothing fails, and drafts are worse than the adapters were trained to make them",
+    ),
+    _m(
+        "biases-pass-by-the-adapters",
+        "methods/drafters/m2r2.py",
+        'adapter.behind(product.get_parameter("bias").unsqueeze(1)).squeeze(1)',
+        'product.get_parameter("bias")',
+        M2R2 + "test_each_token_is_drawn_from_what_the_fast_stream_says_behind_its_path[lean-alone]",
+        why="on lean layers a target with biases drafts by other laws than the ones that were trained",
+    ),
+    _m(
+        "the-lesson-of-m2r2-has-keys-of-its-own",
+        "training/family/m2r2.py",
+        "return of.keys, of.values",
+        "return key_states, value_states",
+        M2R2 + "test_what_entries_the_fast_stream_reads_are_the_slow_ones",
+        why="adapters learn to be read beside keys and values that no draft has, and draft worse",
+    ),
+    _m(
+        "what-stands-beside-is-read-all-the-same",
+        "engine/geometry.py",
+        "needed = needed if end is None else end",
+        "needed = max(needed, end or 0)",
+        M2R2 + "test_adapters_that_do_nothing_are_early_exit_bit_for_bit[lean-dtype1-sampled]",
+        why="the same layers say a token twice by other sums, and equal drafters are no longer equal",
     ),
     _m(
         "nothing-left-to-say-is-nan",

@@ -19,8 +19,7 @@ from workbench.methods import registry
 
 READERS = (
     "eagle", "eagle-2", "tlt", "fspad", "falcon", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo",
-    "hydra-plus-plus",
-    "clover", "chimera",
+    "hydra-plus-plus", "clover", "chimera",
 )  # fmt: skip
 PROMPT = worlds.random_prompt(23)
 

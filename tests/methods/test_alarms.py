@@ -71,9 +71,10 @@ NO_MODEL = {
 }  # fmt: skip
 BLIND = {"vlm-text-only"}
 """It is shown less than the target, whatever it is a copy of."""
-SHALLOW = {"del", "lexical-unit"}
+SHALLOW = {"del", "lexical-unit", "m2r2"}
 """They know less than the target: `del` leaves before the last layer (what it counts is in test_dynamic_exit.py, how
-its drafts are read in test_early_exit.py), and placeholders are no words (what they read is in test_lexical_unit.py).
+its drafts are read in test_early_exit.py), `m2r2` where it was trained to (what its stream says there is in
+test_m2r2.py), and placeholders are no words (what they read is in test_lexical_unit.py).
 """
 TOLD = {"hydra", "hydra-plus-plus", "clover", "chimera", "ppd", "hidden-transfer", "eagle-3", "s2d"}
 """They read tokens of the path or embeddings of no token, or have an LM head of their own; nodes as plain passes over

@@ -355,6 +355,38 @@ def test_what_guesses_in_the_targets_pass_learns_through_it(
     assert metrics.drafted(drafted.rounds) > 0
 
 
+def test_accelerator_adapters_learn_through_the_first_layers_and_draft(options: ReadOptions, tmp_path: Path) -> None:
+    """Their stream comes nearer to the target's end than the one beside it, and its law to the target's."""
+    chosen = {"method": "m2r2", "target": "text-target", "readings": options.out, "out": tmp_path, "exit_layer": 2,
+              "rank": 8, "rows": 200, "threads": 1, "held": 4, "half": False, "resume": False,
+              "checkpoint": tmp_path / "run.pt"}  # fmt: skip
+    for layer in (0, 12):
+        with pytest.raises(ParameterError, match=f"exit_layer={layer}, but the target has 12 layers"):
+            recipes.run("chat-heads", chosen | {"exit_layer": layer, "steps": 1}, quiet)
+    chosen["places"] = 10_000  # all there are, so that steps are alike
+    begun = recipes.run("chat-heads", chosen | {"steps": 1}, quiet)
+    figures = recipes.run("chat-heads", chosen | {"steps": 12}, quiet)
+    assert all(figures["losses"][name] < begun["losses"][name] for name in ("ce_soft", "cosine"))
+    found = figures["held"]
+    assert found["cosine"] > found["of the slow stream"] + 0.002
+    for name in ("of the plain exit", "of the slow stream"):
+        assert begun["held"][name] == found[name], "the target has not changed"
+    folder = tmp_path / "text-target-m2r2"
+    net, config = load_saved(folder)
+    assert net.sizes == {"width": 288, "exit_layer": 2, "rank": 8} == config["net"]
+    assert sum(weight.numel() for weight in net.parameters()) == 8 * 2 * 8 * 288
+    assert "draft_vocabulary" not in config, "the target's own head guesses, and keeps all of its tokens"
+    models = load_models("text-target", None, "cpu", "float64")
+    models.heads["m2r2"] = HeadInfo("adapters", folder, config)
+    prompt = models.tokenizer("Once upon a time")["input_ids"]
+    plain, drafted = (
+        Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
+        for name in ("autoregressive", "m2r2")
+    )
+    assert drafted.token_ids == plain.token_ids
+    assert metrics.drafted(drafted.rounds) > 0
+
+
 def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadOptions, tmp_path: Path) -> None:
     chosen = {"target": "text-target", "readings": options.out, "ffn": 32, "heads": 4, "rows": 8, "places": 256,
               "threads": 1, "held": 4, "half": False, "checkpoint": tmp_path / "run.pt", "resume": False}  # fmt: skip
@@ -392,7 +424,7 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
     kinds = (
         *("drafter", "s2d", "medusa", "hydra", "hydra-plus-plus", "ppd", "clover", "chimera", "hidden-transfer"),
-        *("eagle", "fspad", "falcon", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo"),
+        *("eagle", "fspad", "falcon", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo", "m2r2"),
     )
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
     forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
@@ -414,6 +446,7 @@ def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
         "pard": [("pard", "chain"), ("pard", "tree")],
         "block-diffusion": [("block-diffusion", "chain"), ("block-diffusion", "tree")],
         "kangaroo": [("kangaroo", "chain")],
+        "m2r2": [("m2r2", "chain")],
     }
     for method in registry.methods():
         for row in method.suites.get(SUITE, ()):

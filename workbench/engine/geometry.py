@@ -54,7 +54,8 @@ class Geometry:
         if alone is not None and not self.masks.positional and not self.multi_rope:  # the usual case, kept short
             slot = alone.slot
             begin = slot.length + slot.scratch
-            used = self._used(begin + n, cache)
+            end = None if alone.sees is None else slot.length + alone.sees.shape[1]
+            used = self._used(begin + n, cache, end)
             cache.window = Window(slice(lo, lo + 1), begin, None, used)
             place = begin + slot.rope_delta
             if alone.sees is None:
@@ -96,12 +97,13 @@ class Geometry:
             positions = positions.unsqueeze(0).expand(3, -1, -1)
         return mask, positions
 
-    def _used(self, needed: int, cache: TreeCache) -> int:
-        """Positions to read back for `needed` ones."""
+    def _used(self, needed: int, cache: TreeCache, end: int | None = None) -> int:
+        """Positions to read back where `needed` ones are held, of which none is seen from `end` on."""
         if needed > cache.capacity:
             raise CapacityError(
                 f"A forward needs {needed} positions; the cache holds {cache.capacity}.", "Draft a smaller tree."
             )
+        needed = needed if end is None else end
         if not self.in_steps:
             return needed
         step = STEP if needed > STEP else STEP // 4

@@ -99,7 +99,8 @@ class Segment:
         slot: the row.
         tokens: int64 [n].
         sees: bool [n, scratch + n] over the nodes behind the committed part; None for a chain that goes on from the
-            last of them and sees them all.
+            last of them and sees them all. Tokens that see none of their own may leave those out: [n, scratch], of
+            which some is seen wherever nothing is committed. What they write is read by none of them then.
         depth: int64 [n], distance behind the committed part, 0 for its first successor; None for a chain.
         states: [n, D], what is read in place of the tokens: their residual stream before the first layer that is run,
             or, where that is the model's first, input embeddings. None: the tokens themselves. Behind the first layer
@@ -108,7 +109,7 @@ class Segment:
 
     slot: Slot
     tokens: Int[Tensor, " n"]
-    sees: Bool[Tensor, "n s_plus_n"] | None = None
+    sees: Bool[Tensor, "n s"] | None = None
     depth: Int[Tensor, " n"] | None = None
     states: Float[Tensor, "n D"] | None = None
 

@@ -81,6 +81,10 @@ class Exiting(Drafter):
         """Where the row keeps its exit states."""
         return row.state
 
+    def speaker(self, rows: Sequence[Row], exit_layer: int, wanted: Collection[int]) -> Exit:
+        """What these rows, which leave at one layer, draft with."""
+        return Exit(rows[0].models.target, exit_layer, wanted, {row.place: [] for row in rows})
+
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
         """Chains, together for rows that leave at the same layer."""
         trees: dict[int, DraftTree] = {}
@@ -97,7 +101,7 @@ class Exiting(Drafter):
         first = [to_device(row.committed[-1:], target.device) for row in rows]
         slots = [row.place for row in rows]
         wanted = {exit_layer - 1, *(layer for row in rows for layer in row.taps if layer < exit_layer)}
-        exit_ = Exit(target, exit_layer, wanted, {slot: [] for slot in slots})
+        exit_ = self.speaker(rows, exit_layer, wanted)
         trees = draft_chain(rows, exit_, slots, first, self.source)
         unread = [
             Segment(slot, tree.tokens[-1:])  # where a policy stopped the draft, its last token was read before

@@ -79,7 +79,9 @@ class ChatHeadOptions(HeadOptions):
             the target's width.
         wide: Times the target's width in which the token selects (FSPAD).
         apart: Let FSPAD's LM head read a map of the guessed feature, and not the guess itself.
-        exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps.
+        exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps. Also the
+            one behind which M2R2's fast stream is read.
+        rank: Of M2R2's adapters.
         exits: Layers of each size of S2D's drafter, rising.
         held: Dialogues kept out of training for measuring.
         answers: Folder of the answers that were read. With it and `curves`, the heads as they are at each checkpoint
@@ -122,6 +124,7 @@ class ChatHeadOptions(HeadOptions):
     apart: bool = True
     exit_layer: int = 8
     exits: tuple[int, ...] = (1, 2, 4)
+    rank: int = 16
     held: int = 96
     threads: int = 2
     checkpoint_seconds: float = 240.0

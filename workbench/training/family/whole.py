@@ -101,6 +101,8 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     out = options.out or options.run or bundled_folder()
     work = options.work / Path(named(options.target)).name
     exit_layer, transfer_layer = (max(1, shape.num_hidden_layers // share) for share in (6, 3))
+    if (lesson := lesson_of(kind)) is not None and hasattr(lesson, "exit_of"):
+        exit_layer = lesson.exit_of(shape.num_hidden_layers)
     asked = ChatHeadOptions(
         method=kind, target=options.target, out=out, checkpoint=(options.run or work) / "heads.pt", heads=heads,
         ffn=options.ffn or max(16, shape.hidden_size * 2 // 3 // 16 * 16), exit_layer=exit_layer,

@@ -43,6 +43,11 @@ def mse(at: Places) -> Float[Tensor, " N"]:
     return (at.guess - at.truth).square().mean(-1)
 
 
+def cosine(at: Places) -> Float[Tensor, " N"]:
+    """One minus the cosine of the angle between features: M2R2's alignment of residual streams."""
+    return 1 - F.cosine_similarity(at.guess, at.truth, dim=-1)
+
+
 def ce_soft(at: Places) -> Float[Tensor, " N"]:
     """Cross-entropy with the target's law: the forward divergence, up to the target's own entropy."""
     return -(at.wanted.softmax(-1) * at.logits.log_softmax(-1)).sum(-1)
@@ -98,10 +103,10 @@ def tvd_plus_plus(at: Places) -> Float[Tensor, " N"]:
 
 
 _ALL = (
-    smooth_l1, mse, ce_soft, ce_hard, forward_kl, reverse_kl, jensen_shannon, total_variation, tvd_plus_plus,
+    smooth_l1, mse, cosine, ce_soft, ce_hard, forward_kl, reverse_kl, jensen_shannon, total_variation, tvd_plus_plus,
 )  # fmt: skip
 LOSSES: dict[str, Callable[[Places], Float[Tensor, " N"]]] = {loss.__name__: loss for loss in _ALL}
-OF_FEATURES = (smooth_l1.__name__, mse.__name__)
+OF_FEATURES = (smooth_l1.__name__, mse.__name__, cosine.__name__)
 """Those that compare features, which a draft model does not guess."""
 
 

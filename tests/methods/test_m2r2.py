@@ -1,0 +1,294 @@
+"""M2R2: the fast stream is what it says there, begins as plain early exit, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from methods.test_drafts import Drafted, drafts
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import DynamicCache
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+from workbench.core.errors import WorkbenchError
+from workbench.core.sampling import SamplingParams, law
+from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine.beginning import with_weights
+from workbench.engine.bundle import bundled
+from workbench.engine.lean import LeanLayer
+from workbench.engine.models import HeadInfo, load_models
+from workbench.methods import registry
+from workbench.methods.drafters.m2r2 import Accelerators, load_fitting
+from workbench.training.family.m2r2 import streams
+from workbench.training.heads.artefact import save_net
+
+PROMPT = [3, 1, 4, 1, 5]
+LAYERS, EXIT = 3, 2
+WARM = SamplingParams(temperature=1.5)
+
+
+def world(folder: Path, spread: float = 0.5, kind: str = "llama", exit_layer: int = EXIT, **more: Any) -> Models:
+    """Six tokens, three layers, adapters of random numbers; float64."""
+    models = worlds.world(kind, 3, None, vocab_size=6, num_hidden_layers=LAYERS, **more)
+    models.heads[Accelerators.kind] = head(models, folder, spread, exit_layer)
+    return models
+
+
+def head(models: Models, folder: Path, spread: float, exit_layer: int = EXIT) -> HeadInfo:
+    """Adapters on disk; of a spread of 0 they do nothing."""
+    net = Accelerators(models.target.hidden_size, exit_layer, rank=3)
+    generator = torch.Generator().manual_seed(0)
+    for weight in net.parameters():
+        torch.nn.init.normal_(weight, std=spread, generator=generator)
+    return HeadInfo("tiny", folder, save_net(net, folder, models.target_name, torch.float32))
+
+
+def net_of(models: Models) -> Accelerators:
+    """The adapters, as the drafter has them."""
+    return load_fitting(Accelerators, models, "adapters", "")
+
+
+@torch.inference_mode()
+def by_hand(model: Any, net: Accelerators, text: list[int]) -> tuple[Tensor, Tensor]:
+    """Logits of a Llama's slow and of its fast stream at each place of a text, written out; [n, V] each."""
+    slow = fast = model.model.embed_tokens(torch.tensor([text]))
+    n, rope = len(text), model.model.rotary_emb(slow, torch.arange(len(text))[None])
+    unseen = torch.ones(n, n, dtype=torch.bool).triu(1)
+
+    def adapted(x: Tensor, i: int, place: str) -> Tensor:
+        weight = {name: w.double() for name, w in net.layers[i].get_submodule(place).state_dict().items()}
+        return x + x @ weight["down.weight"].T @ weight["up.weight"].T
+
+    for i, layer in enumerate(model.model.layers[: net.exit_layer]):
+        attention, mlp = layer.self_attn, layer.mlp
+
+        def heads(x: Tensor, size: int = attention.head_dim) -> Tensor:
+            return x.view(1, n, -1, size).transpose(1, 2)
+
+        def mixed(
+            q: Tensor, k: Tensor, v: Tensor, scale: float = attention.scaling, own: int = attention.num_key_value_groups
+        ) -> Tensor:
+            q, k = apply_rotary_pos_emb(heads(q), heads(k), *rope)
+            k, v = (x.repeat_interleave(own, 1) for x in (k, heads(v)))
+            found = (scale * q @ k.mT).masked_fill(unseen, -torch.inf).softmax(-1) @ v
+            return found.transpose(1, 2).reshape(1, n, -1)
+
+        read, asks = layer.input_layernorm(slow), adapted(layer.input_layernorm(fast), i, "asks")
+        k, v = attention.k_proj(read), attention.v_proj(read)
+        slow = slow + attention.o_proj(mixed(attention.q_proj(read), k, v))
+        fast = fast + adapted(attention.o_proj(mixed(attention.q_proj(asks), k, v)), i, "read")
+        slow = slow + mlp(layer.post_attention_layernorm(slow))
+        fast = fast + adapted(mlp(adapted(layer.post_attention_layernorm(fast), i, "feeds")), i, "fed")
+    said = [model.lm_head(model.model.norm(x))[0] for x in (slow, fast)]
+    return said[0], said[1]
+
+
+@pytest.mark.parametrize("texts", [1, 3], ids=["alone", "together"])
+@pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
+def test_each_token_is_drawn_from_what_the_fast_stream_says_behind_its_path(
+    lean: bool, texts: int, tmp_path: Path
+) -> None:
+    models = world(tmp_path, attention_bias=True, mlp_bias=True)
+    for name, bias in models.target.model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(bias, generator=torch.Generator().manual_seed(1))
+    if not lean:
+        models.target._lean = None
+    net, seen = net_of(models), 0
+    for draft in drafts(models, "m2r2", WARM, texts=texts, depth=4, policy="fixed"):
+        assert draft.tree.q is not None
+        for node, _, path in draft.nodes():
+            slow, fast = by_hand(models.target.model, net, [*draft.committed, *path])
+            torch.testing.assert_close(draft.tree.q[node], law(fast[-1:], WARM)[0], atol=1e-9, rtol=1e-9)
+            assert not torch.allclose(fast[-1], slow[-1], atol=1e-2)
+            seen += 1
+    assert seen > 20
+
+
+def as_drawn(found: list[Drafted]) -> list[tuple[list[int], list[int], Any]]:
+    """Text, draft and laws of each round, to the bit."""
+    return [(d.committed, d.tree.tokens.tolist(), None if d.tree.q is None else d.tree.q.tolist()) for d in found]
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
+def test_adapters_that_do_nothing_are_early_exit_bit_for_bit(
+    lean: bool, dtype: torch.dtype, sampling: SamplingParams, tmp_path: Path
+) -> None:
+    models = world(tmp_path / "none", spread=0.0)
+    model: Any = models.target.model
+    models.target = Runner(model.to(dtype))
+    if not lean:
+        models.target._lean = None
+    early: dict[str, Any] = {"depth": 4, "policy": "fixed", "exit_layer": EXIT}
+    drafts(models, "early-exit", sampling, **early)  # which also tries whether verification may go on from there
+    plain = as_drawn(drafts(models, "early-exit", sampling, **early))
+    assert len(plain) > 5
+    assert as_drawn(drafts(models, "m2r2", sampling, depth=4, policy="fixed")) == plain
+    models.shared.clear()
+    models.heads[Accelerators.kind] = head(models, tmp_path / "some", 0.5)
+    assert as_drawn(drafts(models, "m2r2", sampling, depth=4, policy="fixed")) != plain
+
+
+@pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
+@pytest.mark.parametrize("temperature", [0.0, 2.0], ids=["greedy", "sampled"])
+def test_behind_each_round_the_cache_is_as_if_nothing_had_been_drafted(
+    temperature: float, lean: bool, tmp_path: Path
+) -> None:
+    models = world(tmp_path)
+    if not lean:
+        models.target._lean = None
+    method = registry.get("m2r2").with_params(policy="fixed", depth=3)
+    engine = Engine(models)
+    row = engine.submit(Request(PROMPT, method, SamplingParams(temperature), 30, seed=2, stop_at_eos=False))
+    lengths = set[int]()
+    for committed in worlds.each_round(engine, row):
+        lengths.add(committed)
+        if row.slot is not None:
+            worlds.assert_as_prefilled(row)
+    assert row.error is None
+    assert {1, 2} <= lengths, "drafts were rejected and accepted"
+
+
+@pytest.mark.parametrize("policy", ["fixed", "confidence"])
+def test_layers_above_read_a_round_once_and_those_below_twice(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slow stream reads root and draft; the fast one all behind which something was guessed; the others follow."""
+    models = world(tmp_path)
+    engine = Engine(models)
+    method = registry.get("m2r2").with_params(policy=policy, depth=3)
+    row = engine.submit(Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False))
+    engine.step()  # which also tries whether verification may go on from there
+    read, plain = dict.fromkeys(range(LAYERS), 0), LeanLayer.__call__
+
+    def counted(self: LeanLayer, x: Tensor, rope: Any, mask: Any, store: Any, number: int) -> Tensor:
+        read[number] += x.shape[0]
+        return plain(self, x, rope, mask, store, number)
+
+    monkeypatch.setattr(LeanLayer, "__call__", counted)
+    seen = 0
+    for _ in worlds.each_round(engine, row):
+        if row.trace is not None and not engine.idle and models.target._enters:
+            n = len(row.trace.rounds[-1].nodes)
+            stopped = n < row.plan.depth
+            if read[LAYERS - 1] == n + 1:
+                assert [read[i] for i in range(LAYERS)] == [2 * n + 1 + stopped, 2 * n + 1 + stopped, n + 1]
+                seen += 1
+        read.update(dict.fromkeys(read, 0))
+    assert seen > 3
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "gpt2", "gemma3_text", "qwen3_moe", "gpt_oss"])
+def test_targets_of_other_kinds_write_their_own_text(kind: str, tmp_path: Path) -> None:
+    models = world(tmp_path, kind=kind)
+    method = registry.get("m2r2").with_params(policy="fixed", depth=3)
+    trace = Engine(models).generate(Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False))
+    assert trace.footer.error == ""
+    assert trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 24)
+    assert sum(len(r.nodes) for r in trace.rounds) > 10
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "gemma3_text"])
+def test_what_is_taught_is_what_drafts(kind: str, tmp_path: Path) -> None:
+    """In whatever family: a draft's laws are those of the states that the lesson compares."""
+    models = world(tmp_path, kind=kind)
+    net = net_of(models)
+    for draft in drafts(models, "m2r2", WARM, n=12, depth=3, policy="fixed"):
+        text = [*draft.committed, *draft.tree.tokens.tolist()]
+        with torch.inference_mode():
+            fast = streams(net, models.target.model, torch.tensor([text]))[1][0, len(draft.committed) - 1 : -1]
+            laws = law(models.target.lm_head(fast), WARM)
+        assert draft.tree.q is not None
+        torch.testing.assert_close(draft.tree.q, laws, atol=1e-9, rtol=1e-9)
+
+
+def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
+    models = worlds.small_world(6, heads=tmp_path / "heads", num_hidden_layers=LAYERS)
+    models.heads |= world(tmp_path / "adapters", hidden_size=16).heads
+    names = ("m2r2", "autoregressive", "early-exit", "m2r2", "draft-model", "m2r2")
+    requests = [
+        Request(PROMPT[: 5 - i % 4], registry.get(name), SamplingParams(1.0), 16, seed=i, stop_at_eos=False)
+        for i, name in enumerate(names)
+    ]
+    assert worlds.beside_each_other(models, requests) == worlds.alone(models, requests)
+
+
+def test_gradients_reach_the_adapters_alone_and_come_from_no_later_token() -> None:
+    models = worlds.small_world(10, noise=None, num_hidden_layers=LAYERS)
+    net = Accelerators(models.target.hidden_size, EXIT, 3).double()
+    for weight in net.parameters():
+        torch.nn.init.normal_(weight, std=0.5, generator=torch.Generator().manual_seed(1))
+    model: Any = models.target.model
+    plain, later, earlier = (
+        streams(net, model, torch.tensor([ids]))[1][0, 2] for ids in ([1, 2, 3, 4], [1, 2, 3, 9], [0, 2, 3, 4])
+    )
+    torch.testing.assert_close(plain, later, atol=0, rtol=0)
+    assert not torch.allclose(plain, earlier)
+    plain.sum().backward()
+    assert all(weight.grad is not None and weight.grad.any() for weight in net.parameters())
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_what_entries_the_fast_stream_reads_are_the_slow_ones(tmp_path: Path) -> None:
+    """Adapters before the attention of a layer change its queries, and keys and values of nobody."""
+    models = world(tmp_path)
+    net, model, text = net_of(models), models.target.model, torch.tensor([[3, 1, 4, 1, 5]])
+    cache: Any = DynamicCache()
+    with torch.inference_mode():
+        model.model(text, past_key_values=cache, use_cache=True)  # type: ignore[attr-defined]
+        slow, fast = by_hand(model, net, text[0].tolist())
+        for found, wanted in zip(streams(net, model, text), (slow, fast), strict=True):
+            torch.testing.assert_close(models.target.lm_head(found)[0], wanted, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"exit_layer": 0}, {"exit_layer": "1"}, {"exit_layer": 1.5}, {"rank": 0}, {"rank": None}]
+)
+def test_a_folder_of_a_wrong_shape_is_refused_with_what_to_do(wrong: dict[str, Any], tmp_path: Path) -> None:
+    models = world(tmp_path)
+    models.heads[Accelerators.kind].config["net"] |= wrong
+    with pytest.raises(WorkbenchError, match=r"(?s)cannot be read.*Train or fetch them again"):
+        Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
+
+
+def test_targets_that_adapters_cannot_stand_in_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    models = world(tmp_path / "deep", exit_layer=5)
+    with pytest.raises(WorkbenchError, match=r"stand in 5 layers; the target has 3.*workbench train m2r2"):
+        Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
+    models = world(tmp_path / "opt", kind="opt")  # its feed-forward is no module of its own
+    with pytest.raises(WorkbenchError, match=r"OPTDecoderLayer has no feed-forward of its own.*early-exit"):
+        Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
+
+
+def test_a_copy_of_a_layer_shares_all_weights_but_those_that_it_is_given(tmp_path: Path) -> None:
+    own = world(tmp_path).target.layers[0]
+    before = {name: weight.clone() for name, weight in own.named_parameters()}
+    name = "mlp.up_proj.weight"
+    twin = with_weights(own, {name: torch.zeros_like(before[name])})
+    assert all(torch.equal(weight, before[key]) for key, weight in own.named_parameters()), "the layer is as it was"
+    for key, weight in twin.named_parameters():
+        assert (weight.data_ptr() == own.get_parameter(key).data_ptr()) == (key != name)
+    assert not twin.get_parameter(name).any()
+
+
+@pytest.mark.skipif("text-target-m2r2" not in bundled(), reason="the adapters are not there")
+def test_the_bundled_fast_stream_is_nearer_to_where_the_target_ends_than_the_slow_one() -> None:
+    models = load_models("text-target", None, "cpu", "float32")
+    net = net_of(models)
+    text = models.tokenizer("<|user|>Write a story about Tom and his dog.<|assistant|>")["input_ids"]
+    text += Engine(models).generate(Request(text, registry.get("autoregressive"), max_new_tokens=64)).token_ids
+    model: Any = models.target.model
+    with torch.inference_mode():
+        slow, fast = streams(net, model, torch.tensor([text]))
+        last = model.model(torch.tensor([text]), use_cache=False)[0]
+    near = [
+        float(F.cosine_similarity(x / model.model.norm.weight, last / model.model.norm.weight, dim=-1).mean())
+        for x in (slow, fast)
+    ]
+    assert near[1] > near[0], near

@@ -1,0 +1,132 @@
+"""How accelerator adapters learn: the target's law, asked of the fast stream behind the layer where it leaves.
+
+The frozen target's first layers read a batch of answers once, as they are. The fast stream goes through the same layers
+over the keys and values that they left, all places at once: each sees the true text up to its own, as in a draft.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import DynamicCache
+
+from workbench.core.errors import ParameterError
+from workbench.engine.layers import decoder_layers, text_config, with_layers
+from workbench.engine.packed import unpacked
+from workbench.engine.pretrained import load_model
+from workbench.methods import registry
+from workbench.methods.drafters.m2r2 import Accelerators
+from workbench.training.family.drafter import Curve, Teacher, answers_of, together
+from workbench.training.family.lesson import Course, begun, some_of
+from workbench.training.heads.losses import Places, Weighted
+from workbench.training.loop import RunResult
+from workbench.training.models import half_precision
+
+
+def keeps(options: Any, teacher: Teacher) -> int:
+    """The target's own LM head reads the fast stream, and keeps all of its tokens."""
+    return len(teacher.head)
+
+
+def exit_of(layers: int) -> int:
+    """Behind how many of a target's layers the fast stream is read, where nobody says otherwise: a quarter."""
+    return max(1, layers // 4)
+
+
+def train(course: Course) -> tuple[RunResult, Curve]:
+    """Train the adapters, and nothing else: they begin by doing nothing.
+
+    Losses of directions compare the fast stream with the target's own behind its last layer.
+
+    Raises:
+        ParameterError: the target has no such layer.
+
+    Source: Bhendawade et al. 2025, M2R2, arXiv:2502.02040 (distillation from the target, alignment of residuals).
+    """
+    options, teacher = course.options, course.teacher
+    n_layers = text_config(teacher.config).num_hidden_layers
+    if not 1 <= options.exit_layer < n_layers:
+        raise ParameterError(
+            f"exit_layer={options.exit_layer}, but the target has {n_layers} layers.", f"Use 1 to {n_layers - 1}."
+        )
+    model = load_model(options.target, torch.device("cpu"), torch.float32).requires_grad_(False)
+    table, loss = teacher.head, Weighted.parse(options.loss)
+    with torch.no_grad():
+        scale = teacher.last_norm(
+            torch.ones(table.shape[1])
+        )  # of each number; the stream itself points along f / scale
+    exam = answers_of(teacher, course.readings, course.held)
+    net = begun(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
+
+    def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
+        ids, features, _, answer = together(course.readings, rows)
+        some = some_of(int(answer.sum()), options.places, generator)
+        with half_precision(options.half):
+            _, fast = streams(net, model, ids)
+            guess, truth = fast[answer][some], features[answer][some].float()
+            with torch.no_grad():
+                wanted = F.linear(truth, table)
+            logits = F.linear(guess, table)
+        at = Places(guess.float() / scale, truth / scale, logits.float(), wanted.float())
+        total, named = loss(at)
+        return int(answer.sum()), {name: torch.tensor(value) for name, value in named.items()}, total
+
+    @torch.inference_mode()
+    def measure() -> dict[str, float]:
+        """Of the fast stream, and of the slow one behind the same layer: what early exit drafts with."""
+        right, along, count = torch.zeros(2), torch.zeros(2), 0
+        for rows, (ids, answer, theirs) in exam:
+            truth = together(course.readings, rows)[1][answer].float() / scale
+            with half_precision(options.half):
+                for i, stream in enumerate(reversed(streams(net, model, ids))):
+                    said = stream[answer]
+                    right[i] += (F.linear(said, table).argmax(-1) == theirs).sum()
+                    along[i] += F.cosine_similarity(said.float() / scale, truth, dim=-1).sum()
+            count += len(theirs)
+        (agreement, plain), (cosine, slow) = (right / max(count, 1)).tolist(), (along / max(count, 1)).tolist()
+        return {"agreement": agreement, "of the plain exit": plain, "cosine": cosine, "of the slow stream": slow}
+
+    with unpacked(model):  # packed products have no gradients
+        return course.run(net, step_losses, measure)
+
+
+class Held(DynamicCache):
+    """Entries of the slow stream: the fast one reads them, and has none of its own."""
+
+    def __init__(self, of: DynamicCache) -> None:
+        super().__init__()
+        self.layers = of.layers
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **named: Any
+    ) -> tuple[Tensor, Tensor]:
+        of: Any = self.layers[layer_idx]
+        return of.keys, of.values
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return query_length, 0
+
+
+def streams(
+    net: Accelerators, model: Any, ids: Int[Tensor, "B n"]
+) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n D"]]:
+    """What the LM head reads of the slow and of the fast stream behind the layer where they leave.
+
+    Args:
+        net: the adapters.
+        model: the target, with frozen weights.
+        ids: texts side by side.
+    """
+    cache, n = DynamicCache(), net.exit_layer
+    layers = list(decoder_layers(model)[1])[:n]
+    with torch.no_grad():
+        slow = with_layers(model, layers, range(n)).get_decoder()(ids, past_key_values=cache, use_cache=True)[0]
+    fast = with_layers(model, [net.within(layer, i) for i, layer in enumerate(layers)], range(n)).get_decoder()
+    return slow, fast(ids, past_key_values=Held(cache), use_cache=True)[0]
