@@ -1,9 +1,10 @@
 """The registry of training recipes: names, typed options, and how to run one.
 
 >>> sorted(RECIPES)
-['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'drafter', 'eagle', 'eagle-3', \
-'evaluate', 'hydra', 'judge', 'kangaroo', 'medusa', 'readings', 'scaling', 'target', 'tokenizer', 'vision-drafter', \
-'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', 'vision-text-drafter', 'vision-tower']
+['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'distilling', 'drafter', \
+'eagle', 'eagle-3', 'evaluate', 'hydra', 'judge', 'kangaroo', 'medusa', 'readings', 'scaling', 'target', \
+'tokenizer', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', \
+'vision-text-drafter', 'vision-tower']
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
 from workbench.training.evaluate import EvaluateOptions, evaluate
+from workbench.training.family.distilling import DistillingOptions, distilling
 from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
@@ -215,6 +217,12 @@ RECIPES: dict[str, Recipe] = {
             "a scaling study: heads of several sizes and trainings, τ of each, and Scylla's law with intervals",
             ScalingOptions,
             study,
+        ),
+        Recipe(
+            "distilling",
+            "a study of distillation: one draft model taught by each loss on each kind of text, α of each",
+            DistillingOptions,
+            distilling,
         ),
         Recipe(
             "target",
