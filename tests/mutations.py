@@ -60,6 +60,7 @@ DRAFTS = "tests/methods/test_drafts.py::"
 M2R2 = "tests/methods/test_m2r2.py::"
 ONLINE = "tests/methods/test_online.py::"
 TLT = "tests/methods/test_tlt.py::"
+DISTILLING = "tests/training/test_distilling.py::"
 BY_ITS_LAW = DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path"
 PLAIN_PASS = DRAFTS + "test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path"
 DRAFTERS = "tests/methods/test_drafters.py::"
@@ -2340,5 +2341,29 @@ MUTATIONS: tuple[Mutation, ...] = (
         "            raise\n",
         "tests/cli/test_generate.py::test_what_cannot_be_saved_takes_no_text_with_it",
         why="a script that waited minutes for a text gets an error alone",
+    ),
+    _m(
+        "a-drafter-taught-one-place-off",
+        "training/family/drafter.py",
+        "                wanted = F.linear(features.flatten(0, 1)[chosen].to(table.dtype), table)\n",
+        "                wanted = F.linear(features.roll(-1, 1).flatten(0, 1)[chosen].to(table.dtype), table)\n",
+        DISTILLING + "test_the_target_says_at_each_place_of_such_a_text_what_comes_next",
+        why="a draft model learns what the target says of the token after the next, and drafts a word ahead of it",
+    ),
+    _m(
+        "a-drafter-writes-by-another-places-law",
+        "training/family/made.py",
+        "F.linear(states[:, -1], table)",
+        "F.linear(states[:, 0], table)",
+        DISTILLING + "test_what_a_drafter_writes_is_drawn_from_its_own_law",
+        why="made=drafter teaches it on texts that it would never write",
+    ),
+    _m(
+        "a-verdict-from-hope",
+        "bench/distillingboard.py",
+        '"holds" if found["low"] >= least',
+        '"holds" if found["value"] >= least',
+        "tests/bench/test_distillingboard.py::test_a_verdict_is_what_the_whole_interval_says",
+        why="the board says that a paper's claim holds where its interval leaves that open",
     ),
 )

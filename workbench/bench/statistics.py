@@ -155,6 +155,26 @@ def ratio_of_sums(parts: Sequence[float], wholes: Sequence[float]) -> Interval |
     return _figure(lambda a, b, axis=-1: np.sum(a, axis) / np.sum(b, axis), parts, wholes)
 
 
+Quotient = tuple[Sequence[float], Sequence[float]]
+"""Of each prompt what is above the line and what is below it."""
+
+
+def ratio_of_quotients(mine: Quotient, theirs: Quotient) -> Interval | None:
+    """A quotient of sums / another one, all of the same prompts, which are drawn together."""
+    return _figure(
+        lambda a, b, c, d, axis=-1: np.sum(a, axis) / np.sum(b, axis) / (np.sum(c, axis) / np.sum(d, axis)),
+        *mine, *theirs,
+    )  # fmt: skip
+
+
+def difference_of_quotients(mine: Quotient, theirs: Quotient) -> Interval | None:
+    """A quotient of sums − another one, likewise."""
+    return _figure(
+        lambda a, b, c, d, axis=-1: np.sum(a, axis) / np.sum(b, axis) - np.sum(c, axis) / np.sum(d, axis),
+        *mine, *theirs,
+    )  # fmt: skip
+
+
 def _figure(of: Callable[..., Any], *columns: Sequence[float]) -> Interval | None:
     n = len(columns[0])
     if not n:

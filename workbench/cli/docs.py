@@ -49,6 +49,7 @@ def docs(
         answers_suite,
         board,
         claimsboard,
+        distillingboard,
         headsboard,
         hostcosts,
         scalingboard,
@@ -79,6 +80,8 @@ def docs(
         files[scaled.with_suffix(".md")] = scalingboard.page(json.loads(scaled.read_text(encoding="utf-8")))
     if (rolled := boards / rollouts_board.BOARD).is_file():
         files[rolled.with_suffix(".md")] = rollouts_board.page(json.loads(rolled.read_text(encoding="utf-8")))
+    if (distilled := boards / distillingboard.BOARD).is_file():
+        files[distilled.with_suffix(".md")] = distillingboard.page(json.loads(distilled.read_text(encoding="utf-8")))
     if (hosts := boards / hostcosts.BOARD).is_file():
         found = json.loads(hosts.read_text(encoding="utf-8"))
         files |= {hosts.with_suffix(".md"): hostcosts.page(found), hosts.with_suffix(".svg"): hostcosts.plot(found)}

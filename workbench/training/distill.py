@@ -169,14 +169,15 @@ def distillation_loss(
     Args:
         student: Drafter logits, [N, V].
         teacher: Target logits, [N, V].
-        labels: The text, int64 [N].
+        labels: The text, int64 [N]; below zero where there is none to learn from.
         text_weight: Weight of the text.
         losses: of laws.
     """
     said = student.float()
     nothing = said.new_empty(len(said), 0)
     divergence, _ = losses(Places(nothing, nothing, said, teacher.float()))
-    return divergence + text_weight * F.cross_entropy(said, labels)
+    text = F.cross_entropy(said, labels, reduction="sum") / (labels >= 0).sum().clamp_min(1)
+    return divergence + text_weight * text
 
 
 def law_losses(text: str) -> Weighted:

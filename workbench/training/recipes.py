@@ -1,10 +1,10 @@
 """The registry of training recipes: names, typed options, and how to run one.
 
 >>> sorted(RECIPES)
-['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'drafter', 'eagle', 'eagle-3', \
-'evaluate', 'hydra', 'judge', 'kangaroo', 'medusa', 'readings', 'rollouts', 'scaling', 'target', 'tokenizer', \
-'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', 'vision-text-drafter', \
-'vision-tower']
+['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'distilling', 'drafter', \
+'eagle', 'eagle-3', 'evaluate', 'hydra', 'judge', 'kangaroo', 'medusa', 'readings', 'rollouts', 'scaling', 'target', \
+'tokenizer', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', \
+'vision-text-drafter', 'vision-tower']
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
 from workbench.training.evaluate import EvaluateOptions, evaluate
+from workbench.training.family.distilling import DistillingOptions, distilling
 from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
@@ -223,6 +224,12 @@ RECIPES: dict[str, Recipe] = {
             "a study of TLT: rollouts of a target that is trained between them, EAGLE's head frozen and learning",
             RolloutOptions,
             roll_out,
+        ),
+        Recipe(
+            "distilling",
+            "a study of distillation: one draft model taught by each loss on each kind of text, α of each",
+            DistillingOptions,
+            distilling,
         ),
         Recipe(
             "target",

@@ -9,6 +9,8 @@ Written out these are the embedding and the LM head of an ordinary decoder (`wor
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -45,9 +47,10 @@ class Borrower(nn.Module):
             self.enter.weight.div_(embedding.square().mean().sqrt())  # a stream of size 1, whatever theirs is
             nn.init.orthogonal_(self.leave.weight)
 
-    def states(self, ids: Int[Tensor, "B n"]) -> Float[Tensor, "B n H"]:
-        """What the LM head reads."""
-        return self.model(inputs_embeds=self.enter(nn.functional.embedding(ids, self._theirs[0])), use_cache=False)[0]
+    def states(self, ids: Int[Tensor, "B n"], **more: Any) -> Float[Tensor, "B n H"]:
+        """What the LM head reads; `more` goes to the decoder: a cache, a mask."""
+        streams = self.enter(nn.functional.embedding(ids, self._theirs[0]))
+        return self.model(inputs_embeds=streams, **{"use_cache": False} | more)[0]
 
     def table(self, kept: Int[Tensor, " K"]) -> Float[Tensor, "K H"]:
         """The LM head's rows of some tokens."""

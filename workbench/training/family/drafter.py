@@ -23,6 +23,7 @@ from workbench.core.errors import ParameterError
 from workbench.engine.borrowed import FILES, VOCABULARY
 from workbench.engine.borrowed_rows import ROWS, tensors_of, through_matrices, written_out
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
+from workbench.engine.models import load_models
 from workbench.engine.placed import named
 from workbench.engine.pretrained import load_model, load_tokenizer
 from workbench.engine.published import PUBLISHED, words_sum
@@ -30,8 +31,10 @@ from workbench.engine.trimmed import KEY
 from workbench.trace.files import write_whole
 from workbench.training.distill import distillation_loss, law_losses
 from workbench.training.family.borrower import Borrower
-from workbench.training.family.readings import Readings, batches
-from workbench.training.family.vocabulary import chosen_tokens, places_among
+from workbench.training.family.made import ALL, DRAFTER, MIX, OwnTexts, lessons, rows_made
+from workbench.training.family.readings import Readings
+from workbench.training.family.vocabulary import LEFT_OUT, chosen_tokens, places_among
+from workbench.training.heads.features import Dialogue
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import half_precision, save_tokenizer, save_weights
 
@@ -58,6 +61,10 @@ class ChatDrafterOptions(RunOptions):
         begin: Folder of a finished drafter for this target, whose shape and tokens it keeps and with whose weights it
             begins; none: fresh ones.
         average: Share of the weights of `begin` in those that are kept at the end (see `chat-heads`).
+        made: Who wrote what it learns from: "all" answers that were read, the "target"'s own, those that the training
+            text has "given", the "drafter"'s, as it then is, to the same prompts, or a "mix", half of each step the
+            target's and half the drafter's. What the drafter wrote has no cross-entropy on the text.
+        anew: Steps after which the drafter writes anew.
     """
 
     target: str = "smollm2"
@@ -80,6 +87,8 @@ class ChatDrafterOptions(RunOptions):
     checkpoint_seconds: float = 240.0
     begin: Path | None = None
     average: float = 0.0
+    made: str = ALL
+    anew: int = 32
 
 
 @dataclass(frozen=True)
@@ -199,8 +208,12 @@ def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
 
 
 def together(readings: Readings, rows: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Dialogues side by side: ids int64 [B, n], features [B, n, D], which places are text, which decide the answer."""
-    found = [readings.dialogue(row) for row in rows]
+    """Some readings `side_by_side`."""
+    return side_by_side([readings.dialogue(row) for row in rows])
+
+
+def side_by_side(found: Sequence[Dialogue]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Dialogues in rows: ids int64 [B, n], features [B, n, D], which places are text, which decide the answer."""
     ids, features = beside([d.ids for d in found]), beside([d.features for d in found])
     text, answer = torch.zeros(2, *ids.shape, dtype=torch.bool)
     for b, one in enumerate(found):
@@ -218,7 +231,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     """Train the drafter and write it to `options.out`; returns its figures, and what else its card says."""
     torch.set_num_threads(options.threads)
     teacher, readings = load_teacher(options), Readings(options.readings)
-    train, held = readings.part(held=False), readings.part(held=True)[: options.held]
+    held, prompts = readings.part(held=True)[: options.held], rows_made(readings, options.made)
     refuse_same(options.begin, options.out)
     begun = None if options.begin is None else _begun(options.begin, teacher)
     before = None if begun is None else list(getattr(begun.config, KEY))
@@ -229,15 +242,21 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     first = {} if begun is None else {name: weight.clone() for name, weight in begun.weights().items()}
     report(f"chat-drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters, {facts['covered']:.1%} covered")
     optimizers, losses = options.optimizers(drafter), law_losses(options.loss)
-    rows, table = batches(readings, train, options.rows, options.seed), teacher.head[kept]
+    table, own = teacher.head[kept], None
+    if options.made in (DRAFTER, MIX):
+        models = load_models(options.target, None, "cpu", readings.facts["dtype"])
+        own = OwnTexts(drafter, models, readings, prompts, kept, teacher.ends, options.seed)
+    lesson = lessons(readings, options.made, options.rows, options.seed, options.anew, own)
     curve, exam = Curve.of(options), answers_of(teacher, readings, held)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        ids, features, text, _ = together(readings, rows(step))
+        dialogues, n_own = lesson(step)
+        ids, features, text, _ = side_by_side(dialogues)
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         places = text.flatten().nonzero().flatten()
         chosen = places[torch.randperm(len(places), generator=generator)[: options.positions]]
         labels = place[ids.roll(-1, 1).flatten()[chosen]]
+        labels[chosen >= (len(dialogues) - n_own) * ids.shape[1]] = LEFT_OUT
         with half_precision():
             with torch.no_grad():
                 wanted = F.linear(features.flatten(0, 1)[chosen].to(table.dtype), table)

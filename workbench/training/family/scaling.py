@@ -7,7 +7,6 @@ But each has a schedule of its own, since a learning rate that has not fallen ye
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
 import json
 from dataclasses import dataclass
@@ -26,15 +25,15 @@ from workbench.engine.placed import named
 from workbench.methods import registry
 from workbench.trace.files import write_whole
 from workbench.trace.scaling import fit, of_report
-from workbench.training.answers import ANSWERS
-from workbench.training.family.evaluate import held_prompts, one_branch, rows_of
+from workbench.training.family.cells import CELL, asked_prompts, done, sum_of
+from workbench.training.family.evaluate import one_branch, rows_of
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.readings import Readings, batches
 from workbench.training.loop import Report
 from workbench.training.recipe import chosen, finish
 from workbench.training.resuming import settle
 
-CELL, REPORT, FFN = "cell.json", "scaling.json", "ffn"
+REPORT, FFN = "scaling.json", "ffn"
 
 
 @dataclass
@@ -97,18 +96,7 @@ def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
         raise ParameterError(
             f"{options.method} is not measured as {options.form!r:.40}.", f"Take one of: {', '.join(forms)}."
         )
-    for folder, file, recipe in (
-        (options.answers, ANSWERS, "answers"),
-        (options.readings, "readings.json", "readings"),
-    ):
-        if not (folder / file).is_file():
-            raise ParameterError(
-                f"{folder} holds no {recipe}.",
-                f"Make them: workbench train {recipe} --set target={options.target} --set out={folder}.",
-            )
-    prompts = list(held_prompts(options.answers / ANSWERS, options.each))
-    if not prompts:
-        raise ParameterError(f"{options.answers} has no held-out prompt.", "Make more: workbench train answers.")
+    prompts = asked_prompts(options.target, options.answers, options.readings, options.each)
     readings = Readings(options.readings)
     train = readings.part(held=False)
     mean = float(readings.rows[train, 3].mean()) if train else 0.0
@@ -159,21 +147,13 @@ def _cell(
         heads=options.heads, steps=steps, minutes=None, rows=options.rows, places=options.places, half=options.half,
         seed=options.seed, threads=options.threads, checkpoint=folder / "run.pt",
     )  # fmt: skip
-    asked_again = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
     settings = {
-        WEIGHTS: (read := Readings(options.readings)).facts[WEIGHTS], "read": read.n_tokens, "prompts": asked_again,
+        WEIGHTS: (read := Readings(options.readings)).facts[WEIGHTS], "read": read.n_tokens, "prompts": sum_of(prompts),
         "readings": str(options.readings), "answers": str(options.answers), "form": options.form,
         "each": options.each, "max_new_tokens": options.max_new_tokens, "heads": options.heads, "rows": options.rows,
         "places": options.places, "half": options.half, "seed": options.seed, "target": named(options.target),
     }  # fmt: skip
-    path = folder / CELL
-    if path.exists():
-        cell = json.loads(path.read_text(encoding="utf-8"))
-        changed = [f"{name}={was}" for name, was in cell["settings"].items() if settings.get(name) != was]
-        if changed:
-            raise ParameterError(
-                f"{folder} was made with {', '.join(changed)}.", "Give the same again to go on, or another out."
-            )
+    if cell := done(folder, settings):
         return cell
     ready = settle(asked, {}, report)
     result, facts = train_chat_heads(ready, report)
@@ -183,7 +163,7 @@ def _cell(
         "ffn": ffn, "steps": steps, "parameters": config["parameters"], "seconds": figures["seconds"],
         "agreement": next(iter(figures["held"].values())), "settings": settings,
     } | _in_use(options, ready.folder, config, prompts)  # fmt: skip
-    write_whole(path, (json.dumps(cell, indent=1) + "\n").encode())
+    write_whole(folder / CELL, (json.dumps(cell, indent=1) + "\n").encode())
     return cell
 
 

@@ -1,0 +1,260 @@
+"""Distillation: what a drafter writes is its own and its target says of it what it would; a study goes on after a kill.
+
+A tiny real run of each kind of text is among the study's cells.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from workbench.bench.distillingboard import page
+from workbench.core.errors import ParameterError
+from workbench.engine.bundle import bundled
+from workbench.engine.models import load_models
+from workbench.training import recipes
+from workbench.training.answers import AnswersOptions, write_answers
+from workbench.training.distill import distillation_loss
+from workbench.training.family import distilling as study
+from workbench.training.family import drafter as lesson
+from workbench.training.family.borrower import Borrower
+from workbench.training.family.distilling import DistillingOptions, distilling
+from workbench.training.family.drafter import ChatDrafterOptions, config_of, fresh, load_teacher, train_chat_drafter
+from workbench.training.family.made import OwnTexts, continued, lessons, rows_made
+from workbench.training.family.readings import GIVEN, Readings, ReadOptions, make_readings
+
+pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
+KEPT = torch.arange(0, 4096, 2)
+
+
+def quiet(line: str) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> DistillingOptions:
+    """A study of tiny cells, with readings of the target's answers and of given ones."""
+    out = tmp_path_factory.mktemp("distilling")
+    answers = AnswersOptions("text-target", out / "none", out / "answers", 600, max_new_tokens=16, per_task=12, rows=8,
+                             dtype="float32", threads=1)  # fmt: skip
+    write_answers(answers, quiet)
+    write_answers(replace(answers, out=out / "given", given=True, tokens=300), quiet)
+    made = ReadOptions("text-target", out / "answers", out / "readings", dtype="float32", threads=1)
+    make_readings(made, quiet)
+    make_readings(replace(made, answers=out / "given"), quiet)
+    return DistillingOptions(
+        readings=made.out, answers=answers.out, out=out / "study", first=3, steps=3, losses=("forward_kl",),
+        crossed=("total_variation",), anew=2, vocabulary=600, hidden=32, inner=48, rows=4, positions=64, each=1,
+        max_new_tokens=8, threads=1,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def drafter(options: DistillingOptions) -> Borrower:
+    """One that says something of its own at each place: its weights were drawn, and are large."""
+    asked = ChatDrafterOptions(target="text-target", readings=options.readings, hidden=32, layers=2, inner=48)
+    teacher = load_teacher(asked)
+    found = fresh(config_of(asked, teacher), teacher, 0)
+    with torch.no_grad():
+        for name, weight in found.named_parameters():
+            if "norm" not in name and "enter" not in name:
+                weight.mul_(6)
+    return found
+
+
+@torch.no_grad()
+def laws_of(drafter: Borrower, text: list[int]) -> Tensor:
+    """q at each place of one text, read whole, [n, K]."""
+    return (drafter.states(torch.tensor([text]))[0] @ drafter.table(KEPT).T).double().softmax(-1)
+
+
+def test_what_a_drafter_writes_is_drawn_from_its_own_law(drafter: Borrower) -> None:
+    """Beside prompts of other lengths and with a cache each text is what its laws, read alone, make of its chances."""
+    prompts, most = [[5, 9, 300, 41, 7, 8, 1000], [77], [12, 13, 14]], [12, 9, 12]
+    chance = torch.rand(3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    texts = continued(drafter, KEPT, prompts, most, [], chance)
+    for text, prompt, n, u in zip(texts, prompts, most, chance, strict=True):
+        assert text[: len(prompt)] == prompt
+        assert len(text) == len(prompt) + n
+        sums = laws_of(drafter, text).cumsum(-1)
+        for i, token in enumerate(text[len(prompt) :]):
+            below = sums[len(prompt) + i - 1]
+            place = token // 2
+            assert (below[place - 1] if place else 0) - 1e-5 <= u[i] * below[-1] <= below[place] + 1e-5
+    end = texts[0][len(prompts[0]) + 4]
+    first = texts[0].index(end, len(prompts[0]))
+    ended = continued(drafter, KEPT, prompts, most, [end], chance)
+    assert ended[0] == texts[0][: first + 1], "an end of text ends it, and stands in it"
+    for row in (1, 2):
+        stop = texts[row].index(end, len(prompts[row])) + 1 if end in texts[row][len(prompts[row]) :] else None
+        assert ended[row] == texts[row][:stop], "and no other one"
+
+
+def test_the_target_says_at_each_place_of_such_a_text_what_comes_next(
+    options: DistillingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the loss compares, place by place: the target's law and the drafter's, both of the token that follows."""
+    seen = list[tuple[Tensor, Tensor, Tensor]]()
+
+    def heard(said: Tensor, wanted: Tensor, labels: Tensor, weight: float, losses: Any) -> Tensor:
+        seen.append((said.detach(), wanted, labels))
+        return distillation_loss(said, wanted, labels, weight, losses)
+
+    read = list[Tensor]()
+
+    class Watched(Borrower):
+        def states(self, ids: Tensor, **more: Any) -> Tensor:
+            found = super().states(ids, **more)
+            if not more:
+                read.append(ids)
+            return found
+
+    monkeypatch.setattr(lesson, "distillation_loss", heard)
+    monkeypatch.setattr(lesson, "Borrower", Watched)
+    out = options.out.parent / "scored"
+    asked = ChatDrafterOptions(
+        target="text-target", readings=options.readings, out=out, checkpoint=None, vocabulary=4096, hidden=32, layers=1,
+        inner=48, steps=1, minutes=None, rows=4, positions=1 << 20, made="drafter", anew=4, held=2, threads=1,
+        text_weight=0.5,
+    )  # fmt: skip
+    train_chat_drafter(asked, quiet)
+    (_, wanted, labels), ids = seen[0], read[0]
+    target = load_models("text-target", None, "cpu", "float32").target.model
+    with torch.inference_mode():
+        laws = target(ids).logits.softmax(-1)
+    assert (labels < 0).all(), "text of its own has nothing to teach but its laws"
+    texts = [row[: int(row.nonzero()[-1]) + 1] for row in ids]
+    n_places = sum(len(text) - 1 for text in texts)
+    assert n_places <= len(wanted) <= n_places + 4, "an end of text may be the last token, which is 0 as padding is"
+    theirs = wanted.float().softmax(-1)
+    at = torch.cat([laws[b, : len(text) - 1] for b, text in enumerate(texts)])
+    apart = torch.cdist(at.float(), theirs, p=1)  # places were shuffled
+    nearest = apart.min(1)
+    assert nearest.values.max() < 0.08, "rounded to bfloat16, each law of the target is among those compared"
+    said = seen[0][0].float().softmax(-1)
+    again = fresh(config_of(asked, teacher := load_teacher(asked)), teacher, asked.seed)
+    with torch.no_grad():
+        own = (again.states(ids) @ again.table(torch.arange(4096)).T).softmax(-1)
+    mine = torch.cat([own[b, : len(text) - 1] for b, text in enumerate(texts)])
+    assert (mine - said[nearest.indices]).abs().sum(-1).max() < 0.05, "beside the drafter's own of the same place"
+
+
+def test_texts_are_written_anew_by_the_drafter_as_it_then_is(options: DistillingOptions) -> None:
+    readings, written = Readings(options.readings), list[tuple[int, int]]()
+
+    class Counting(OwnTexts):
+        def write(self, turn: int, n: int) -> list[Any]:
+            written.append((turn, n))
+            return [readings.dialogue(row) for row in self.rows[:n]]
+
+    rows = rows_made(readings, "drafter")
+    assert rows
+    assert all(readings.rows[row, 4] != GIVEN for row in rows)
+    assert {int(readings.rows[row, 4]) for row in rows_made(readings, "given")} == {GIVEN}
+    assert sorted(rows + rows_made(readings, "given")) == rows_made(readings, "all") == readings.part(held=False)
+    nobody: Any = None
+    own = Counting(nobody, nobody, readings, rows, KEPT, (), 0)
+    for made, n_own in (("drafter", 4), ("mix", 2)):
+        written.clear()
+        lesson = lessons(readings, made, 4, 0, 8, own)
+        found = [lesson(step) for step in range(17)]
+        assert written == [(turn, 2 * n_own) for turn in range(3)]
+        assert all(len(dialogues) == 4 and n == n_own for dialogues, n in found)
+    read = [tuple(d.ids.tolist()) for dialogues, _ in found[:8] for d in dialogues[-2:]]
+    assert {read.count(text) for text in read} <= {4, 8}, "each four times, or more where two are the same"
+    written.clear()
+    assert all(n == 0 for _, n in (lessons(readings, "target", 4, 0, 8, None)(step) for step in range(3)))
+    assert not written
+    with pytest.raises(ParameterError, match="no text of the kind made='elephant'"):
+        rows_made(readings, "elephant")
+
+
+def test_a_loss_without_text_is_a_number() -> None:
+    said, wanted = torch.randn(2, 3, 5).unbind()
+    nothing, some = torch.full((3,), -100), torch.tensor([-100, 2, 4])
+    alone = distillation_loss(said, wanted, nothing, 0.0)
+    assert torch.isfinite(alone)
+    assert distillation_loss(said, wanted, nothing, 0.7) == alone
+    text = torch.nn.functional.cross_entropy(said[1:], some[1:])
+    assert distillation_loss(said, wanted, some, 0.7) == pytest.approx(float(alone + 0.7 * text))
+
+
+def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
+    options: DistillingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught, train = list[tuple[str, str]](), study.train_chat_drafter
+
+    def counted(asked: Any, report: Any) -> Any:
+        taught.append((asked.made, asked.loss))
+        if len(taught) == 3:
+            raise KeyboardInterrupt
+        return train(asked, report)
+
+    monkeypatch.setattr(study, "train_chat_drafter", counted)
+    with pytest.raises(KeyboardInterrupt):
+        distilling(options, quiet)
+    assert not (options.out / "distilling.json").exists()
+    found = distilling(options, quiet)
+    assert found["cells"] == 5
+    once = [("given", "forward_kl:0"), ("target", "forward_kl"), ("given", "total_variation")]
+    assert taught == [*once, once[-1], ("drafter", "total_variation"), ("mix", "total_variation")]
+    report = json.loads((options.out / "distilling.json").read_text())
+    start, *cells = report["cells"]
+    assert (start["made"], start["loss"], start["steps"]) == ("given", "", 3)
+    assert [(cell["made"], cell["steps"]) for cell in cells] == [
+        (made, 3) for made in ("target", "given", "drafter", "mix")
+    ]
+    assert len({cell["settings"]["start"] for cell in cells}) == 1
+    for cell in report["cells"]:
+        for how in ("greedy", "sampled"):
+            counts = np.array([cell[how][name] for name in ("accepted", "tested", "emitted", "rounds")])
+            assert counts.shape == (4, report["prompts"])
+            assert (counts[0] <= counts[1]).all()
+            assert (counts[2] >= counts[3]).all()
+            assert (counts[3] > 0).all()
+    begun = json.loads((options.out / "mix-total_variation" / "run.pt.settings.json").read_text())
+    assert begun["begin"] == str(options.out / "start")
+    text = page(report)
+    assert "**" in text
+    assert "half the target's, half the drafter's" in text
+    assert distilling(options, quiet) == found
+    assert len(taught) == 6
+    given = distilling(
+        replace(options, begin=options.out / "start", out=options.out.parent / "of-a-folder", made=()), quiet
+    )
+    assert given["cells"] == 2, "a finished drafter is as good a start, and is measured as it is"
+    again = json.loads((options.out.parent / "of-a-folder" / "distilling.json").read_text())["cells"]
+    assert again[0]["greedy"] == start["greedy"]
+    assert again[1]["greedy"] == cells[0]["greedy"]
+
+
+def test_a_study_of_other_settings_and_what_cannot_be_studied_are_refused(
+    options: DistillingOptions, tmp_path: Path
+) -> None:
+    few = replace(options, made=("given",), crossed=("forward_kl",))
+    distilling(few, quiet)
+    for other in ({"steps": 4}, {"max_new_tokens": 9}, {"seed": 5}):
+        (name, value), *_ = other.items()
+        with pytest.raises(ParameterError, match=f"was made with {name}={getattr(few, name)}"):
+            distilling(replace(few, **{name: value}), quiet)
+    with pytest.raises(ParameterError, match="compares features"):
+        distilling(replace(few, losses=("mse",)), quiet)
+    with pytest.raises(ParameterError, match="no text of the kind"):
+        distilling(replace(few, made=("elephant",)), quiet)
+    with pytest.raises(ParameterError, match="nothing to compare"):
+        distilling(replace(few, losses=(), crossed=()), quiet)
+    for missing in ("answers", "readings"):
+        with pytest.raises(ParameterError, match=f"holds no {missing}"):
+            distilling(replace(few, **{missing: tmp_path / "nowhere"}), quiet)
+    own = tmp_path / "own"
+    make_readings(ReadOptions("text-target", few.answers, own, dtype="float32", threads=1), quiet)
+    with pytest.raises(ParameterError, match=r"holds no answers for made=given.*"):
+        distilling(replace(few, readings=own, out=tmp_path / "out"), quiet)
+    assert "distilling" in recipes.RECIPES

@@ -1,0 +1,133 @@
+"""The board of a study of distillation: what each loss on each kind of text made of one drafter, and what that shows.
+
+All figures are quotients of sums over prompts, compared on the same prompts. What a sentence claims follows from the
+interval alone: it holds where the whole interval says so, not where the whole of it says the contrary, else it is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from workbench.bench.markdown import markdown, span
+from workbench.bench.statistics import (
+    Interval,
+    Quotient,
+    difference_of_quotients,
+    ratio_of_quotients,
+    ratio_of_sums,
+)
+from workbench.engine.machine import describe
+
+BOARD = "distilling.json"
+RISE = 0.05
+"""By which α has to rise over the start's, as a sentence of DistillSpec's card has it."""
+HOW = {"greedy": "greedily", "sampled": "at temperature 1"}
+KINDS = {
+    "target": "the target's own answers",
+    "given": "answers that the text gives",
+    "drafter": "the drafter's own, refreshed",
+    "mix": "half the target's, half the drafter's",
+    "all": "all answers that were read",
+    "": "",
+}
+FIXED, OWN, BASE = "given", ("drafter", "mix"), "forward_kl"
+
+Cell = dict[str, Any]
+Columns = dict[str, Callable[[Cell], Any]]
+
+
+def accepted(cell: Cell, how: str) -> Quotient:
+    """α of a cell: drafted tokens that were accepted, and those that were tested, of each prompt."""
+    return cell[how]["accepted"], cell[how]["tested"]
+
+
+def verdict(found: Interval | None, least: float) -> str:
+    """What an interval says of "at least so much"."""
+    if found is None or found["low"] is None:
+        return "open"
+    return "holds" if found["low"] >= least else "does not hold" if found["high"] < least else "open"
+
+
+def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each sentence that the study was to check, for each way of decoding: what was found, and the verdict."""
+    start, *cells = report["cells"]
+    of, found = {(cell["made"], cell["loss"]): cell for cell in cells}, list[dict[str, Any]]()
+    losses = [loss for made, loss in of if made == FIXED]
+    for how in HOW:
+        for loss in losses:
+            for made in OWN:
+                if (made, loss) in of:
+                    ratio = ratio_of_quotients(*(accepted(of[kind, loss], how) for kind in (made, FIXED)))
+                    said = f"{made} ≥ fixed text, {loss}: ratio of α"
+                    found.append({"claim": said, "how": how, "found": ratio, "verdict": verdict(ratio, 1.0)})
+        for cell in cells:
+            rise = difference_of_quotients(accepted(cell, how), accepted(start, how))
+            said = f"α rises by at least {RISE}: {cell['loss']} on {cell['made']}"
+            found.append({"claim": said, "how": how, "found": rise, "verdict": verdict(rise, RISE)})
+        if all(("target", loss) in of for loss in ("tvd_plus_plus", "total_variation")):
+            ratio = ratio_of_quotients(
+                *(accepted(of["target", loss], how) for loss in ("tvd_plus_plus", "total_variation"))
+            )
+            said = "TVD++ ≥ TVD, on the target's answers: ratio of α"
+            found.append({"claim": said, "how": how, "found": ratio, "verdict": verdict(ratio, 1.0)})
+    return found
+
+
+def page(report: dict[str, Any]) -> str:
+    """The board, from what `workbench train distilling` wrote."""
+    start, *cells = report["cells"]
+    base = {cell["made"]: cell for cell in cells if cell["loss"] == BASE}
+    chosen = "".join(f" --set {name}={value}" for name, value in report["options"].items())
+    begun = f"{start['steps']} steps on {KINDS[start['made']]}, " if start["steps"] else ""
+    lines = [
+        "# Distilling a draft model: which loss, on whose text",
+        "",
+        f"One small draft model for `{report['target']}`, trained on from the same start by each loss on each kind of "
+        f"text, then drafting with `{report['method']}` on the same {report['prompts']} held-out prompts (up to "
+        f"{report['max_new_tokens']} tokens). DistillSpec (Zhou et al. 2024, arXiv:2310.08461) compares losses and "
+        "texts; TVD++ is Direct Alignment's (Goel et al. 2024, arXiv:2403.00858). α: drafted tokens accepted / tested; "
+        f"τ: tokens / passes of the target. Made by `workbench train distilling{chosen}`; `workbench docs` writes this "
+        "page.",
+        "",
+        f"Measured on {describe(report['machine'])}.",
+        "",
+        "Intervals are of 95 %, over prompts, the same ones on both sides of a ratio or difference. One seed trained "
+        "each cell: what another would change is not in them. Of so many intervals some miss the truth. A sentence "
+        "*holds* where its whole interval says so, *does not hold* where the whole interval says the contrary, and is "
+        "*open* otherwise.",
+    ]
+    for how, words in HOW.items():
+        lines += [
+            "", f"## Drafting {words}", "",
+            f"The start ({begun}the text's cross-entropy alone): " if start["steps"] else "The start: ",
+        ]  # fmt: skip
+        lines[-1] += f"α {span(ratio_of_sums(*accepted(start, how)))}, τ {span(_tau(start, how))}."
+        columns: Columns = {
+            "text": lambda cell: KINDS[cell["made"]],
+            "loss": lambda cell: f"`{cell['loss']}`",
+            "tokens read": lambda cell: f"{cell['tokens']:,}",
+            "α": lambda cell, how=how: span(ratio_of_sums(*accepted(cell, how))),
+            "α / start's": lambda cell, how=how: _ratio(cell, start, how),
+            f"α / `{BASE}`'s on this text": lambda cell, how=how: _ratio(cell, base.get(cell["made"]), how),
+            "τ": lambda cell, how=how: span(_tau(cell, how)),
+        }
+        lines += ["", markdown(columns, cells, ("text", "loss"))]
+    of_claims: Columns = {
+        "sentence": lambda row: row["claim"],
+        "drafting": lambda row: HOW[row["how"]],
+        "found": lambda row: span(row["found"]),
+        "verdict": lambda row: f"**{row['verdict']}**",
+    }
+    lines += ["", "## What it says", "", markdown(of_claims, claims(report), ("sentence", "drafting", "verdict")), ""]
+    return "\n".join(lines)
+
+
+def _tau(cell: Cell, how: str) -> Interval | None:
+    return ratio_of_sums(cell[how]["emitted"], cell[how]["rounds"])
+
+
+def _ratio(cell: Cell, other: Cell | None, how: str) -> str:
+    if other is None or other is cell:
+        return "–"
+    return span(ratio_of_quotients(accepted(cell, how), accepted(other, how)))

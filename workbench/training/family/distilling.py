@@ -1,0 +1,217 @@
+"""A study of distillation for draft models: the same start, taught by several losses on several kinds of text.
+
+Every cell begins with the weights of one drafter, takes as many steps, and drafts on the same held-out prompts through
+the real engine: greedily, and at temperature 1. One cell is that start itself, as it is.
+
+Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461 (losses × data); Goel et al. 2024, Direct Alignment,
+arXiv:2403.00858 (TVD++).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from workbench.core.errors import ParameterError
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Request
+from workbench.engine.fingerprint import WEIGHTS
+from workbench.engine.machine import machine_facts
+from workbench.engine.models import load_models
+from workbench.engine.placed import named
+from workbench.methods import registry
+from workbench.trace import metrics
+from workbench.trace.files import write_whole
+from workbench.training.distill import law_losses
+from workbench.training.family.cells import CELL, asked_prompts, done, sum_of
+from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
+from workbench.training.family.evaluate import rows_of
+from workbench.training.family.made import ALL, TARGET, TEXT, rows_made
+from workbench.training.family.readings import Readings
+from workbench.training.loop import Report
+from workbench.training.recipe import chosen, finish
+from workbench.training.resuming import settle
+
+REPORT, START, METHOD = "distilling.json", "start", "draft-model"
+TEXT_ALONE = "forward_kl:0"
+"""The loss of a start, whose text weighs 1: it has seen text, and not what its target thinks of it."""
+TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
+FREE = {"out", "threads", "losses", "crossed", "made"}
+"""Options that say which cells there are, and not how each comes about."""
+
+
+@dataclass
+class DistillingOptions:
+    """Options of the `distilling` recipe.
+
+    Attributes:
+        target: Name or folder of the target.
+        readings: Folder written by the `readings` recipe, of the target's answers and, for "given", of the text's own.
+        answers: Folder of the target's answers that were read; its held-out prompts are answered again.
+        out: Folder of the study, with one for each cell.
+        begin: Folder of a drafter that `chat-drafter` made, with which each cell begins; none: one is taught plain text
+            first, `first` steps of the cross-entropy alone.
+        first: Steps of such a start.
+        steps: Steps of each cell.
+        losses: What is tried on the target's own answers.
+        made: Kinds of text beside these (see `chat-drafter`).
+        crossed: Losses that are tried on each of these, too.
+        anew: Steps after which the drafter writes anew.
+        vocabulary: Tokens that it can propose.
+        hidden: Hidden size.
+        layers: Number of layers.
+        inner: Width of the feed-forward.
+        rows: Texts a step.
+        positions: Places a step at which laws are compared.
+        matrix_rate: Top learning rate of Muon.
+        other_rate: Top learning rate of AdamW.
+        each: Prompts of each group.
+        max_new_tokens: Longest answer.
+        seed: Seed of weights, batches and texts.
+        threads: CPU threads.
+    """
+
+    target: str = "text-target"
+    readings: Path = Path(".cache/train/readings")
+    answers: Path = Path(".cache/train/answers")
+    out: Path = Path(".cache/train/distilling")
+    begin: Path | None = None
+    first: int = 200
+    steps: int = 200
+    losses: tuple[str, ...] = ("forward_kl", "reverse_kl", "jensen_shannon", "total_variation", "tvd_plus_plus")
+    made: tuple[str, ...] = (TEXT, "drafter", "mix")
+    crossed: tuple[str, ...] = ("forward_kl", "total_variation")
+    anew: int = 32
+    vocabulary: int = 4096
+    hidden: int = 128
+    layers: int = 1
+    inner: int = 384
+    rows: int = 16
+    positions: int = 1024
+    matrix_rate: float = 0.02
+    other_rate: float = 0.004
+    each: int = 4
+    max_new_tokens: int = 64
+    seed: int = 1
+    threads: int = 2
+
+
+def distilling(options: DistillingOptions, report: Report) -> dict[str, Any]:
+    """Teach and measure what is missing, cell by cell; the same command goes on after a kill.
+
+    Raises:
+        ParameterError: there is no such loss or kind of text, no answers of it, no held-out prompt, or the folder holds
+            a study of other settings.
+    """
+    torch.set_num_threads(options.threads)
+    wanted = [(TARGET, loss) for loss in options.losses]
+    wanted += [(made, loss) for made in options.made for loss in options.crossed]
+    wanted = list(dict.fromkeys(wanted))
+    if not wanted:
+        raise ParameterError("There is nothing to compare.", "Name some losses.")
+    prompts = asked_prompts(options.target, options.answers, options.readings, options.each)
+    readings = Readings(options.readings)
+    for made, loss in wanted:
+        law_losses(loss)
+        rows_made(readings, made)
+    same = {"target": named(options.target), WEIGHTS: readings.facts[WEIGHTS], "read": readings.n_tokens}
+    same |= {"prompts": sum_of(prompts)}
+    plain = TEXT if TEXT in options.made else ALL
+    start = options.out / START if options.begin is None else options.begin
+    cells = [_cell(options, START, (plain, TEXT_ALONE) if options.begin is None else None, same, prompts, report)]
+    same |= {START: hashlib.sha256((start / "model.safetensors").read_bytes()).hexdigest()[:16]}
+    for i, (made, loss) in enumerate(wanted):
+        report(f"distilling: {i + 1} of {len(wanted)}: {loss} on made={made}")
+        cells.append(_cell(options, f"{made}-{loss}", (made, loss), same, prompts, report))
+    found: dict[str, Any] = {
+        "target": named(options.target), "method": METHOD, "prompts": len(prompts),
+        "max_new_tokens": options.max_new_tokens, "options": chosen(options), "machine": machine_facts(),
+        "cells": cells,
+    }  # fmt: skip
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_whole(options.out / REPORT, (json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode())
+    return {"cells": len(cells), "out": str(options.out / REPORT)}
+
+
+def _cell(
+    options: DistillingOptions,
+    name: str,
+    taught: tuple[str, str] | None,
+    same: dict[str, Any],
+    prompts: list[tuple[str, list[int]]],
+    report: Report,
+) -> dict[str, Any]:
+    """One cell: read where it is finished, else taught on and measured.
+
+    Args:
+        options: of the study.
+        name: of the cell's folder.
+        taught: text and loss; None: the drafter that was given, as it is.
+        same: settings that all cells share, beside the options.
+        prompts: to draft on.
+        report: receives progress lines.
+    """
+    settings = same | {
+        field.name: str(getattr(options, field.name))
+        for field in dataclasses.fields(options)
+        if field.name not in FREE and field.name not in same
+    }
+    folder = options.out / name
+    if cell := done(folder, settings):
+        return cell
+    cell = {"name": name, "made": "", "loss": "", "settings": settings, "steps": 0, "tokens": 0}
+    drafter = folder
+    if taught is None:
+        assert options.begin is not None
+        drafter = options.begin
+    else:
+        made, loss = taught
+        is_start = name == START
+        ready = settle(
+            ChatDrafterOptions(
+                target=options.target, readings=options.readings, out=folder, checkpoint=folder / "run.pt",
+                vocabulary=options.vocabulary, hidden=options.hidden, layers=options.layers, inner=options.inner,
+                steps=options.first if is_start else options.steps, minutes=None, rows=options.rows,
+                positions=options.positions, text_weight=float(is_start), loss=loss, seed=options.seed,
+                threads=options.threads, matrix_rate=options.matrix_rate, other_rate=options.other_rate,
+                begin=None if is_start else options.begin or options.out / START, made=made, anew=options.anew,
+            ),
+            {}, report,
+        )  # fmt: skip
+        result, facts = train_chat_drafter(ready, report)
+        figures = finish(result, folder, {"options": chosen(ready), **facts})
+        cell |= {
+            "made": made, "loss": "" if is_start else loss, "steps": result.steps, "tokens": result.tokens,
+            "seconds": figures["seconds"], "agreement": figures["held"]["agreement"],
+        }  # fmt: skip
+    cell |= {how: _in_use(options, drafter, prompts, heat) for how, heat in TEMPERATURES.items()}
+    report(f"distilling: {name}: α {', '.join(f'{_alpha(cell[how]):.3f} {how}' for how in TEMPERATURES)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / CELL, (json.dumps(cell, indent=1) + "\n").encode())
+    return cell
+
+
+def _alpha(counts: dict[str, list[int]]) -> float:
+    return sum(counts["accepted"]) / max(sum(counts["tested"]), 1)
+
+
+def _in_use(
+    options: DistillingOptions, folder: Path, prompts: list[tuple[str, list[int]]], temperature: float
+) -> dict[str, list[int]]:
+    """Of each prompt the tokens that were accepted, tested and emitted, and the target's rounds."""
+    row = next(row for row in rows_of("drafter") if row.method == METHOD)
+    engine = Engine(load_models(options.target, str(folder), "cpu", "float32", strict=True))
+    method, sampling = registry.get(METHOD).with_params(**dict(row.params)), SamplingParams(temperature=temperature)
+    found: dict[str, list[int]] = {"accepted": [], "tested": [], "emitted": [], "rounds": []}
+    for i, (_, ids) in enumerate(prompts):
+        rounds = engine.generate(Request(ids, method, sampling, options.max_new_tokens, options.seed + i)).rounds
+        for name, count in (("accepted", metrics.accepted), ("tested", metrics.tested), ("emitted", metrics.emitted)):
+            found[name].append(count(rounds))
+        found["rounds"].append(len(rounds))
+    return found
