@@ -188,7 +188,7 @@ def rounds_of(models: Models, seed: int = 2, **params: object) -> Iterator[tuple
 @pytest.mark.parametrize("block", [1, 2, 3])
 def test_what_is_guessed_is_a_plain_pass_over_the_text_in_the_blocks_it_was_read_in(block: int, tmp_path: Path) -> None:
     models, lengths, read = world_of(tmp_path, block), set[int](), Read(block, len(PROMPT) - 1)
-    for row, committed in rounds_of(models, depth=4, nodes=32):
+    for row, committed in rounds_of(models, depth=4, grower="template", nodes=32):
         net, state = row.state.net, row.state
         lengths.add(committed)
         read.more(committed)
