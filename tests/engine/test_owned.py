@@ -25,8 +25,9 @@ KEPT = (
 """Methods whose state is a file's."""
 READ = ("rest", "rasd")
 """Those that read a store."""
-ALL = {"rasd": {"top": 64}}
-"""So that nothing of the store is pruned: a random model's likeliest tokens are not those of its texts."""
+ALL: dict[str, dict[str, Any]] = {"rasd": {"top": 64}, "tlt": {"tail": 1.0}}
+"""So that nothing of the store is pruned: a random model's likeliest tokens are not those of its texts; and so that a
+head learns whatever other rows have begun."""
 PROMPT = worlds.repeating_prompt(24, period=5)
 N = 24
 
@@ -39,7 +40,7 @@ def models(device: str, tmp_path_factory: pytest.TempPathFactory) -> Models:
 def ended(models: Models, method: str, prompt: list[int] = PROMPT, n: int = N, **asked: Any) -> Row:
     """A row that has ended, its state left behind."""
     engine = Engine(models)
-    params = asked.pop("params", {})
+    params = ALL.get(method, {}) | asked.pop("params", {})
     configured = registry.get(method).with_params(**params)
     row = engine.submit(Request(prompt, configured, max_new_tokens=n, stop_at_eos=False, keeps=True, **asked))
     while not engine.idle:
@@ -50,7 +51,7 @@ def ended(models: Models, method: str, prompt: list[int] = PROMPT, n: int = N, *
 def begun(models: Models, method: str, prompt: list[int] = PROMPT, **params: Any) -> tuple[Engine, Row]:
     """A row that has had six rounds."""
     engine = Engine(models)
-    configured = registry.get(method).with_params(**params)
+    configured = registry.get(method).with_params(**ALL.get(method, {}) | params)
     row = engine.submit(Request(prompt, configured, max_new_tokens=60, stop_at_eos=False))
     while row.trace is None or len(row.trace.rounds) < 6:
         engine.step()
