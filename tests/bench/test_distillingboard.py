@@ -74,6 +74,7 @@ def test_a_verdict_is_what_the_whole_interval_says() -> None:
     assert verdict(interval(0.8, 1.0), 1.0) == "open"
     assert verdict(interval(None, None), 1.0) == "open"
     assert verdict(None, 1.0) == "open"
+    assert ratio_of_quotients(([1, 2], [3, 3]), ([0, 0], [3, 3])) is None, "a start that nothing is accepted of"
 
 
 def test_the_sentences_are_judged_on_what_they_speak_of() -> None:

@@ -160,7 +160,9 @@ Quotient = tuple[Sequence[float], Sequence[float]]
 
 
 def ratio_of_quotients(mine: Quotient, theirs: Quotient) -> Interval | None:
-    """A quotient of sums / another one, all of the same prompts, which are drawn together."""
+    """A quotient of sums / another one, all of the same prompts, which are drawn together; None where that is 0."""
+    if not sum(theirs[0]):
+        return None
     return _figure(
         lambda a, b, c, d, axis=-1: np.sum(a, axis) / np.sum(b, axis) / (np.sum(c, axis) / np.sum(d, axis)),
         *mine, *theirs,
