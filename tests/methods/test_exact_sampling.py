@@ -130,6 +130,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "oracle": {"depth": 2, "acceptance": 0.6},
     "eagle-2": {"depth": 2, "width": 2, "nodes": 6},
     "kangaroo": {"depth": 2, "threshold": 0.2},
+    "m2r2": {"depth": 2},
     "eagle-vlm": {"depth": 2, "width": 2, "nodes": 6},
     "flash": {"depth": 2, "width": 2, "nodes": 6},
 }
