@@ -181,6 +181,7 @@ def random_features(folder: Path, models: Models, seed: int = 0) -> dict[str, He
         "inner": 8,
         "exit_layer": 1,
         "transfer_layer": 1,
+        "rank": 2,
         "vocabulary": models.target.vocab_size,
     }
     for kind, head in registry.heads().items():

@@ -20,10 +20,13 @@ from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.beginning import with_weights
 from workbench.engine.bundle import bundled
 from workbench.engine.lean import LeanLayer
+from workbench.engine.markers import ASSISTANT, USER
 from workbench.engine.models import HeadInfo, load_models
 from workbench.methods import registry
 from workbench.methods.drafters.m2r2 import Accelerators, load_fitting
+from workbench.training.answers import EDITING
 from workbench.training.family.m2r2 import streams
+from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -279,16 +282,18 @@ def test_a_copy_of_a_layer_shares_all_weights_but_those_that_it_is_given(tmp_pat
 
 @pytest.mark.skipif("text-target-m2r2" not in bundled(), reason="the adapters are not there")
 def test_the_bundled_fast_stream_is_nearer_to_where_the_target_ends_than_the_slow_one() -> None:
+    """In the mean over a prompt of each kind that it was trained on; of other texts it may be farther."""
     models = load_models("text-target", None, "cpu", "float32")
-    net = net_of(models)
-    text = models.tokenizer("<|user|>Write a story about Tom and his dog.<|assistant|>")["input_ids"]
-    text += Engine(models).generate(Request(text, registry.get("autoregressive"), max_new_tokens=64)).token_ids
+    net, plain = net_of(models), registry.get("autoregressive")
     model: Any = models.target.model
-    with torch.inference_mode():
-        slow, fast = streams(net, model, torch.tensor([text]))
-        last = model.model(torch.tensor([text]), use_cache=False)[0]
-    near = [
-        float(F.cosine_similarity(x / model.model.norm.weight, last / model.model.norm.weight, dim=-1).mean())
-        for x in (slow, fast)
-    ]
-    assert near[1] > near[0], near
+    near = list[list[float]]()
+    for kind in EDITING:
+        prompt = next(TASKS[kind].stream(0, held_out=True)).prompt
+        text = models.tokenizer(f"{USER}{prompt}{ASSISTANT}", add_special_tokens=False)["input_ids"]
+        text += Engine(models).generate(Request(text, plain, max_new_tokens=24)).token_ids
+        with torch.inference_mode():
+            read = [*streams(net, model, torch.tensor([text])), model.model(torch.tensor([text]), use_cache=False)[0]]
+        slow, fast, last = (x / model.model.norm.weight for x in read)
+        near.append([float(F.cosine_similarity(x, last, dim=-1).mean()) for x in (slow, fast)])
+    slow, fast = torch.tensor(near).mean(0).tolist()
+    assert fast > slow + 0.01, near

@@ -1,7 +1,8 @@
 /** What the curves of a run say, for the charts and in words. Pure: plain data in, plain data out. */
 
 const POLICY = "on-policy/position ", FORCED = "teacher-forced/position ", LOSS = "loss/";
-export const TAU = "on-policy/tau", SPEEDUP = "on-policy/speed-up";
+export const TAU = "on-policy/tau";
+export const SPEEDUP = "on-policy/speed-up";
 const percent = (v) => `${(100 * v).toFixed(0)} %`;
 
 /** @typedef {[number, number][]} Points  step and value
