@@ -105,4 +105,6 @@ class DySpec(Grower):
         """What a place has to be worth: as much as the last one that there is room for, or the threshold."""
         if self.form == "threshold":
             return worth.new_tensor(self.worth).clamp_max(worth.max())  # the first place is always worth 1
-        return worth.topk(min(most, worth.shape[0])).values[-1]
+        if len(worth) < most:  # there is room for any: a place below the least one is worth as much but for rounding
+            return worth.new_zeros(())
+        return worth.topk(most).values[-1]
