@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -204,9 +205,11 @@ def test_a_warm_trie_keeps_outputs_and_drops_the_prompt(device: str) -> None:
 
 
 @pytest.mark.parametrize("name", [m.name for m in registry.methods() if "warm" in m.params])
-def test_a_warm_run_says_that_it_depends_on_others(name: str, device: str) -> None:
+def test_a_warm_run_says_that_it_depends_on_others(name: str, device: str, tmp_path: Path) -> None:
     """At its beginning, or when it is made warm; on the method's page beside the parameter."""
-    engine, method = Engine(worlds.world("llama", noise=0.15, device=device)), registry.get(name)
+    models, method = worlds.world("llama", noise=0.15, device=device), registry.get(name)
+    models.heads |= worlds.random_features(tmp_path, models)
+    engine = Engine(models)
     warm, cold = (method.with_params(warm=value) for value in (True, False))
     assert "seeded run then depends on earlier ones" in method.params["warm"].doc
     request = Request(worlds.repeating_prompt(9), cold, max_new_tokens=24, stop_at_eos=False)
