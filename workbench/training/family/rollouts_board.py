@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,9 +45,14 @@ def tail_gain(steps: Sequence[dict[str, Any]], arm: str, net: bool = False) -> t
         steps: of the loop.
         arm: the other way.
         net: leave out what lessons took.
+
+    Returns:
+        Value, low and high; NaN each where some step had no tail, all of its rows having ended together.
     """
     plain = np.array([s[PLAIN]["tail_s"] for s in steps])
     other = np.array([s[arm]["tail_s"] - (s[arm]["lessons_s"] if net else 0.0) for s in steps])
+    if min(plain.min(), other.min()) <= 0:
+        return math.nan, math.nan, math.nan
     some = np.random.default_rng(SEED).integers(len(steps), size=(RESAMPLES, len(steps)))
     low, high = np.percentile(plain[some].sum(1) / other[some].sum(1), (2.5, 97.5))
     return float(plain.sum() / other.sum()), float(low), float(high)
@@ -80,7 +86,10 @@ def page(told: dict[str, Any]) -> str:
         "step", "answers in the format", "τ frozen", "τ adaptive", "adaptive / frozen", "lessons in the tail",
         "lessons between", "tail, plain, s", "tail, frozen, s", "tail, adaptive, s", "of it lessons, s",
     )  # fmt: skip
-    found = [[name, f"{v:.2f}", f"{low:.2f} to {high:.2f}"] for name, (v, low, high) in figures(steps).items()]
+    found = [
+        [name, "–", "a step had no tail"] if math.isnan(v) else [name, f"{v:.2f}", f"{low:.2f} to {high:.2f}"]
+        for name, (v, low, high) in figures(steps).items()
+    ]
     n = sum(len(s[FROZEN]["emitted"]) for s in steps)
     same = [sum(s[arm]["same"] for s in steps) for arm in (FROZEN, ADAPTIVE)]
     return "\n".join([
