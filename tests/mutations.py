@@ -2200,7 +2200,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "lessons-that-nobody-drafts-with",
         "engine/pupil.py",
-        "        self.loss = float(loss.item())\n        self.twin = self._as_it_is()",
+        "        self.loss = float(loss.item())\n        self.settle()",
         "        self.loss = float(loss.item())",
         ONLINE + "test_what_drafts_is_the_layers_as_they_are_after_a_lesson",
         why="losses fall, and drafts come from the layers as they were",

@@ -8,17 +8,18 @@ that run drafts with the same pupil.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workbench.core.transfer import to_device
+from workbench.engine.fingerprint import differ, fingerprint
 from workbench.engine.layers import decoder_layers, with_layers
 from workbench.engine.lean import LeanDecoder, LeanLayer
+from workbench.engine.learner import Learner
 from workbench.engine.packed import PackedLinear, unpacked
 from workbench.engine.runner import Runner
 from workbench.engine.trimmed import TrimmedLinear
@@ -28,7 +29,7 @@ CLIP = 1.0
 """Largest norm of a step's gradient: the first lesson of a new kind of text would throw it off otherwise."""
 
 
-class Pupil:
+class Pupil(Learner):
     """Own layers for a model, an optimiser, and what they came from.
 
     Args:
@@ -36,13 +37,13 @@ class Pupil:
 
     Attributes:
         twin: what runs in the model's place; another one after each lesson.
-        lessons: so many steps were taken.
-        loss: of the last one, in nats a place; NaN before the first.
+        loss: of the last lesson, in nats a place.
     """
 
+    called = "draft model"
+
     def __init__(self, runner: Runner) -> None:
-        self.runner, self.lessons = runner, 0
-        self.loss: float = float("nan")
+        self.runner = runner
         with torch.inference_mode(False), torch.no_grad():
             layers = [_plain(copy.deepcopy(layer)) for layer in runner.layers]
             for layer in layers:
@@ -82,7 +83,7 @@ class Pupil:
             self._steps.zero_grad()
         self.lessons += 1
         self.loss = float(loss.item())
-        self.twin = self._as_it_is()
+        self.settle()
         return self.loss
 
     def log_laws(self, tokens: Sequence[int], start: int = 0) -> Float[Tensor, "n V"]:
@@ -102,19 +103,9 @@ class Pupil:
 
     def forget(self) -> None:
         """Be again what the model was trained to be."""
-        with torch.inference_mode(False), torch.no_grad():
-            for mine, origin in zip(self._layers.parameters(), self._origins(), strict=True):
-                mine.copy_(origin)
+        self.begin_again()
         self._steps = self._beginning()
-        self.lessons, self.loss, self.twin = 0, float("nan"), self._as_it_is()
-
-    def moved(self) -> dict[str, float]:
-        """By weight: how far it is from where it began, as a share of its length there."""
-        named = zip(self._layers.named_parameters(), self._origins(), strict=True)
-        with torch.inference_mode(False), torch.no_grad():
-            return {
-                name: float((mine - origin).norm() / origin.norm().clamp_min(1e-12)) for (name, mine), origin in named
-            }
+        self.settle()
 
     @property
     def n_bytes(self) -> int:
@@ -122,25 +113,27 @@ class Pupil:
         own = sum(p.numel() * p.element_size() for p in self._layers.parameters())
         return own * (3 if self.twin.lean is None else 4)
 
-    def differences(self) -> dict[str, np.ndarray]:
-        """What was learnt, as float32 arrays by the name of the weight."""
-        named = zip(self._layers.named_parameters(), self._origins(), strict=True)
-        with torch.inference_mode(False), torch.no_grad():
-            return {name: (mine - origin).float().cpu().numpy() for (name, mine), origin in named}
+    @property
+    def whose(self) -> str:
+        """The model's fingerprint."""
+        return fingerprint(self.runner.model)
 
-    def add(self, moves: Mapping[str, np.ndarray], lessons: int) -> None:
-        """Take in what `differences` gave, with names and shapes of these layers, and how many lessons made it."""
-        with torch.inference_mode(False), torch.no_grad():
-            for name, weight in self._layers.named_parameters():
-                weight.add_(torch.from_numpy(moves[name]).to(weight))
-        self.lessons += lessons
+    def began_as(self, whose: str) -> bool:
+        """Whether it is that of these weights, rounded or not."""
+        return not differ(whose, self.whose)
+
+    def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """The layers' weights, and the model's own."""
+        origins = (p for layer in self.runner.layers for p in layer.parameters())
+        for (name, mine), origin in zip(self._layers.named_parameters(), origins, strict=True):
+            yield name, mine.detach(), origin.detach()
+
+    def settle(self) -> None:
+        """Another twin, of the layers as they are."""
         self.twin = self._as_it_is()
 
     def _beginning(self) -> torch.optim.AdamW:
         return torch.optim.AdamW(self._layers.parameters(), weight_decay=0.0, betas=(0.9, 0.99), fused=True)
-
-    def _origins(self) -> list[Tensor]:
-        return [p for layer in self.runner.layers for p in layer.parameters()]
 
     def _as_it_is(self) -> Twin:
         """What drafts from now on: a lean decoder of the layers as they are, where the model has one."""

@@ -6,17 +6,14 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.tree import DraftTree
-from workbench.engine.fingerprint import differ, fingerprint
+from workbench.engine.learner import MOST_LESSONS, Learnt
 from workbench.engine.models import Models
-from workbench.engine.owned import Arrays, Look, Owned, Top, numbers
 from workbench.engine.parts import Drafter
 from workbench.engine.pupil import Pupil
 from workbench.engine.request import Row
@@ -30,58 +27,24 @@ from workbench.methods.growers.chain import draft_chain
 REJECTED, ALL = "rejected", "all"
 MOST_PLACES = 64
 """That a lesson is about: the newest of those that wait for it."""
-MOST_LESSONS = 100_000
-"""A pupil learns no more after so many."""
-FURTHEST = 8.0
-"""No weight moves further: what a file says beyond is no lesson."""
-WHOSE, LESSONS = "draft model", "lessons"
-"""Names in a file, beside those of the weights: the draft model's fingerprint by its digits, and the count."""
-ANOTHER = "Take the draft model that it was saved with, or begin without the file."
 
 
-class Lessons(Owned):
+class Lessons(Learnt[Pupil]):
     """What a row has of a pupil: its place in the cache, and the places that wait for a lesson.
 
     Attributes:
-        pupil: of this row alone, or of all that chose to share it.
         slot: the row in the draft model's cache.
         wrong: (index of a committed token, what the target's LM head read before it), oldest first.
         rounds: with such a place, since the last lesson.
     """
 
     title = "What the draft model learnt"
-    unit = "lessons"
 
     def __init__(self, pupil: Pupil, slot: Slot, shared: bool) -> None:
-        self.pupil, self.slot, self.shared = pupil, slot, shared
+        super().__init__(pupil, shared)
+        self.slot = slot
         self.wrong: list[tuple[int, Float[Tensor, " D"]]] = []
         self.rounds = 0
-
-    def look(self, n: int) -> Look:
-        """The weights that moved furthest."""
-        moved = sorted(self.pupil.moved().items(), key=lambda item: -item[1])[:n]
-        size = self.pupil.n_bytes
-        top = [Top((), (), 100 * share, name) for name, share in moved if share]
-        return Look(self.pupil.lessons, MOST_LESSONS, size, size, "moved, in percent of its length", top)
-
-    def pack(self) -> Arrays:
-        """How far each weight moved, in how many lessons, and whose weights they are."""
-        whose = [int(digit, 16) for digit in fingerprint(self.pupil.runner.model)]
-        return self.pupil.differences() | {WHOSE: np.array(whose), LESSONS: np.array([self.pupil.lessons])}
-
-    def take(self, arrays: Arrays, vocabulary: int) -> None:
-        """Move the weights once more as far as the file says."""
-        whose = "".join(f"{digit:x}" for digit in numbers(arrays, WHOSE, (None,), 0, 16).tolist())
-        if differ(whose, fingerprint(self.pupil.runner.model)):
-            raise ModelError("The file is broken, or holds the lessons of another draft model.", ANOTHER)
-        lessons = int(numbers(arrays, LESSONS, (1,), 0, MOST_LESSONS)[0])
-        shapes = {name: a.shape for name, a in self.pupil.differences().items()}
-        moves = {name: numbers(arrays, name, shape, -FURTHEST, FURTHEST) for name, shape in shapes.items()}
-        self.pupil.add(moves, lessons)
-
-    def clear(self) -> None:
-        """Be again what the model was trained to be."""
-        self.pupil.forget()
 
 
 @dataclass(frozen=True)
@@ -133,15 +96,15 @@ class Online(Drafter):
 
     def draft(self, row: Row) -> list[DraftTree]:
         """A chain."""
-        if row.state.pupil.runner is not row.models.drafter:  # another draft model since
+        if row.state.learner.runner is not row.models.drafter:  # another draft model since
             self.release(row, row.models)
             row.state = self.prime(row, row.models)
         state: Lessons = row.state
         feed = unread(row, row.models, state.slot)
-        row.signals["lessons"] = state.pupil.lessons
-        if state.pupil.lessons:
-            row.signals["loss of the last lesson, nats"] = state.pupil.loss
-        speaker = Thinned(state.pupil.runner, twin=state.pupil.twin)
+        row.signals["lessons"] = state.learner.lessons
+        if state.learner.lessons:
+            row.signals["loss of the last lesson, nats"] = state.learner.loss
+        speaker = Thinned(state.learner.runner, twin=state.learner.twin)
         return draft_chain([row], speaker, [state.slot], [feed], self.source)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
@@ -153,7 +116,7 @@ class Online(Drafter):
         found = list(self.noted(row, outcome))
         state.wrong = [*state.wrong, *found][-MOST_PLACES:]
         state.rounds += bool(found)
-        if state.rounds >= self.every and self.rate and state.pupil.lessons < MOST_LESSONS:
+        if state.rounds >= self.every and self.rate and state.learner.lessons < MOST_LESSONS:
             self.teach(row, state)
 
     def noted(self, row: Row, outcome: Outcome) -> Iterator[tuple[int, Float[Tensor, " D"]]]:
@@ -177,9 +140,9 @@ class Online(Drafter):
             return
         head = row.models.target.lm_head
         laws = head.forward(torch.stack([hidden for _, hidden in about])).float().softmax(1)
-        state.pupil.learn(row.committed[begin:-1], begin, [i - 1 - begin for i, _ in about], laws, self.rate)
+        state.learner.learn(row.committed[begin:-1], begin, [i - 1 - begin for i, _ in about], laws, self.rate)
 
     def release(self, row: Row, models: Models) -> None:
         """Give the cache row back."""
         if row.state is not None:
-            row.state.pupil.runner.close(row.state.slot)
+            row.state.learner.runner.close(row.state.slot)

@@ -12,20 +12,19 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from workbench.core.transfer import of_numpy, on_host, to_device
+from workbench.core.transfer import on_host, to_device
+from workbench.engine.learner import Learner
 from workbench.engine.models import HeadInfo
-from workbench.engine.owned import MOST_BYTES
 from workbench.engine.runner import SCRATCH, Runner
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.feature_net import FeatureNet
@@ -41,7 +40,6 @@ MOST_LAWS = 512
 """Places of a lesson at which laws are compared; the LM head is most of its cost."""
 STEPS = 2
 """A lesson draws from so many steps of the target's weights, the newest among them."""
-_NORMED = 1e-12
 
 
 @dataclass(slots=True, eq=False)
@@ -131,7 +129,7 @@ class Pool:
         return Window(text.tokens[begin : begin + size], features, max(1, text.n_prompt - 1 - begin))
 
 
-class Apprentice:
+class Apprentice(Learner):
     """A copy of a trained net that learns, its optimiser, and what it learns from.
 
     Args:
@@ -144,16 +142,16 @@ class Apprentice:
         head: the target's LM head as it is now.
         twin: what runs both where passes are compiled.
         pool: texts to learn from.
-        lessons: so many steps were taken.
-        loss: of the last one; NaN before the first.
-        seconds: of this process's CPU time that they took.
+        seconds: of this process's CPU time that lessons took.
         version: counts what changed the net or the head.
         rounds: since the last lesson, over all rows.
     """
 
+    called = "head"
+
     def __init__(self, net: FeatureNet, target: Runner, info: HeadInfo) -> None:
         self.origin, self.target, self.info, self.pool = net, target, info, Pool()
-        self.lessons, self.version, self.rounds, self.seconds, self.loss = 0, 0, 0, 0.0, math.nan
+        self.version, self.rounds, self.seconds = 0, 0, 0.0
         wide = torch.float64 if target.dtype == torch.float64 else torch.float32  # small steps are lost in bfloat16
         with torch.inference_mode(False), torch.no_grad():
             self._student, self.net = (_copied(net, kind, target.context + SCRATCH) for kind in (wide, target.dtype))
@@ -162,7 +160,7 @@ class Apprentice:
         self._seen = self._standing()
         self.head = SharedHead(target.lm_head, info.config)
         self.twin: FeatureTwin | None = None
-        self._as_it_is()
+        self.settle()
 
     # -- the target --------------------------------------------------------------------------------------------------
 
@@ -176,7 +174,7 @@ class Apprentice:
         self._seen = standing
         self.pool.next_step()
         self.head = SharedHead(self.target.lm_head, self.info.config)
-        self._as_it_is()
+        self.settle()
 
     def _standing(self) -> list[tuple[int, int]]:
         weights = self.target.model.parameters()
@@ -208,7 +206,7 @@ class Apprentice:
                 self._steps.step()
             self._steps.zero_grad()
         self.lessons += 1
-        self._as_it_is()
+        self.settle()
         self.seconds += time.process_time() - begun
         return True
 
@@ -243,15 +241,6 @@ class Apprentice:
         bias = None if bias is None else bias.detach().to(weight.dtype)
         return F.linear(features.to(weight.dtype), weight, bias).to(features.dtype)
 
-    def _as_it_is(self) -> None:
-        """What drafts from now on is what was learnt so far."""
-        self.version += 1
-        with torch.inference_mode(False), torch.no_grad():
-            for mine, learnt in zip(self.net.parameters(), self._student.parameters(), strict=True):
-                mine.copy_(learnt)
-            self.net.settle()
-            self.twin = made_twin(self.net, self.head, self.target)
-
     def _beginning(self) -> torch.optim.AdamW:
         return torch.optim.AdamW(self._student.parameters(), weight_decay=0.0, betas=(0.9, 0.95), fused=True)
 
@@ -265,36 +254,25 @@ class Apprentice:
             found.update(weight.detach().float().cpu().numpy().tobytes())
         return found.hexdigest()
 
-    def moved(self) -> dict[str, float]:
-        """By weight: how far it is from where it began, as a share of its length there."""
-        return {
-            name: float(((mine - origin).square().sum() / origin.square().sum().clamp_min(_NORMED)).sqrt())
-            for name, (mine, origin) in self._both().items()
-        }
+    def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """The weights of the net that learns, and the trained one's."""
+        both = zip(self._student.named_parameters(), self.origin.parameters(), strict=True)
+        return ((name, mine.detach(), origin) for (name, mine), origin in both)
 
-    def differences(self) -> dict[str, np.ndarray]:
-        """What was learnt, by the name of the weight; as float16 where a file would not hold it as float32."""
-        both = self._both()
-        fits = 4 * sum(mine.numel() for mine, _ in both.values()) <= MOST_BYTES - (64 << 10)
-        kind = torch.float32 if fits else torch.float16
-        return {name: (mine - origin).to(kind).cpu().numpy() for name, (mine, origin) in both.items()}
-
-    def add(self, moves: Mapping[str, np.ndarray], lessons: int) -> None:
-        """Take in what `differences` gave, with names and shapes of this net, and how many lessons made it."""
+    def settle(self) -> None:
+        """What drafts from now on is what was learnt so far."""
+        self.version += 1
         with torch.inference_mode(False), torch.no_grad():
-            for name, weight in self._student.named_parameters():
-                weight.add_(of_numpy(moves[name]).to(weight))
-        self.lessons += lessons
-        self._as_it_is()
+            for mine, learnt in zip(self.net.parameters(), self._student.parameters(), strict=True):
+                mine.copy_(learnt)
+            self.net.settle()
+            self.twin = made_twin(self.net, self.head, self.target)
 
     def forget(self) -> None:
         """Be again what the net was trained to be, with nothing to learn from but what is written from now on."""
-        with torch.inference_mode(False), torch.no_grad():
-            for mine, origin in zip(self._student.parameters(), self.origin.parameters(), strict=True):
-                mine.copy_(origin)
-        self._steps, self.pool.texts = self._beginning(), []
-        self.lessons, self.rounds, self.loss = 0, 0, math.nan
-        self._as_it_is()
+        self.begin_again()
+        self._steps, self.pool.texts, self.rounds = self._beginning(), [], 0
+        self.settle()
 
     @property
     def n_bytes(self) -> int:
@@ -309,12 +287,6 @@ class Apprentice:
 
     def _bytes_of(self, places: int) -> int:
         return places * self.target.hidden_size * self.target.dtype.itemsize
-
-    def _both(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Each weight as it is and as it began."""
-        with torch.inference_mode(False), torch.no_grad():
-            origins = dict(self.origin.named_parameters())
-            return {name: (mine.detach(), origins[name].to(mine)) for name, mine in self._student.named_parameters()}
 
 
 def _copied(net: FeatureNet, dtype: torch.dtype, context: int) -> FeatureNet:

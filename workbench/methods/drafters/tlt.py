@@ -6,27 +6,17 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
-import numpy as np
-
-from workbench.core.errors import ModelError, ParameterError
+from workbench.core.errors import ParameterError
 from workbench.core.params import param
 from workbench.engine.growing import Growth
+from workbench.engine.learner import MOST_LESSONS, Learnt
 from workbench.engine.models import Models
-from workbench.engine.owned import Arrays, Look, Owned, Top, numbers
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.drafters.feature import FeatureState, load_net, read_features
 from workbench.methods.drafters.spot import Apprentice, Text
 from workbench.methods.drafters.warmth import WARM, warmth
-
-MOST_LESSONS = 100_000
-"""A head learns no more after so many."""
-FURTHEST = 8.0
-"""No weight moves further: what a file says beyond is no lesson."""
-WHOSE, LESSONS = "head", "lessons"
-"""Names in a file, beside those of the weights: the fingerprint of the head that began, and the count."""
-ANOTHER = "Take the head that it was saved with, or begin without the file."
 
 
 @dataclass(slots=True)
@@ -61,44 +51,10 @@ class Batch:
         return cast(Batch, models.shared.setdefault("tlt batch", cls()))
 
 
-class Lessons(Owned):
-    """What a row has of an apprentice.
-
-    Attributes:
-        apprentice: of this row alone, or of all that chose to share it.
-    """
+class Lessons(Learnt[Apprentice]):
+    """What a row has of an apprentice."""
 
     title = "What the head learnt"
-    unit = "lessons"
-
-    def __init__(self, apprentice: Apprentice, shared: bool) -> None:
-        self.apprentice, self.shared = apprentice, shared
-
-    def look(self, n: int) -> Look:
-        """The weights that moved furthest."""
-        mine = self.apprentice
-        moved = sorted(mine.moved().items(), key=lambda item: -item[1])[:n]
-        top = [Top((), (), 100 * share, name) for name, share in moved if share]
-        return Look(mine.lessons, MOST_LESSONS, mine.n_bytes, mine.most_bytes, "moved, in percent of its length", top)
-
-    def pack(self) -> Arrays:
-        """How far each weight moved, in how many lessons, and whose weights they are."""
-        whose = np.array([int(digit, 16) for digit in self.apprentice.whose])
-        return self.apprentice.differences() | {WHOSE: whose, LESSONS: np.array([self.apprentice.lessons])}
-
-    def take(self, arrays: Arrays, vocabulary: int) -> None:
-        """Move the weights once more as far as the file says."""
-        whose = "".join(f"{digit:x}" for digit in numbers(arrays, WHOSE, (None,), 0, 16).astype(int).tolist())
-        if whose != self.apprentice.whose:
-            raise ModelError("The file is broken, or holds the lessons of another head.", ANOTHER)
-        lessons = int(numbers(arrays, LESSONS, (1,), 0, MOST_LESSONS)[0])
-        shapes = {name: a.shape for name, a in self.apprentice.differences().items()}
-        moves = {name: numbers(arrays, name, shape, -FURTHEST, FURTHEST) for name, shape in shapes.items()}
-        self.apprentice.add(moves, lessons)
-
-    def clear(self) -> None:
-        """Be again what the head was trained to be."""
-        self.apprentice.forget()
 
 
 @dataclass(slots=True)
@@ -188,11 +144,11 @@ class TLT(Eagle):
         """Read what was accepted with the head as it is now."""
         state: TLTState = row.state
         assert state.owned is not None
-        if not _is_of(state.owned.apprentice, row.models, self.net.kind):  # another head since
+        if not _is_of(state.owned.learner, row.models, self.net.kind):  # another head since
             self.release(row, row.models)
             row.state = state = self.prime(row, row.models)
         assert state.owned is not None
-        mine = state.owned.apprentice
+        mine = state.owned.learner
         state.follow(mine, self.again)
         row.signals["lessons"] = mine.lessons
         if mine.lessons:
@@ -205,7 +161,7 @@ class TLT(Eagle):
         state: TLTState = row.state
         if state.text is None or state.owned is None or state.batch is None:
             return
-        mine = state.owned.apprentice
+        mine = state.owned.learner
         state.text.tokens += outcome.emitted
         state.text.features.append(state.features[-1])
         mine.pool.trim()
