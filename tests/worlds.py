@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -201,6 +201,19 @@ def random_features(folder: Path, models: Models, seed: int = 0) -> dict[str, He
 def picture_heads() -> list[str]:
     """The kinds of trained heads that see pictures."""
     return [kind for kind, head in registry.heads().items() if head.recipe == "vision-heads"]
+
+
+def of_each_kind(methods: Iterable[Configured]) -> list[Configured]:
+    """One of those that grow the same trees, draw siblings alike and are judged by the same rule, the last.
+
+    What is different in the others, where their drafts come from, is no part of what is judged.
+    """
+    kinds: dict[tuple[Any, ...], Configured] = {}
+    for m in methods:
+        growers = m.method.growers
+        grower = type(growers[0]) if growers else None
+        kinds[(grower, type(m.verifier), m.method.drafter.siblings())] = m
+    return list(kinds.values())
 
 
 def text_methods() -> list[Method]:

@@ -52,9 +52,12 @@ def run(models: Models, method: Method | Configured, n: int = 24, prompt: Any = 
 # -- one request at a time --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen3_moe", "gpt2", "gemma3_text", "gpt_oss"])
+FAMILIES = ("llama", "mistral", "qwen3_moe", "gpt2", "gemma3_text", "gpt_oss")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_method_writes_what_hugging_face_writes(family: str, device: str, tmp_path: Path) -> None:
-    """All at once behind a prompt, and each alone behind a single token."""
+    """All at once behind a prompt, and alone behind a single token; that is dealt out: each on two families."""
     models = worlds.world(family, seed=2, noise=0.15, device=device, heads=tmp_path)
     methods, single = worlds.text_methods(), worlds.random_prompt(1, seed=5)
     wanted = worlds.hf_greedy(models.target.model, PROMPT, 24)
@@ -64,8 +67,9 @@ def test_every_method_writes_what_hugging_face_writes(family: str, device: str, 
         engine.step()
     assert {name: row.trace and row.trace.token_ids for name, row in rows.items()} == dict.fromkeys(rows, wanted)
     wanted = worlds.hf_greedy(models.target.model, single, 24)
-    alone = {m.name: engine.generate(Request(single, m, max_new_tokens=24)).token_ids for m in methods}
-    assert alone == dict.fromkeys(rows, wanted)
+    dealt = methods[FAMILIES.index(family) % 3 :: 3]
+    alone = {m.name: engine.generate(Request(single, m, max_new_tokens=24)).token_ids for m in dealt}
+    assert alone == dict.fromkeys(alone, wanted)
 
 
 def test_drafts_are_accepted_at_all(llama: Models, twins: Models) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import worlds
 from forty import FORTY, Asked
 
 from workbench.bench.goodness import Fit, chi_square, holm, places
@@ -223,24 +224,11 @@ def fit_of(models: Models, method: Configured, n_rows: int = ROWS, n: int = 32) 
     return chi_square(cells, dict.fromkeys(range(N_CELLS), 1 / N_CELLS))
 
 
-def of_each_kind(methods: Sequence[Configured]) -> list[Configured]:
-    """One of those that draft from the same models, grow the same trees and are judged by the same rule, the last.
-
-    What is different in the others, where their drafts come from, is no part of what is judged; on small vocabularies
-    each of them follows the law by itself (`test_exact_sampling.py`).
-    """
-    kinds: dict[tuple[Any, ...], Configured] = {}
-    for m in methods:
-        growers, drafter = m.method.growers, m.method.drafter
-        grower = type(growers[0]) if growers else None
-        kinds[(m.method.needs, grower, type(m.verifier), drafter.reads_target, drafter.siblings())] = m
-    return list(kinds.values())
-
-
 def test_sampled_text_follows_its_own_top_64_law(smollm2_single: Models) -> None:
-    """One method of each kind that promises the law; the test fails wrongly with probability `ALPHA` (Holm)."""
+    """One method of each kind that promises the law; on small vocabularies each has been tested by itself
+    (`test_exact_sampling.py`). It fails wrongly with probability `ALPHA` (Holm)."""
     promised = [m for m in methods_on(smollm2_single) if m.promise is Promise.EXACT and m.name not in HARDLY_DRAFT]
-    methods = of_each_kind(promised)
+    methods = worlds.of_each_kind(promised)
     assert len(methods) >= 8, [m.name for m in methods]
     found = {method.name: fit_of(smollm2_single, method) for method in methods}
     adjusted = holm([fit.p_value for fit in found.values()])

@@ -189,10 +189,11 @@ WHOLE = ("unified-skip", "as-drafted")
 """In two layers, of which first and last draft, it is the target itself; see test_as_drafted.py."""
 
 
-DRAWING = ("draft-model", "draft-tree-sampled", "stand", "medusa", "eagle-2")
-"""Methods with which rules that are exact beside `lossless` are tried. What these do with siblings is the same whoever
-drew them, and enumerated in test_enumerated.py; and untrained heads may be so sure of themselves, or so much at odds
-with the target, that a few hundred draws do not hold those that count (hydra: 2 different drafts in 300)."""
+DRAWING = ("draft-model", "draft-tree-sampled")
+"""Methods with which rules that are exact beside `lossless` are tried: a chain and a tree that are drawn. What these
+rules do with siblings is the same whoever drew them, and enumerated in test_enumerated.py; and untrained heads may be
+so sure of themselves, or so much at odds with the target, that a few hundred draws do not hold those that count
+(hydra: 2 different drafts in 300)."""
 
 
 def choices(method: Method) -> list[Configured]:

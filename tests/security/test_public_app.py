@@ -13,6 +13,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
+FIRST_S = 200.0
+"""For an answer. The first one waits for layers to be compiled, where nothing of earlier ones may be read."""
 SECRETS = re.compile(r"Traceback|hf_a_secret|site-packages|/root|\.py\b|" + re.escape(str(ROOT)))
 FILES = (
     "/etc/passwd", "app.py", str(ROOT / "app.py"), str(ROOT / "workbench/ui/space.py"), "README.md",
@@ -29,7 +31,7 @@ def ask(app: tuple[str, Any], path: str, body: Any = None, **options: Any) -> ht
     url = httpx.URL(app[0]).copy_with(raw_path=path.encode("utf-8", "surrogateescape"))
     if body is not None:
         options["json"] = body
-    return httpx.request("GET" if not options else "POST", url, timeout=60, **options)
+    return httpx.request("GET" if not options else "POST", url, timeout=FIRST_S, **options)
 
 
 def complete(app: tuple[str, Any], **said: Any) -> httpx.Response:

@@ -53,6 +53,7 @@ def docs(
         headsboard,
         hostcosts,
         scalingboard,
+        trimmingboard,
         verifier_suite,
         workboard,
     )  # import PyTorch
@@ -73,20 +74,12 @@ def docs(
     files[boards / "work.md"] = workboard.markdown(workboard.targets(board.read(workboard.BOARD, boards)))
     if heads := board.read(headsboard.BOARD, boards):
         files[boards / "heads.md"] = headsboard.markdown(heads)
-    if (costs := boards / verifier_suite.BOARD).is_file():
-        found = json.loads(costs.read_text(encoding="utf-8"))
-        files[costs.with_suffix(".md")] = verifier_suite.page(found)
-    if (scaled := boards / scalingboard.BOARD).is_file():
-        files[scaled.with_suffix(".md")] = scalingboard.page(json.loads(scaled.read_text(encoding="utf-8")))
-    if (rolled := boards / rollouts_board.BOARD).is_file():
-        files[rolled.with_suffix(".md")] = rollouts_board.page(json.loads(rolled.read_text(encoding="utf-8")))
-    if (distilled := boards / distillingboard.BOARD).is_file():
-        files[distilled.with_suffix(".md")] = distillingboard.page(json.loads(distilled.read_text(encoding="utf-8")))
+    for suite in (answers_suite, distillingboard, rollouts_board, scalingboard, trimmingboard, verifier_suite):
+        if (found := boards / suite.BOARD).is_file():
+            files[found.with_suffix(".md")] = suite.page(json.loads(found.read_text(encoding="utf-8")))
     if (hosts := boards / hostcosts.BOARD).is_file():
         found = json.loads(hosts.read_text(encoding="utf-8"))
         files |= {hosts.with_suffix(".md"): hostcosts.page(found), hosts.with_suffix(".svg"): hostcosts.plot(found)}
-    if (right := boards / answers_suite.BOARD).is_file():
-        files[right.with_suffix(".md")] = answers_suite.page(json.loads(right.read_text(encoding="utf-8")))
     if bench:
         reports = "\n".join(report.read_text(encoding="utf-8").strip() + "\n" for report in bench)
         files[boards / SPEED] = replace_part((boards / SPEED).read_text(encoding="utf-8"), "bench", reports)

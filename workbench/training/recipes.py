@@ -3,7 +3,7 @@
 >>> sorted(RECIPES)
 ['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'distilling', 'drafter', \
 'eagle', 'eagle-3', 'evaluate', 'hydra', 'judge', 'kangaroo', 'medusa', 'readings', 'rollouts', 'scaling', 'target', \
-'tokenizer', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', \
+'tokenizer', 'trimming', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', \
 'vision-text-drafter', 'vision-tower']
 """
 
@@ -33,6 +33,7 @@ from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.readings import ReadOptions, make_readings
 from workbench.training.family.rollouts import RolloutOptions, roll_out
 from workbench.training.family.scaling import ScalingOptions, study
+from workbench.training.family.trimming import TrimmingOptions, trimming
 from workbench.training.family.whole import WholeOptions, train_whole
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.judge import JudgeOptions, train_judge
@@ -230,6 +231,12 @@ RECIPES: dict[str, Recipe] = {
             "a study of distillation: one draft model taught by each loss on each kind of text, α of each",
             DistillingOptions,
             distilling,
+        ),
+        Recipe(
+            "trimming",
+            "a study of VocabTrim: drafters that keep fewer tokens, acceptance and speed of each size",
+            TrimmingOptions,
+            trimming,
         ),
         Recipe(
             "target",

@@ -1,0 +1,161 @@
+"""A study of VocabTrim: what is trimmed says what it keeps and loses what it cannot say; the board follows from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.bench.trimmingboard import claims, page
+from workbench.core.errors import ParameterError
+from workbench.engine.bundle import bundled
+from workbench.engine.machine import machine_facts
+from workbench.training import recipes
+from workbench.training.answers import AnswersOptions, write_answers
+from workbench.training.family import trimming as study
+from workbench.training.family.readings import Readings, ReadOptions, make_readings
+from workbench.training.family.trimming import TrimmingOptions, trimming
+from workbench.training.family.vocabulary import counts_of, kept_tokens
+
+needs_models = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
+
+
+def quiet(line: str) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> TrimmingOptions:
+    """Readings of the target's answers and of given ones, and a study of two sizes."""
+    out = tmp_path_factory.mktemp("trimming")
+    answers = AnswersOptions("text-target", out / "none", out / "answers", 600, max_new_tokens=16, per_task=12, rows=8,
+                             dtype="float32", threads=1)  # fmt: skip
+    write_answers(answers, quiet)
+    write_answers(replace(answers, out=out / "given", given=True, tokens=300), quiet)
+    made = ReadOptions("text-target", out / "answers", out / "readings", dtype="float32", threads=1)
+    make_readings(made, quiet)
+    make_readings(replace(made, answers=out / "given"), quiet)
+    return TrimmingOptions(
+        readings=made.out, answers=answers.out, out=out / "study", sizes=(16, 512), each=1, max_new_tokens=16,
+        repeats=2, threads=1,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lanes(options: TrimmingOptions) -> list[study.Lane]:
+    """Those of a study, which goes through `recipes` as the command does."""
+    found = list[study.Lane]()
+    make = study._lane
+
+    def noted(*asked: Any) -> study.Lane:
+        found.append(make(*asked))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "_lane", noted)
+        assert recipes.RECIPES["trimming"].run(options, quiet)["cells"] == 10
+    return found
+
+
+@needs_models
+@pytest.mark.slow
+def test_a_trimmed_drafter_proposes_what_it_keeps_and_the_text_stays(lanes: list[study.Lane]) -> None:
+    """Of either kind every drafted token is among those kept, and each prompt's text is the same for all."""
+    texts = [[[one.token for r in rounds for one in r.emitted] for rounds in lane.rounds] for lane in lanes]
+    assert all(text == texts[0] for text in texts)
+    for lane in lanes:
+        drafted = {token for rounds in lane.rounds for r in rounds for token in r.nodes.tokens}
+        assert len(drafted) > 5
+        assert drafted <= set(lane.kept)
+
+
+@needs_models
+@pytest.mark.slow
+def test_what_is_kept_is_what_was_counted_in_either_kind_of_text(
+    options: TrimmingOptions, lanes: list[study.Lane]
+) -> None:
+    readings = Readings(options.readings)
+    train = readings.part(held=False)
+    given = [row for row in train if readings.rows[row, 4] == -1]
+    own = [row for row in train if readings.rows[row, 4] != -1]
+    assert own
+    assert given
+    eos = lanes[0].models.eos
+    wanted = {"target": kept_tokens(counts_of(readings, own), 16, eos),
+              "given": kept_tokens(counts_of(readings, given), 16, eos)}  # fmt: skip
+    assert wanted["target"] != wanted["given"]
+    for lane in lanes:
+        if len(lane.kept) == 16:
+            assert lane.kept == wanted[lane.counted]
+            assert eos <= set(lane.kept), "a drafter can end the text"
+
+
+def planted() -> dict[str, Any]:
+    """A report in which 512 tokens cost nothing and are twice as fast, and 16 lose half."""
+    plain = {"emitted": [20] * 6, "rounds": [20] * 6, "rates": [[10.0, 11.0]] * 6}
+
+    def cell(counted: str, kept: int, rounds: int, rate: float) -> dict[str, Any]:
+        return {
+            "kind": "eagle", "counted": counted, "kept": kept, "accepted": [20 - rounds] * 6, "tested": [20] * 6,
+            "emitted": [20] * 6, "rounds": [rounds] * 6, "drafted": [40] * 6, "draft_s": [0.02] * 6,
+            "outside": [int(kept == 16)] * 6, "rates": [[rate + i / 10, rate + 1] for i in range(6)],
+        }  # fmt: skip
+
+    cells = [
+        cell("", 4096, 10, 20),
+        cell("target", 512, 10, 40),
+        cell("target", 16, 20, 15),
+        cell("given", 512, 16, 30),
+    ]
+    return {"target": "t", "form": "chain", "prompts": 6, "max_new_tokens": 20, "counted": {"target": 5, "given": 4},
+            "options": {"each": "1"}, "machine": machine_facts(), "plain": plain, "cells": cells}  # fmt: skip
+
+
+def test_verdicts_follow_from_what_was_planted() -> None:
+    found = {row["claim"]: row for row in claims(planted())}
+    assert [row["verdict"] for row in found.values()] == ["holds", "holds", "holds"]
+    assert "eagle: some size is faster than the whole vocabulary (the best of 2: 512)" in found
+    assert next(row for claim, row in found.items() if "ratio of τ" in claim)["found"].startswith("1.60")
+    worse = planted()
+    for cell in worse["cells"][1:3]:
+        cell["rates"] = [[10.0, 10.0]] * 6
+    worse["cells"][1]["rounds"] = [12] * 6
+    assert [row["verdict"] for row in claims(worse)][:2] == ["open", "does not hold"]
+
+
+def test_the_board_has_a_table_for_each_kind_with_the_whole_vocabulary_first() -> None:
+    text = page(planted())
+    rows = [line for line in text.splitlines() if line.startswith(("| 4,096", "| 512"))]
+    assert rows[0].startswith("| 4,096 | whole | 0.0% | 0.50 [0.50–0.50] | – |")
+    assert "2.0" in rows[1]
+    assert "| 5.0% |" in text
+    assert "--set each=1" in text
+    assert "5 tokens of the target's answers and 4 tokens of the text's own answers" in text
+
+
+@needs_models
+def test_what_cannot_be_trimmed_is_refused(options: TrimmingOptions, tmp_path: Path) -> None:
+    for change, words in (({"sizes": (4096,)}, "no part of 4,096"), ({"kinds": ("nobody",)}, "no 'nobody'"),
+                          ({"form": "bush"}, "drafts as 'bush'"), ({"readings": tmp_path}, "no readings")):  # fmt: skip
+        with pytest.raises(ParameterError, match=words):
+            trimming(replace(options, out=tmp_path / "none", **change), quiet)
+    assert not (tmp_path / "none").exists()
+
+
+@needs_models
+@pytest.mark.slow
+def test_the_report_counts_each_prompt_and_what_was_outside(options: TrimmingOptions, lanes: list[study.Lane]) -> None:
+    report = json.loads((options.out / "trimming.json").read_text())
+    assert len(report["cells"]) == len(lanes) == 10
+    for kind in ("drafter", "eagle"):
+        whole = next(c for c in report["cells"] if c["kind"] == kind and not c["counted"])
+        assert whole["outside"] == [0] * report["prompts"]
+        small = next(c for c in report["cells"] if c["kind"] == kind and c["kept"] == 16 and c["counted"] == "target")
+        assert sum(small["outside"]) > 0
+        assert sum(small["emitted"]) / sum(small["rounds"]) < sum(whole["emitted"]) / sum(whole["rounds"])
+        assert {len(rates) for rates in small["rates"]} == {2}
+    assert report["covered"]["target"]["16"] < report["covered"]["target"]["512"] <= 1
+    assert "## What it says" in page(report)

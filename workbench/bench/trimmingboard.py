@@ -1,0 +1,126 @@
+"""The board of a study of VocabTrim: what a drafter loses and gains when it can propose fewer tokens.
+
+α, τ and time are quotients of sums over prompts; speeds are ratios of runs of one prompt made side by side. What a
+sentence claims follows from the interval alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from workbench.bench.distillingboard import verdict
+from workbench.bench.markdown import markdown, shown, span
+from workbench.bench.statistics import Quotient, difference_of_quotients, ratio_of_quotients, ratio_of_sums
+from workbench.engine.machine import describe
+from workbench.trace.speedup import FASTER, Estimate, speedup
+
+BOARD = "trimming.json"
+SOURCES = {"target": "the target's answers", "given": "the text's own answers", "": "whole"}
+LOSS = 0.05
+"""Of τ, that a trimmed drafter may lose at most, as the paper's abstract has it."""
+
+Cell = dict[str, Any]
+
+
+def whole_of(report: dict[str, Any], kind: str) -> Cell:
+    """The drafter of a kind with its whole vocabulary."""
+    return next(cell for cell in report["cells"] if cell["kind"] == kind and not cell["counted"])
+
+
+def tau(cell: Cell) -> Quotient:
+    """Tokens and rounds of each prompt."""
+    return cell["emitted"], cell["rounds"]
+
+
+def alpha(cell: Cell) -> Quotient:
+    """Drafted tokens that were accepted, and those that were tested, of each prompt."""
+    return cell["accepted"], cell["tested"]
+
+
+def faster(cell: Cell, other: Cell) -> Estimate | None:
+    """Speed over another's, from runs of the same prompt in the same repeat."""
+    mine, theirs = (
+        {(i, k): rate for i, rates in enumerate(of["rates"]) for k, rate in enumerate(rates)} for of in (cell, other)
+    )
+    return speedup(mine, theirs)
+
+
+def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each sentence that the study was to check, for each kind of drafter: what was found, and the verdict."""
+    found = list[dict[str, Any]]()
+    for kind in dict.fromkeys(cell["kind"] for cell in report["cells"]):
+        whole = whole_of(report, kind)
+        trimmed = [cell for cell in report["cells"] if cell["kind"] == kind and cell["counted"]]
+        own = {cell["kept"]: cell for cell in trimmed if cell["counted"] == "target"}
+        best = max(own.values(), key=lambda cell: _value(faster(cell, whole)), default=None)
+        if best is not None:
+            ratio = faster(best, whole)
+            said = f"{kind}: some size is faster than the whole vocabulary (the best of {len(own)}: {best['kept']:,})"
+            holds = ratio is not None and ratio.verdict == FASTER
+            found.append({"claim": said, "found": str(ratio or "–"), "verdict": "holds" if holds else "open"})
+            kept = ratio_of_quotients(tau(best), tau(whole))
+            said = f"{kind}: τ at that size is at least {1 - LOSS:.2f} of the whole vocabulary's"
+            found.append({"claim": said, "found": span(kept), "verdict": verdict(kept, 1 - LOSS)})
+        for cell in trimmed:
+            if cell["counted"] == "given" and cell["kept"] in own:
+                ratio = ratio_of_quotients(tau(own[cell["kept"]]), tau(cell))
+                said = f"{kind}, {cell['kept']:,} tokens: counted in the target's answers ≥ in the text's: ratio of τ"
+                found.append({"claim": said, "found": span(ratio), "verdict": verdict(ratio, 1.0)})
+    return found
+
+
+def page(report: dict[str, Any]) -> str:
+    """The board, from what `workbench train trimming` wrote."""
+    chosen = "".join(f" --set {name}={value}" for name, value in report["options"].items())
+    counted = " and ".join(f"{n:,} tokens of {SOURCES[name]}" for name, n in report["counted"].items())
+    lines = [
+        "# Trimming a drafter's vocabulary",
+        "",
+        f"Drafters for `{report['target']}` that can propose only the tokens which were counted most, drafting "
+        f"{report['form']}s on the same {report['prompts']} held-out prompts (greedy, up to {report['max_new_tokens']} "
+        "tokens; VocabTrim, Goel et al. 2025, arXiv:2506.22694). The text stays the target's: what a drafter cannot "
+        f"propose, the target says itself. Counted in {counted}. Made by `workbench train trimming{chosen}`; "
+        "`workbench docs` writes this page.",
+        "",
+        f"Measured on {describe(report['machine'])}.",
+        "",
+        "α: drafted tokens accepted / tested; τ: tokens / passes of the target. Outside: share of the target's tokens "
+        "that the drafter could not propose; greedily, no more than that can be lost at any place. ms: in the "
+        "drafter's forwards for each token drafted. Intervals are of 95 %, over prompts.",
+    ]
+    for kind in dict.fromkeys(cell["kind"] for cell in report["cells"]):
+        whole = whole_of(report, kind)
+        columns: dict[str, Callable[[Cell], Any]] = {
+            "tokens": lambda cell: f"{cell['kept']:,}",
+            "counted in": lambda cell: SOURCES[cell["counted"]],
+            "outside": lambda cell: shown(sum(cell["outside"]) / sum(cell["emitted"]), ".1%"),
+            "α": lambda cell: span(ratio_of_sums(*alpha(cell))),
+            "α less the whole's": lambda cell, whole=whole: _change(cell, whole),
+            "τ": lambda cell: span(ratio_of_sums(*tau(cell))),
+            "τ / the whole's": lambda cell, whole=whole: _ratio(cell, whole),
+            "ms": lambda cell: shown(1e3 * sum(cell["draft_s"]) / max(sum(cell["drafted"]), 1), ".3f"),
+            "speed / the whole's": lambda cell, whole=whole: "–" if cell is whole else str(faster(cell, whole) or "–"),
+            "speed / plain decoding's": lambda cell: str(faster(cell, report["plain"]) or "–"),
+        }
+        rows = sorted((cell for cell in report["cells"] if cell["kind"] == kind), key=lambda cell: -cell["kept"])
+        lines += ["", f"## `{kind}`", "", markdown(columns, rows, ("counted in",))]
+    of_claims: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "sentence": lambda row: row["claim"],
+        "found": lambda row: row["found"],
+        "verdict": lambda row: f"**{row['verdict']}**",
+    }
+    lines += ["", "## What it says", "", markdown(of_claims, claims(report), ("sentence", "verdict")), ""]
+    return "\n".join(lines)
+
+
+def _value(found: Estimate | None) -> float:
+    return 0.0 if found is None else found.value
+
+
+def _change(cell: Cell, whole: Cell) -> str:
+    return "–" if cell is whole else span(difference_of_quotients(alpha(cell), alpha(whole)))
+
+
+def _ratio(cell: Cell, whole: Cell) -> str:
+    return "–" if cell is whole else span(ratio_of_quotients(tau(cell), tau(whole)))

@@ -1,0 +1,199 @@
+"""A study of VocabTrim: drafters that can propose ever fewer tokens, on the same prompts, each beside plain decoding.
+
+Which tokens they keep is counted in two kinds of text: what the target answered, and the answers that the training
+text gives to the same kind of prompts. Nothing is trained.
+
+Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3 (the counts) and §4 (size against speed).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from workbench.core.errors import ParameterError
+from workbench.engine import Configured, Models
+from workbench.engine.bundle import bundled
+from workbench.engine.machine import machine_facts
+from workbench.engine.models import HeadInfo, load_models
+from workbench.engine.placed import named
+from workbench.engine.trimmed import KEY
+from workbench.methods import registry
+from workbench.methods.known import PLAIN
+from workbench.trace import metrics
+from workbench.trace.events import Round
+from workbench.trace.files import write_whole
+from workbench.training.family.cells import asked_prompts
+from workbench.training.family.evaluate import one_branch, rows_of
+from workbench.training.family.inuse import answered
+from workbench.training.family.made import TARGET, TEXT
+from workbench.training.family.readings import GIVEN, Readings
+from workbench.training.family.vocabulary import counts_of, coverage, kept_tokens
+from workbench.training.loop import Report
+from workbench.training.recipe import chosen
+
+REPORT, DRAFTER, WHOLE = "trimming.json", "drafter", ""
+WARM_TOKENS = 4
+
+
+@dataclass
+class TrimmingOptions:
+    """Options of the `trimming` recipe.
+
+    Attributes:
+        target: Name or folder of the target.
+        drafter: Name or folder of its draft model.
+        kinds: What is trimmed: "drafter", the draft model, or kinds of heads that speak through the target's LM head.
+        form: Draft that is measured, as the methods' own rows name it: "chain" or "tree".
+        readings: Folder written by the `readings` recipe, of the target's answers and, for "given", of the text's own.
+        answers: Folder of the target's answers that were read; its held-out prompts are answered again.
+        out: Folder of the report.
+        sizes: Tokens kept; the whole vocabulary is measured in any case.
+        each: Prompts of each group.
+        max_new_tokens: Longest answer.
+        repeats: Times that each prompt is answered, for its speed.
+        threads: CPU threads.
+    """
+
+    target: str = "text-target"
+    drafter: str = "text-drafter"
+    kinds: tuple[str, ...] = (DRAFTER, "eagle")
+    form: str = "chain"
+    readings: Path = Path(".cache/train/readings")
+    answers: Path = Path(".cache/train/answers")
+    out: Path = Path(".cache/train/trimming")
+    sizes: tuple[int, ...] = (256, 512, 1024, 2048)
+    each: int = 2
+    max_new_tokens: int = 64
+    repeats: int = 3
+    threads: int = 2
+
+
+@dataclass
+class Lane:
+    """A drafter with some of its tokens, and what became of each prompt.
+
+    Attributes:
+        kind: what was trimmed.
+        counted: in which kind of text; empty where nothing was trimmed.
+        kept: the tokens, increasing.
+        models: of which it is one.
+        method: it drafts by.
+        rounds: of each prompt, those of the first repeat.
+        rates: tokens per second of each prompt, by repeat.
+    """
+
+    kind: str
+    counted: str
+    kept: list[int]
+    models: Models
+    method: Configured
+    rounds: list[list[Round]] = field(default_factory=list)
+    rates: list[list[float]] = field(default_factory=list)
+
+    def answer(self, ids: list[int], tokens: int) -> None:
+        """Answer a prompt once more; with a new one `rates` has grown before."""
+        rounds = answered(self.models, ids, self.method, tokens)
+        if not self.rates[-1]:
+            self.rounds.append(rounds)
+        self.rates[-1].append(metrics.tokens_per_second(rounds) or 0.0)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON, a number for each prompt."""
+        figures = {
+            "accepted": metrics.accepted, "tested": metrics.tested, "emitted": metrics.emitted, "rounds": len,
+            "drafted": metrics.drafted,
+        }  # fmt: skip
+        found: dict[str, Any] = {name: [of(rounds) for rounds in self.rounds] for name, of in figures.items()}
+        found["draft_s"] = [round(sum(r.draft_s for r in rounds), 6) for rounds in self.rounds]
+        return found | {"kind": self.kind, "counted": self.counted, "kept": len(self.kept), "rates": self.rates}
+
+
+def trimming(options: TrimmingOptions, report: Report) -> dict[str, Any]:
+    """Measure every size of every kind, prompt by prompt and in turns, so that what slows the machine slows all.
+
+    Raises:
+        ParameterError: no such kind, form or size, or there are no readings or held-out prompts.
+    """
+    torch.set_num_threads(options.threads)
+    prompts = asked_prompts(options.target, options.answers, options.readings, options.each)
+    readings = Readings(options.readings)
+    size = readings.facts["vocabulary"]
+    if wrong := [k for k in options.sizes if not 0 < k < size]:
+        raise ParameterError(f"{wrong[0]} is no part of {size:,} tokens.", f"Give sizes from 1 to {size - 1:,}.")
+    train = readings.part(held=False)
+    of_kind = {TARGET: [row for row in train if readings.rows[row, 4] != GIVEN],
+               TEXT: [row for row in train if readings.rows[row, 4] == GIVEN]}  # fmt: skip
+    counts = {name: counts_of(readings, rows) for name, rows in of_kind.items() if rows}
+    with TemporaryDirectory(prefix="trimming-") as scratch:
+        whole = load_models(options.target, options.drafter, "cpu", "float32", strict=True)
+        kept = {(WHOLE, size): list(range(size))}
+        kept |= {(name, k): kept_tokens(of, k, whole.eos) for name, of in counts.items() for k in sorted(options.sizes)}
+        lanes = [
+            _lane(options, whole, kind, *place, tokens, Path(scratch))
+            for kind in options.kinds
+            for place, tokens in kept.items()
+        ]
+        plain = Lane(PLAIN, WHOLE, kept[WHOLE, size], whole, registry.get(PLAIN).with_params())
+        for lane in (plain, *lanes):  # what is compiled at a first pass is no part of its time
+            answered(lane.models, prompts[0][1], lane.method, WARM_TOKENS)
+        for i, (_, ids) in enumerate(prompts):
+            for lane in (plain, *lanes):
+                lane.rates.append([])
+            for repeat in range(options.repeats):
+                first = (i + repeat) % len(lanes)
+                for lane in (plain, *lanes[first:], *lanes[:first]):
+                    lane.answer(ids, options.max_new_tokens)
+            report(f"trimming: prompt {i + 1} of {len(prompts)}")
+    said = [[emitted.token for r in rounds for emitted in r.emitted] for rounds in plain.rounds]
+    found: dict[str, Any] = {
+        "target": named(options.target), "drafter": named(options.drafter), "form": options.form,
+        "vocabulary": size, "prompts": len(prompts), "max_new_tokens": options.max_new_tokens,
+        "counted": {name: int(of.sum()) for name, of in counts.items()},
+        "covered": {name: {str(k): round(coverage(of, kept[name, k]), 4) for k in sorted(options.sizes)}
+                    for name, of in counts.items()},
+        "options": chosen(options), "machine": machine_facts(), "plain": plain.to_wire(),
+        "cells": [lane.to_wire() | {"outside": _outside(said, lane.kept)} for lane in lanes],
+    }  # fmt: skip
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_whole(options.out / REPORT, (json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode())
+    return {"cells": len(lanes), "out": str(options.out / REPORT)}
+
+
+def _outside(said: Sequence[Sequence[int]], kept: Sequence[int]) -> list[int]:
+    """Of each answer the tokens that a drafter with these could not propose."""
+    have = set(kept)
+    return [sum(token not in have for token in tokens) for tokens in said]
+
+
+def _lane(
+    options: TrimmingOptions, whole: Models, kind: str, counted: str, size: int, kept: list[int], scratch: Path
+) -> Lane:
+    """A kind of drafter with these tokens; the folder of a trimmed draft model is made in `scratch`."""
+    row = next((row for row in rows_of(kind) if row.name == options.form), None)
+    if row is None or (kind != DRAFTER and kind not in whole.heads):
+        raise ParameterError(
+            f"{options.target} has no {kind!r:.40} that drafts as {options.form!r:.40}.",
+            "Name a kind of head that it has, or take form=chain.",
+        )
+    method, models = registry.get(row.method).with_params(**dict(row.params)), whole
+    if counted and kind == DRAFTER:
+        folder = scratch / f"{counted}-{size}"
+        shutil.copytree(bundled().get(options.drafter) or Path(options.drafter), folder)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps(config | {KEY: kept}), encoding="utf-8")
+        models = load_models(options.target, str(folder), "cpu", "float32", strict=True)
+    elif counted:
+        info = whole.heads[kind]
+        head = HeadInfo(f"{info.name}, {counted} {size}", info.folder, info.config | {KEY: kept})
+        models = dataclasses.replace(whole, heads=dict(whole.heads) | {kind: head}, shared={})
+    models = one_branch(models) if options.form == "chain" else models
+    return Lane(kind, counted, kept, models, method)
