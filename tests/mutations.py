@@ -2343,6 +2343,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="a script that waited minutes for a text gets an error alone",
     ),
     _m(
+        "a-trimmed-head-that-keeps-all",
+        "training/family/trimming.py",
+        "info.config | {KEY: kept})",
+        "info.config)",
+        "tests/training/test_trimming.py::test_a_trimmed_drafter_proposes_what_it_keeps_and_the_text_stays",
+        why="the board says of every size what is true of the whole vocabulary",
+    ),
+    _m(
+        "lessons-of-other-weights-are-taken-in",
+        "engine/learner.py",
+        "        return whose == self.whose\n",
+        "        return True\n",
+        TLT + "test_the_lessons_of_another_head_are_refused",
+        why="what one head learnt is added to another, and it drafts worse than before",
+    ),
+    _m(
         "a-drafter-taught-one-place-off",
         "training/family/drafter.py",
         "                wanted = F.linear(features.flatten(0, 1)[chosen].to(table.dtype), table)\n",

@@ -61,7 +61,6 @@ def lanes(options: TrimmingOptions) -> list[study.Lane]:
 
 
 @needs_models
-@pytest.mark.slow
 def test_a_trimmed_drafter_proposes_what_it_keeps_and_the_text_stays(lanes: list[study.Lane]) -> None:
     """Of either kind every drafted token is among those kept, and each prompt's text is the same for all."""
     texts = [[[one.token for r in rounds for one in r.emitted] for rounds in lane.rounds] for lane in lanes]
@@ -73,7 +72,6 @@ def test_a_trimmed_drafter_proposes_what_it_keeps_and_the_text_stays(lanes: list
 
 
 @needs_models
-@pytest.mark.slow
 def test_what_is_kept_is_what_was_counted_in_either_kind_of_text(
     options: TrimmingOptions, lanes: list[study.Lane]
 ) -> None:
@@ -146,7 +144,6 @@ def test_what_cannot_be_trimmed_is_refused(options: TrimmingOptions, tmp_path: P
 
 
 @needs_models
-@pytest.mark.slow
 def test_the_report_counts_each_prompt_and_what_was_outside(options: TrimmingOptions, lanes: list[study.Lane]) -> None:
     report = json.loads((options.out / "trimming.json").read_text())
     assert len(report["cells"]) == len(lanes) == 10
