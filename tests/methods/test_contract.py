@@ -81,10 +81,23 @@ def values_of(spec: ParamSpec) -> list[Any]:
 
 
 def corners(method: Method) -> list[dict[str, Any]]:
-    """The defaults, each parameter at each end, and all of them at the same end."""
-    sets = [{name: v} for name, spec in method.params.items() for v in values_of(spec)]
+    """The defaults, each choice, each parameter of its own drafter at each end, and all of them at the same end.
+
+    A number that comes with a policy, a grower or a verifier is tried by itself where the catalogue first has it and
+    where it has it last: it means the same in all methods between.
+    """
+    tried = [(name, spec) for name, spec in method.params.items() if spec.kind == "choice" or is_dealt(method, name)]
+    sets = [{name: v} for name, spec in tried for v in values_of(spec)]
     sets += [{n: values_of(s)[end] for n, s in method.params.items() if s.kind != "choice"} for end in (0, -1)]
     return [{}, *(s for s in sets if s and method.with_params(**s).verifier.keeps_greedy)]
+
+
+def is_dealt(method: Method, name: str) -> bool:
+    """Whether a parameter is its drafter's own, or the method the first or last with this parameter of a part."""
+    if name in {field.name for field in dataclasses.fields(method.drafter)}:
+        return True
+    same = [m.name for m in worlds.text_methods() if name in m.params and m.params[name].doc == method.params[name].doc]
+    return method.name in (same[0], same[-1])
 
 
 def others(method: Method) -> Method:
