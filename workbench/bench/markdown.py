@@ -34,11 +34,23 @@ def shown(value: float | None, form: str) -> str:
 
 
 def span(found: Mapping[str, Any] | None) -> str:
-    """A figure with its interval, as an `Estimate` writes it: "1.52 [1.31–1.77]"."""
+    """A figure with its interval, as an `Estimate` writes it: "1.52 [1.31–1.77]"; below 0 in words.
+
+    Example:
+        >>> span({"value": -0.004, "low": -0.07, "high": 0.01})
+        '0.00 [−0.07 to 0.01]'
+    """
     if not found:
         return "–"
-    interval = "" if found["low"] is None else f" [{found['low']:.2f}–{found['high']:.2f}]"
-    return f"{found['value']:.2f}{interval}"
+    value, low, high = (None if found[k] is None else _hundredths(found[k]) for k in ("value", "low", "high"))
+    if low is None or high is None:
+        return f"{value}"
+    between = " to " if "−" in low + high else "–"
+    return f"{value} [{low}{between}{high}]"
+
+
+def _hundredths(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")  # no "-0.00"
 
 
 def _cell(value: Any) -> str:
