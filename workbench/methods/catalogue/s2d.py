@@ -74,6 +74,11 @@ METHOD = Method(
             "τ / τ of the smallest size alone", "larger sizes where the smallest is unsure", None, None,
             "ours: what is gained where the smallest is unsure; the paper compares speeds",
             lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
+            why=(
+                "2026-11-27 07:01 UTC",
+                "Its drafts end where all of it is unsure (least=0.2), those of the smallest never; with "
+                "least=0 it is 1.01 (0.97–1.05): these sizes are too much alike for a choice to pay.",
+            ),
         ),
     ),
     head=Head(

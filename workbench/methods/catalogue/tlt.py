@@ -66,6 +66,11 @@ METHOD = Method(
             "Hu et al. 2025, arXiv:2511.16665, abstract (direction)",
             lambda lab: lab.shifted(0.1).tau_over("tlt", {"warm": True}, {"rate": 0.0}, 0.0),
             key="adapts",
+            why=(
+                "2026-11-27 07:04 UTC",
+                "The interval of 25 prompts of many kinds holds 1. Behind a target that is trained on one kind, "
+                "over rollouts of that kind, it is 1.31 (1.21–1.47): assets/boards/rollouts.md.",
+            ),
         ),
     ),
     head=HEAD,
