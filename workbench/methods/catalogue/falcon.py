@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.declared import WRONG_SETTING, Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_2 import NORMS, TRIMMED
 from workbench.methods.drafters.falcon import Falcon, FalconNet
@@ -78,7 +78,7 @@ METHOD = Method(
             lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
             why=(
                 "2026-11-27 07:00 UTC",
-                "Its head has learnt from 0.82 million tokens, EAGLE's from 1.84, and still rose.",
+                f"{WRONG_SETTING}: its head has learnt from 0.82 million tokens, EAGLE's from 1.84, and still rose.",
             ),
         ),
         Claim(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.declared import WRONG_SCALE, Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.m2r2 import M2R2, Accelerators
 from workbench.methods.policies.bandit import Bandit
@@ -62,7 +62,7 @@ METHOD = Method(
             ),
             why=(
                 "2026-11-27 07:02 UTC",
-                "Above 1, but the interval of 25 prompts holds 1. Its adapters have learnt from 0.27 million "
+                f"{WRONG_SCALE}: above 1, but the interval of 25 prompts holds 1. Its adapters have learnt from 0.27 million "
                 "tokens of answers; on stories, of which none was among them, they guess worse than the exit.",
             ),
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.declared import WRONG_SCALE, Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_2 import TRIMMED
 from workbench.methods.drafters.s2d import S2D
@@ -76,7 +76,7 @@ METHOD = Method(
             lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
             why=(
                 "2026-11-27 07:01 UTC",
-                "Its drafts end where all of it is unsure (least=0.2), those of the smallest never; with "
+                f"{WRONG_SCALE}: its drafts end where all of it is unsure (least=0.2), those of the smallest never; with "
                 "least=0 it is 1.01 (0.97–1.05): these sizes are too much alike for a choice to pay.",
             ),
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Recording
+from workbench.engine.declared import WRONG_SETTING, Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_2 import HEAD, NORMS, TRIMMED
 from workbench.methods.drafters.tlt import TLT
@@ -68,7 +68,7 @@ METHOD = Method(
             key="adapts",
             why=(
                 "2026-11-27 07:04 UTC",
-                "The interval of 25 prompts of many kinds holds 1. Behind a target that is trained on one kind, "
+                f"{WRONG_SETTING}: the interval of 25 prompts of many kinds holds 1. Behind a target that is trained on one kind, "
                 "over rollouts of that kind, it is 1.31 (1.21–1.47): assets/boards/rollouts.md.",
             ),
         ),
