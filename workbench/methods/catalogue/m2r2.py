@@ -62,8 +62,8 @@ METHOD = Method(
             ),
             why=(
                 "2026-11-27 07:02 UTC",
-                f"{WRONG_SCALE}: above 1, but the interval of 25 prompts holds 1. Its adapters have learnt from 0.27 million "
-                "tokens of answers; on stories, of which none was among them, they guess worse than the exit.",
+                f"{WRONG_SCALE}: above 1, but the interval of 25 prompts holds 1. Its adapters have learnt from 0.27 "
+                "million tokens of answers; on stories, of which none was among them, they guess worse than the exit.",
             ),
         ),
     ),
