@@ -141,6 +141,11 @@ def _boards() -> dict[str, str]:
         "Which answers stay right": "answers",
         "Which drafter for which work": "work",
         "What drafters cost the host": "host",
+        "Drafting heads": "heads",
+        "How a drafter scales": "scaling",
+        "Which loss, whose text": "distilling",
+        "How many tokens a drafter needs": "trimming",
+        "A head beside a target in training": "rollouts",
     }
     return {title: name for title, name in boards.items() if (board.folder() / f"{name}.md").is_file()}
 
