@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from answered import quiet, readings_in
 from torch import Tensor
 
 from workbench.bench.distillingboard import page
@@ -20,7 +21,6 @@ from workbench.core.errors import ParameterError
 from workbench.engine.bundle import bundled
 from workbench.engine.models import load_models
 from workbench.training import recipes
-from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.distill import distillation_loss
 from workbench.training.family import distilling as study
 from workbench.training.family import drafter as lesson
@@ -34,23 +34,13 @@ pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs th
 KEPT = torch.arange(0, 4096, 2)
 
 
-def quiet(line: str) -> None:
-    """Nobody listens."""
-
-
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> DistillingOptions:
     """A study of tiny cells, with readings of the target's answers and of given ones."""
     out = tmp_path_factory.mktemp("distilling")
-    answers = AnswersOptions("text-target", out / "none", out / "answers", 600, max_new_tokens=16, per_task=12, rows=8,
-                             dtype="float32", threads=1)  # fmt: skip
-    write_answers(answers, quiet)
-    write_answers(replace(answers, out=out / "given", given=True, tokens=300), quiet)
-    made = ReadOptions("text-target", out / "answers", out / "readings", dtype="float32", threads=1)
-    make_readings(made, quiet)
-    make_readings(replace(made, answers=out / "given"), quiet)
+    made = readings_in(out)
     return DistillingOptions(
-        readings=made.out, answers=answers.out, out=out / "study", first=3, steps=3, losses=("forward_kl",),
+        readings=made.out, answers=made.answers, out=out / "study", first=3, steps=3, losses=("forward_kl",),
         crossed=("total_variation",), anew=2, vocabulary=600, hidden=32, inner=48, rows=4, positions=64, each=1,
         max_new_tokens=8, threads=1,
     )  # fmt: skip

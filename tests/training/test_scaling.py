@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answered import readings_in
 
 from workbench.bench.scalingboard import page
 from workbench.core.errors import ParameterError
 from workbench.engine.bundle import bundled
 from workbench.trace.scaling import fit, of_report
-from workbench.training.answers import AnswersOptions, read, write_answers
+from workbench.training.answers import read
 from workbench.training.family import scaling
 from workbench.training.family.evaluate import held_prompts
-from workbench.training.family.readings import Readings, ReadOptions, make_readings
+from workbench.training.family.readings import Readings
 from workbench.training.family.scaling import ScalingOptions, study
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
@@ -25,11 +26,7 @@ pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs th
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> ScalingOptions:
     out = tmp_path_factory.mktemp("scaling")
-    answers = AnswersOptions("text-target", out / "none", out / "answers", 700, max_new_tokens=24, per_task=12, rows=8,
-                             dtype="float32", threads=1)  # fmt: skip
-    write_answers(answers, print)
-    made = ReadOptions("text-target", out / "answers", out / "readings", dtype="float32", threads=1)
-    make_readings(made, print)
+    made = readings_in(out, 700, 24, given=False)
     return ScalingOptions(
         readings=made.out, answers=made.answers, out=out / "study", ffn=(16, 32), tokens=(600, 3000), heads=4,
         form="chain", each=1, max_new_tokens=12, rows=4, places=64, half=False, threads=1,

@@ -8,38 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answered import quiet, readings_in
 
 from workbench.bench.trimmingboard import claims, page
 from workbench.core.errors import ParameterError
 from workbench.engine.bundle import bundled
 from workbench.engine.machine import machine_facts
 from workbench.training import recipes
-from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.family import trimming as study
-from workbench.training.family.readings import Readings, ReadOptions, make_readings
+from workbench.training.family.readings import Readings
 from workbench.training.family.trimming import TrimmingOptions, trimming
 from workbench.training.family.vocabulary import counts_of, kept_tokens
 
 needs_models = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 
 
-def quiet(line: str) -> None:
-    """Nobody listens."""
-
-
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> TrimmingOptions:
     """Readings of the target's answers and of given ones, and a study of two sizes."""
     out = tmp_path_factory.mktemp("trimming")
-    answers = AnswersOptions("text-target", out / "none", out / "answers", 600, max_new_tokens=16, per_task=12, rows=8,
-                             dtype="float32", threads=1)  # fmt: skip
-    write_answers(answers, quiet)
-    write_answers(replace(answers, out=out / "given", given=True, tokens=300), quiet)
-    made = ReadOptions("text-target", out / "answers", out / "readings", dtype="float32", threads=1)
-    make_readings(made, quiet)
-    make_readings(replace(made, answers=out / "given"), quiet)
+    made = readings_in(out)
     return TrimmingOptions(
-        readings=made.out, answers=answers.out, out=out / "study", sizes=(16, 512), each=1, max_new_tokens=16,
+        readings=made.out, answers=made.answers, out=out / "study", sizes=(16, 512), each=1, max_new_tokens=16,
         repeats=2, threads=1,
     )  # fmt: skip
 

@@ -141,7 +141,7 @@ class Learnt(Owned, Generic[_L]):
                 f"Take the {mine.called} that it was saved with, or begin without the file.",
             )
         lessons = int(numbers(arrays, LESSONS, (1,), 0, MOST_LESSONS)[0])
-        shapes = {name: change.shape for name, change in mine.differences().items()}
+        shapes = {name: tuple(weight.shape) for name, weight, _ in mine.pairs()}
         mine.add({name: numbers(arrays, name, shape, -FURTHEST, FURTHEST) for name, shape in shapes.items()}, lessons)
 
     def clear(self) -> None:

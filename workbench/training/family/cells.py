@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import ParameterError
+from workbench.trace import metrics
+from workbench.trace.events import Round
 from workbench.training.answers import ANSWERS
 from workbench.training.family.evaluate import held_prompts
 
@@ -35,6 +38,12 @@ def asked_prompts(target: str, answers: Path, readings: Path, each: int) -> list
 def sum_of(prompts: list[tuple[str, list[int]]]) -> str:
     """By which other prompts are known."""
     return hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
+
+
+def tallies(answers: Sequence[Sequence[Round]]) -> dict[str, list[int]]:
+    """Of each answer the tokens that were accepted, tested and emitted, and the target's rounds."""
+    figures = {"accepted": metrics.accepted, "tested": metrics.tested, "emitted": metrics.emitted, "rounds": len}
+    return {name: [of(rounds) for rounds in answers] for name, of in figures.items()}
 
 
 def done(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:

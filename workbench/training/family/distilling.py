@@ -26,10 +26,9 @@ from workbench.engine.machine import machine_facts
 from workbench.engine.models import load_models
 from workbench.engine.placed import named
 from workbench.methods import registry
-from workbench.trace import metrics
 from workbench.trace.files import write_whole
 from workbench.training.distill import law_losses
-from workbench.training.family.cells import CELL, asked_prompts, done, sum_of
+from workbench.training.family.cells import CELL, asked_prompts, done, sum_of, tallies
 from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
 from workbench.training.family.evaluate import rows_of
 from workbench.training.family.made import ALL, TARGET, TEXT, rows_made
@@ -208,10 +207,9 @@ def _in_use(
     row = next(row for row in rows_of("drafter") if row.method == METHOD)
     engine = Engine(load_models(options.target, str(folder), "cpu", "float32", strict=True))
     method, sampling = registry.get(METHOD).with_params(**dict(row.params)), SamplingParams(temperature=temperature)
-    found: dict[str, list[int]] = {"accepted": [], "tested": [], "emitted": [], "rounds": []}
-    for i, (_, ids) in enumerate(prompts):
-        rounds = engine.generate(Request(ids, method, sampling, options.max_new_tokens, options.seed + i)).rounds
-        for name, count in (("accepted", metrics.accepted), ("tested", metrics.tested), ("emitted", metrics.emitted)):
-            found[name].append(count(rounds))
-        found["rounds"].append(len(rounds))
-    return found
+    return tallies(
+        [
+            engine.generate(Request(ids, method, sampling, options.max_new_tokens, options.seed + i)).rounds
+            for i, (_, ids) in enumerate(prompts)
+        ]
+    )

@@ -31,7 +31,7 @@ from workbench.methods.known import PLAIN
 from workbench.trace import metrics
 from workbench.trace.events import Round
 from workbench.trace.files import write_whole
-from workbench.training.family.cells import asked_prompts
+from workbench.training.family.cells import asked_prompts, tallies
 from workbench.training.family.evaluate import one_branch, rows_of
 from workbench.training.family.inuse import answered
 from workbench.training.family.made import TARGET, TEXT
@@ -108,13 +108,11 @@ class Lane:
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON, a number for each prompt."""
-        figures = {
-            "accepted": metrics.accepted, "tested": metrics.tested, "emitted": metrics.emitted, "rounds": len,
-            "drafted": metrics.drafted,
+        return tallies(self.rounds) | {
+            "drafted": [metrics.drafted(rounds) for rounds in self.rounds],
+            "draft_s": [round(sum(r.draft_s for r in rounds), 6) for rounds in self.rounds],
+            "kind": self.kind, "counted": self.counted, "kept": len(self.kept), "rates": self.rates,
         }  # fmt: skip
-        found: dict[str, Any] = {name: [of(rounds) for rounds in self.rounds] for name, of in figures.items()}
-        found["draft_s"] = [round(sum(r.draft_s for r in rounds), 6) for rounds in self.rounds]
-        return found | {"kind": self.kind, "counted": self.counted, "kept": len(self.kept), "rates": self.rates}
 
 
 def trimming(options: TrimmingOptions, report: Report) -> dict[str, Any]:
@@ -190,7 +188,7 @@ def _lane(
         shutil.copytree(bundled().get(options.drafter) or Path(options.drafter), folder)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         (folder / "config.json").write_text(json.dumps(config | {KEY: kept}), encoding="utf-8")
-        models = load_models(options.target, str(folder), "cpu", "float32", strict=True)
+        models = whole.with_drafter(str(folder), "float32")
     elif counted:
         info = whole.heads[kind]
         head = HeadInfo(f"{info.name}, {counted} {size}", info.folder, info.config | {KEY: kept})

@@ -1,0 +1,26 @@
+"""Readings of a few short answers of the bundled target, for tests of what learns from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from workbench.training.answers import AnswersOptions, write_answers
+from workbench.training.family.readings import ReadOptions, make_readings
+
+
+def quiet(line: str) -> None:
+    """Nobody listens."""
+
+
+def readings_in(out: Path, tokens: int = 600, longest: int = 16, given: bool = True) -> ReadOptions:
+    """Answers and their readings, made in a folder; with `given` those of the text's own answers, too."""
+    answers = AnswersOptions("text-target", out / "none", out / "answers", tokens, max_new_tokens=longest, per_task=12,
+                             rows=8, dtype="float32", threads=1)  # fmt: skip
+    write_answers(answers, quiet)
+    made = ReadOptions("text-target", answers.out, out / "readings", dtype="float32", threads=1)
+    make_readings(made, quiet)
+    if given:
+        write_answers(replace(answers, out=out / "given", given=True, tokens=tokens // 2), quiet)
+        make_readings(replace(made, answers=out / "given"), quiet)
+    return made
