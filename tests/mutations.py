@@ -60,6 +60,7 @@ DRAFTS = "tests/methods/test_drafts.py::"
 M2R2 = "tests/methods/test_m2r2.py::"
 ONLINE = "tests/methods/test_online.py::"
 TLT = "tests/methods/test_tlt.py::"
+OWN_TARGETS = "tests/training/test_own_targets.py::"
 DISTILLING = "tests/training/test_distilling.py::"
 BY_ITS_LAW = DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path"
 PLAIN_PASS = DRAFTS + "test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path"
@@ -2381,5 +2382,29 @@ MUTATIONS: tuple[Mutation, ...] = (
         '"holds" if found["value"] >= least',
         "tests/bench/test_distillingboard.py::test_a_verdict_is_what_the_whole_interval_says",
         why="the board says that a paper's claim holds where its interval leaves that open",
+    ),
+    _m(
+        "learning-half-on-the-cpu",
+        "training/family/unrolled.py",
+        "torch.zeros(2, len(shares), device=course.device)",
+        "torch.zeros(2, len(shares))",
+        OWN_TARGETS + "test_what_learns_on_a_gpu_is_what_learns_here[eagle-3]",
+        why="on a GPU a head's training ends at its first checkpoint",
+    ),
+    _m(
+        "tokens-of-16-bits",
+        "training/answers.py",
+        "return dtype_of(vocabulary).newbyteorder",
+        "return dtype_of(0).newbyteorder",
+        OWN_TARGETS + "test_tokens_beyond_16_bits_are_read_as_they_were_said",
+        why="no head can be trained for a target with more than 65,536 tokens",
+    ),
+    _m(
+        "hours-for-a-target-that-cannot-be-read",
+        "training/family/whole.py",
+        "        last_norm(AutoModelForCausalLM.from_config(told))\n",
+        "        AutoModelForCausalLM.from_config(told)\n",
+        OWN_TARGETS + "test_a_target_that_heads_cannot_read_is_refused_before_it_is_asked_anything",
+        why="a target writes answers for hours before somebody says that no head can be trained for it",
     ),
 )

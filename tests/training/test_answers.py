@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from workbench.core.errors import ParameterError
-from workbench.engine import Engine, Request, Runner
+from workbench.engine import Engine, Request
 from workbench.engine.bundle import bundled
 from workbench.engine.models import load_models
 from workbench.engine.pretrained import load_tokenizer
@@ -102,15 +102,6 @@ def test_answers_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="prompts="):  # another file of training text: other prompts by number
         write_answers(options, lambda line: None)
     assert (tmp_path / "answers.jsonl").read_bytes() == before
-
-
-def test_a_vocabulary_that_16_bits_cannot_hold_is_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Runner, "vocab_size", property(lambda runner: 70_000))
-    with pytest.raises(ParameterError, match="70,000"):
-        write_answers(some(tmp_path, 10), lambda line: None)
-    assert {path.name for path in tmp_path.iterdir()} <= {".lock"}
 
 
 def apples(folder: Path) -> list[dict[str, str]]:

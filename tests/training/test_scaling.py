@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +29,15 @@ pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs th
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> ScalingOptions:
     out = tmp_path_factory.mktemp("scaling")
-    made = readings_in(out, 700, 24, given=False)
+    readings_in(out, 700, 24, given=False)
+    return tiny(out)
+
+
+def tiny(folder: Path) -> ScalingOptions:
+    """Of a tiny study of the readings in a folder."""
     return ScalingOptions(
-        readings=made.out, answers=made.answers, out=out / "study", ffn=(16, 32), tokens=(600, 3000), heads=4,
-        form="chain", each=1, max_new_tokens=12, rows=4, places=64, half=False, threads=1,
+        readings=folder / "readings", answers=folder / "answers", out=folder / "study", ffn=(16, 32),
+        tokens=(600, 3000), heads=4, form="chain", each=1, max_new_tokens=12, rows=4, places=64, half=False, threads=1,
     )  # fmt: skip
 
 
@@ -70,6 +78,45 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
     assert "--set form=chain" in text
     assert study(options, print)["law"] == found["law"]
     assert len(trained) == 5
+
+
+CLUSTER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from workbench.core.errors import ParameterError
+from workbench.training.family.scaling import study
+from test_scaling import tiny
+
+there = replace(tiny(Path(sys.argv[1])), out=Path(sys.argv[2]), ray="local")
+study(there, print)
+try:
+    study(replace(there, max_new_tokens=13), print)
+except ParameterError as error:
+    print(error)
+"""
+
+
+@pytest.mark.processes
+def test_a_study_on_a_cluster_finds_what_it_finds_here(options: ScalingOptions, tmp_path: Path) -> None:
+    """Run by run; and what is wrong there is said as it would be here. Ray may end a process that loses its cluster."""
+    pytest.importorskip("ray", reason="needs Ray: pip install 'speculative-decoding-workbench[ray]'")
+    study(options, print)
+    tests = Path(__file__).parents[1]
+    paths = os.pathsep.join(map(str, (tests.parent, tests, Path(__file__).parent)))
+    done = subprocess.run(
+        [sys.executable, "-c", CLUSTER, str(options.out.parent), str(tmp_path / "study")], timeout=280,
+        env=os.environ | {"PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "4 of 4" in done.stdout
+    assert "was made with max_new_tokens=12" in done.stdout
+    said = ("ffn", "steps", "tokens", "parameters", "agreement", "emitted", "rounds")
+    here, cluster = (
+        [[cell[name] for name in said] for cell in json.loads((out / "scaling.json").read_text())["cells"]]
+        for out in (options.out, tmp_path / "study")
+    )
+    assert here == cluster
 
 
 def test_a_study_of_other_settings_and_what_cannot_be_studied_are_refused(

@@ -1,8 +1,4 @@
-"""A crew on a Ray cluster: cells go to whichever machine is free, and those of a machine that is lost are done again.
-
-Ray is an optional extra (`pip install 'speculative-decoding-workbench[ray]'`); every machine of the cluster needs the
-workbench installed.
-"""
+"""A crew on a Ray cluster: cells go to whichever machine is free; those of a machine that is lost are done again."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import Any
 from workbench.bench.crews import BEGIN, END, Crew, Event, measure_cell
 from workbench.bench.grid import Cell
 from workbench.bench.sweepfolder import FAILED, Result
-from workbench.core.errors import WorkbenchError
+from workbench.engine.cluster import cluster
 from workbench.service.workers import conditions_of, make_host
 
 RETRIES = 3
@@ -34,22 +30,9 @@ def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **bac
     Raises:
         WorkbenchError: Ray is not installed, or there is no cluster at the address.
     """
-    try:
-        import ray
-        from ray.exceptions import RayError
-    except ModuleNotFoundError:
-        raise WorkbenchError(
-            "Ray is not installed.",
-            "Install it with pip install 'speculative-decoding-workbench[ray]', or use --workers.",
-        ) from None
-    if not ray.is_initialized():
-        try:
-            ray.init(None if address == "local" else address, log_to_driver=False, include_dashboard=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise WorkbenchError(
-                f"There is no Ray cluster at {address}: {' '.join(str(error).split())[:160]}",
-                "Start one with `ray start --head`, or use --ray local.",
-            ) from None
+    ray = cluster(address, "use --workers")
+    from ray.exceptions import RayError
+
     options = tuple(sorted(backend.items()))
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:

@@ -27,8 +27,9 @@ from filelock import FileLock, Timeout
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
+from workbench.engine.datastore import dtype_of
 from workbench.engine.markers import ASSISTANT, END, USER
-from workbench.engine.models import load_models
+from workbench.engine.models import Models, load_models
 from workbench.engine.placed import named
 from workbench.engine.request import ENDED, Row
 from workbench.methods import registry
@@ -70,6 +71,7 @@ class AnswersOptions:
         dtype: Number format of the target; "auto" is that in which it runs fastest here.
         seed: Order of the prompts, and every random number.
         threads: CPU threads.
+        device: Where the target answers: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
         given: Take the answers that the public text gives, in place of the target's own. Prompts that are kept for
             measuring are left out.
     """
@@ -87,6 +89,7 @@ class AnswersOptions:
     dtype: str = "auto"
     seed: int = 0
     threads: int = 2
+    device: str = "auto"
     given: bool = False
 
 
@@ -129,8 +132,8 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
     """Write answers until there are enough, pack them, and return the figures.
 
     Raises:
-        ParameterError: the folder holds answers made with other options or to other prompts, another process is writing
-            there, or the vocabulary is too large.
+        ParameterError: the folder holds answers made with other options or to other prompts, or another process is
+            writing there.
     """
     options.out.mkdir(parents=True, exist_ok=True)
     try:
@@ -145,12 +148,7 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
 def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
     path = options.out / ANSWERS
-    models = load_models(options.target, None, "cpu", options.dtype)
-    if models.target.vocab_size > 1 << 16:
-        raise ParameterError(
-            f"Answers are packed as 16-bit numbers, and {options.target} has {models.target.vocab_size:,} tokens.",
-            "Take a target with at most 65,536.",
-        )
+    models = load_models(options.target, None, options.device, options.dtype)
     tokenizer, engine = models.tokenizer, Engine(models, max_rows=options.rows, record=False)
     exchanges = _exchanges(options.data, options.per_task, options.seed)
     prompts = [(group, said) for group, said, _ in exchanges]
@@ -158,7 +156,7 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     report(f"answers: {len(prompts):,} prompts, {len(done):,} of them answered with {written:,} tokens")
     waiting = _askable(prompts, done | set(range(options.after)), tokenizer, options.longest_prompt)
     if options.given:
-        return _write_given(options, exchanges, waiting, tokenizer, written)
+        return _write_given(options, exchanges, waiting, models, written)
     running: list[tuple[int, Row]] = []
     clock, new, told = RunClock(options.minutes or float("inf")), 0, 0.0
     noted = Rate(options.out / RATE)
@@ -185,18 +183,19 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
                 report(f"answers: {written + new:,} tokens · {new / clock.seconds:,.0f}/s")
                 noted.now(new, clock.seconds)
     noted.now(new, clock.seconds)
-    return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | pack(options.out, tokenizer.eos_token_id)
+    packed = pack(options.out, tokenizer.eos_token_id, models.target.vocab_size)
+    return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | packed
 
 
 def _write_given(
     options: AnswersOptions,
     exchanges: Sequence[tuple[str, str, str]],
     waiting: Iterator[tuple[int, list[int]]],
-    tokenizer: Any,
+    models: Models,
     written: int,
 ) -> dict[str, Any]:
     """Write the text's own answers to the prompts that wait, as many tokens as are asked for; returns the figures."""
-    clock, new = RunClock(options.minutes or float("inf")), 0
+    clock, new, tokenizer = RunClock(options.minutes or float("inf")), 0, models.tokenizer
     with (options.out / ANSWERS).open("a", encoding="utf-8") as file:
         for i, asked in waiting:
             if written + new >= options.tokens or clock.progress(0) >= 1.0:
@@ -209,7 +208,8 @@ def _write_given(
             line = {"n": i, "group": group, "temperature": None, "prompt": asked, "answer": answer}
             file.write(json.dumps(line) + "\n")
             new += len(answer)
-    return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | pack(options.out, tokenizer.eos_token_id)
+    packed = pack(options.out, models.tokenizer.eos_token_id, models.target.vocab_size)
+    return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | packed
 
 
 def rate_of(folder: Path) -> float | None:
@@ -240,12 +240,15 @@ class Rate:
 def _askable(
     prompts: Sequence[tuple[str, str]], done: set[int], tokenizer: Any, longest: int
 ) -> Iterator[tuple[int, list[int]]]:
-    """(number, token ids in the chat format) of the prompts that are still to be answered and not too long.
+    """(number, token ids) of the prompts that are still to be answered and not too long.
 
-    A few rows' worth at a time come in order of length: rows of one length waste no attention on each other's padding.
+    They are in the target's chat format, where it has one. A few rows' worth at a time come in order of length: rows of
+    one length waste no attention on each other's padding.
     """
 
     def asked(said: str) -> list[int]:
+        if not getattr(tokenizer, "chat_template", None):  # a base model goes on with what is said
+            return [int(token) for token in tokenizer(said)["input_ids"]]
         chat = [{"role": "user", "content": said}]
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         return [int(token) for token in ids]
@@ -297,12 +300,18 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def pack(folder: Path, end: int) -> dict[str, Any]:
-    """Write `train.bin` and `held.bin` (prompt and answer, one behind the other, uint16) from the answers.
+def token_dtype(vocabulary: int) -> np.dtype:
+    """Of token ids on disk: uint16, and uint32 of a vocabulary that is too large for it."""
+    return dtype_of(vocabulary).newbyteorder("<")
+
+
+def pack(folder: Path, end: int, vocabulary: int) -> dict[str, Any]:
+    """Write `train.bin` and `held.bin` (prompt and answer, one behind the other, of `token_dtype`) from the answers.
 
     Args:
         folder: of `answers.jsonl`.
         end: the token between two texts, where an answer was cut off before it.
+        vocabulary: the target's tokens in number.
     """
     parts: dict[str, list[int]] = {"train": [], "held": []}
     count, groups = 0, dict[str, int]()
@@ -312,7 +321,7 @@ def pack(folder: Path, end: int) -> dict[str, Any]:
         count += len(line["answer"])
         groups[line["group"]] = groups.get(line["group"], 0) + len(line["answer"])
     for name, ids in parts.items():
-        np.asarray(ids, dtype=np.uint16).tofile(folder / f"{name}.bin")
+        np.asarray(ids, dtype=token_dtype(vocabulary)).tofile(folder / f"{name}.bin")
     return {"answer_tokens": count, "groups": groups} | {f"{name}_tokens": len(ids) for name, ids in parts.items()}
 
 

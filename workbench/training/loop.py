@@ -209,7 +209,7 @@ def _save(
 def _restore(
     options: LoopOptions, trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer], result: RunResult
 ) -> None:
-    state: dict[str, Any] = torch.load(str(options.checkpoint), weights_only=True)
+    state: dict[str, Any] = torch.load(str(options.checkpoint), weights_only=True, map_location="cpu")
     try:
         trained.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):

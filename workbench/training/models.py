@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def build_optimizers(
             (matrices if parameter.dim() == 2 and "embed" not in name else others).append(parameter)
     optimizers: list[torch.optim.Optimizer] = []
     if matrices:
-        muon = torch.optim.Muon if has_bfloat16() else FloatMuon
+        muon = torch.optim.Muon if matrices[0].is_cuda or has_bfloat16() else FloatMuon
         optimizers.append(muon(matrices, lr=matrix_rate, weight_decay=weight_decay, momentum=0.95))
     if others:
         optimizers.append(torch.optim.AdamW(others, lr=other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True))
@@ -98,9 +99,18 @@ def build_optimizers(
     return optimizers
 
 
-def half_precision(wanted: bool = True) -> torch.autocast:
-    """Products in bfloat16 where this CPU multiplies it, elsewhere in float32: emulation would be slower."""
-    return torch.autocast("cpu", torch.bfloat16, wanted and has_bfloat16())
+@contextmanager
+def half_precision(wanted: bool = True) -> Iterator[None]:
+    """Products in bfloat16 where the device multiplies it, elsewhere in float32: emulation would be slower.
+
+    Each kind of device has a setting of its own, so that tensors say by where they lie which of them counts.
+    """
+    with ExitStack() as kinds:
+        kinds.enter_context(torch.autocast("cpu", torch.bfloat16, wanted and has_bfloat16()))
+        if torch.cuda.is_available():
+            has_fast = torch.cuda.is_bf16_supported(including_emulation=False)
+            kinds.enter_context(torch.autocast("cuda", torch.bfloat16, wanted and has_fast))
+        yield
 
 
 def fast_attention() -> str:

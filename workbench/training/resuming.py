@@ -11,7 +11,10 @@ from typing import Any
 from workbench.core.errors import ParameterError
 from workbench.trace.files import write_whole
 
-LENGTH = {"resume", "minutes", "steps", "own_minutes", "threads", "checkpoint", "checkpoint_seconds", "curves", "run"}
+LENGTH = {
+    *("resume", "minutes", "steps", "own_minutes", "threads", "device"),
+    *("checkpoint", "checkpoint_seconds", "curves", "run"),
+}
 """Options that may differ from those of the checkpoint: how long and where it is trained, not what."""
 
 

@@ -58,7 +58,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
     def drafts(batch: Batch, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
         anchors, is_there = drawn(batch.answer, generator)
-        is_known = in_sight(anchors.shape, net.block, generator)
+        is_known = in_sight(anchors.shape, net.block, generator).to(anchors.device)
         states = net.blocks(tapped(course, batch.rows, taps), batch.embeds, anchors, is_known)
         for place in range(1, net.block):
             use = is_there & still(batch.answer, place - 1).gather(1, anchors) & ~is_known[..., place]
@@ -86,7 +86,7 @@ def drawn(
         generator: draws them; None: always the same ones, for measuring.
     """
     most = MEASURED if generator is None else ANCHORS
-    chance = torch.rand(answer.shape, generator=generator or torch.Generator().manual_seed(0))
+    chance = torch.rand(answer.shape, generator=generator or torch.Generator().manual_seed(0)).to(answer.device)
     found = chance.masked_fill(~answer, -1.0).topk(min(most, int(answer.sum(1).max())), dim=1)
     return found.indices, found.values >= 0
 

@@ -44,7 +44,7 @@ class Borrower(nn.Module):
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             nn.init.orthogonal_(self.enter.weight)
-            self.enter.weight.div_(embedding.square().mean().sqrt())  # a stream of size 1, whatever theirs is
+            self.enter.weight.div_(float(embedding.square().mean().sqrt()))  # a stream of size 1, whatever theirs is
             nn.init.orthogonal_(self.leave.weight)
 
     def states(self, ids: Int[Tensor, "B n"], **more: Any) -> Float[Tensor, "B n H"]:

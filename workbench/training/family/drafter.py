@@ -25,14 +25,14 @@ from workbench.engine.borrowed_rows import ROWS, tensors_of, through_matrices, w
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.models import load_models
 from workbench.engine.placed import named
-from workbench.engine.pretrained import load_model, load_tokenizer
+from workbench.engine.pretrained import load_model, load_tokenizer, resolve_device
 from workbench.engine.published import PUBLISHED, words_sum
 from workbench.engine.trimmed import KEY
 from workbench.trace.files import write_whole
 from workbench.training.distill import distillation_loss, law_losses
 from workbench.training.family.borrower import Borrower
 from workbench.training.family.made import ALL, DRAFTER, MIX, OwnTexts, lessons, rows_made
-from workbench.training.family.readings import Readings
+from workbench.training.family.readings import Readings, last_norm
 from workbench.training.family.vocabulary import LEFT_OUT, chosen_tokens, places_among
 from workbench.training.heads.features import Dialogue
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
@@ -65,6 +65,7 @@ class ChatDrafterOptions(RunOptions):
             text has "given", the "drafter"'s, as it then is, to the same prompts, or a "mix", half of each step the
             target's and half the drafter's. What the drafter wrote has no cross-entropy on the text.
         anew: Steps after which the drafter writes anew.
+        device: Where it learns: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
     """
 
     target: str = "smollm2"
@@ -89,6 +90,7 @@ class ChatDrafterOptions(RunOptions):
     average: float = 0.0
     made: str = ALL
     anew: int = 32
+    device: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -126,11 +128,13 @@ class Teacher:
 
 
 def load_teacher(options: Any) -> Teacher:
-    """The target's LM head, and what a drafter must share with it.
+    """The target's LM head, and what a drafter must share with it, on the device where that learns.
 
     Raises:
         ParameterError: the readings are of another target or of other weights, or there are none to train on.
+        ModelError: this machine has no such device.
     """
+    device = resolve_device(options.device)
     readings = Readings(options.readings)
     if (
         not (options.readings / "readings.json").exists()
@@ -150,16 +154,22 @@ def load_teacher(options: Any) -> Teacher:
     model = load_model(options.target, torch.device("cpu"), torch.float32)
     head = model.get_output_embeddings()
     assert head is not None
-    trunk = model.get_decoder()
-    assert isinstance(trunk, nn.Module)
-    weights, entered = (part.get_parameter("weight").detach() for part in (head, model.get_input_embeddings()))
-    last_norm = trunk.get_submodule("norm")
     if differ(facts[WEIGHTS], fingerprint(model)):
         raise ParameterError(
             f"{options.readings} was made with other weights than those of this {name}.",
             "Make readings of these in another folder: workbench train readings.",
         )
-    return Teacher(weights, entered, last_norm, model.config, load_tokenizer(options.target), name, facts[WEIGHTS])
+    tied = (head, model.get_input_embeddings())
+    weights, entered = (part.to(device).get_parameter("weight").detach() for part in tied)
+    return Teacher(
+        weights,
+        entered,
+        last_norm(model).to(device),
+        model.config,
+        load_tokenizer(options.target),
+        name,
+        facts[WEIGHTS],
+    )
 
 
 @dataclass
@@ -215,7 +225,7 @@ def together(readings: Readings, rows: list[int]) -> tuple[Tensor, Tensor, Tenso
 def side_by_side(found: Sequence[Dialogue]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Dialogues in rows: ids int64 [B, n], features [B, n, D], which places are text, which decide the answer."""
     ids, features = beside([d.ids for d in found]), beside([d.features for d in found])
-    text, answer = torch.zeros(2, *ids.shape, dtype=torch.bool)
+    text, answer = torch.zeros(2, *ids.shape, dtype=torch.bool, device=ids.device)
     for b, one in enumerate(found):
         text[b, : len(one.ids) - 1] = True
         answer[b, one.n_prompt - 1 : len(one.ids) - 1] = True
@@ -230,13 +240,14 @@ def beside(streams: Sequence[Tensor]) -> Float[Tensor, "B n D"]:
 def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
     """Train the drafter and write it to `options.out`; returns its figures, and what else its card says."""
     torch.set_num_threads(options.threads)
-    teacher, readings = load_teacher(options), Readings(options.readings)
+    teacher = load_teacher(options)
+    readings = Readings(options.readings, device := teacher.head.device)
     held, prompts = readings.part(held=True)[: options.held], rows_made(readings, options.made)
     refuse_same(options.begin, options.out)
     begun = None if options.begin is None else _begun(options.begin, teacher)
     before = None if begun is None else list(getattr(begun.config, KEY))
     kept_ids, facts = chosen_tokens(readings, held, options.vocabulary, teacher.ends, before)
-    kept = torch.tensor(kept_ids)
+    kept = torch.tensor(kept_ids, device=device)
     place = places_among(kept, len(teacher.head))
     drafter = fresh(config_of(options, teacher), teacher, options.seed) if begun is None else begun
     first = {} if begun is None else {name: weight.clone() for name, weight in begun.weights().items()}
@@ -244,7 +255,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     optimizers, losses = options.optimizers(drafter), law_losses(options.loss)
     table, own = teacher.head[kept], None
     if options.made in (DRAFTER, MIX):
-        models = load_models(options.target, None, "cpu", readings.facts["dtype"])
+        models = load_models(options.target, None, str(device), readings.facts["dtype"])
         own = OwnTexts(drafter, models, readings, prompts, kept, teacher.ends, options.seed)
     lesson = lessons(readings, options.made, options.rows, options.seed, options.anew, own)
     curve, exam = Curve.of(options), answers_of(teacher, readings, held)
@@ -284,7 +295,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
 
 def fresh(config: LlamaConfig, teacher: Teacher, seed: int) -> Borrower:
     """A drafter that has learnt nothing."""
-    return Borrower(config, teacher.embedding, teacher.head, seed)
+    return Borrower(config, teacher.embedding, teacher.head, seed).to(teacher.head.device)
 
 
 def write_drafter(drafter: Borrower, teacher: Teacher, kept: list[int], out: Path) -> None:
@@ -323,7 +334,7 @@ def _begun(folder: Path, teacher: Teacher) -> Borrower:
         if not is_ours:
             raise ParameterError(message, remedy)
         found = fresh(config, teacher, 0)
-        found.take(through_matrices(tensors_of(folder), teacher.embedding, teacher.head))
+        found.take(through_matrices(tensors_of(folder), teacher.embedding.cpu(), teacher.head.cpu()))
     except (OSError, ValueError, SafetensorError) as error:
         raise ParameterError(f"{message} {error}", remedy) from None
     return found.train()

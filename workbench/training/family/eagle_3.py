@@ -78,7 +78,7 @@ def fresh(options: Any, course: Course, taps: tuple[int, ...]) -> Eagle3Net:
     begin_at(net, course.teacher.last_norm)
     with torch.no_grad():
         net.lm_head.weight.copy_(table)
-        net.d2t.copy_(course.kept - torch.arange(len(table)))
+        net.d2t.copy_(course.kept - torch.arange(len(table), device=table.device))
     return net
 
 

@@ -47,6 +47,7 @@ class ChatEvaluateOptions:
         dtype: Number format of the target; "auto" is that in which it runs fastest here.
         threads: CPU threads.
         only: Kind of the one drafter that is measured; "": all there are.
+        device: Where they are measured: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
     """
 
     target: str = "smollm2"
@@ -57,6 +58,7 @@ class ChatEvaluateOptions:
     dtype: str = "auto"
     threads: int = 2
     only: str = ""
+    device: str = "auto"
 
 
 def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, A
             "Make them: workbench train answers, readings, chat-drafter, chat-heads.",
         )
     drafter = str(folders["drafter"]) if "drafter" in folders else None
-    models = load_models(options.target, drafter, "cpu", options.dtype, strict=drafter is not None)
+    models = load_models(options.target, drafter, options.device, options.dtype, strict=drafter is not None)
     for kind, folder in list(folders.items()):
         if kind != "drafter":
             config = json.loads((folder / "config.json").read_text())

@@ -61,7 +61,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
             cut = int(torch.randint(k, (), generator=generator))
             features = features + noise(features, options.noise, generator)
         n = features.shape[1] - 1 - cut  # pairs; blocks are counted from the last
-        places = torch.arange(n)
+        places = torch.arange(n, device=features.device)
         entering, ahead = ((on(batch.embeds, 1 + far)[:, :n], on(features, far)[:, :n]) for far in (0, k))
         use = (on(batch.answer, k) & on(batch.answer, k - 1))[:, :n]  # its first token was the target's own
         at = k - 1 - (n - 1 - places) % k  # in its block, from 0
@@ -85,7 +85,8 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
 def noise(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Uniform, up to a share of the features' standard deviation."""
-    return (2 * torch.rand(features.shape, generator=generator) - 1) * share * features.std()
+    chance = torch.rand(features.shape, generator=generator).to(features.device)
+    return (2 * chance - 1) * share * features.std()
 
 
 def shown(
@@ -101,7 +102,7 @@ def shown(
         share: λ.
         generator: draws them.
     """
-    chance = torch.rand(wrong.shape, generator=generator).masked_fill(~starts, -1.0)
+    chance = torch.rand(wrong.shape, generator=generator).to(wrong.device).masked_fill(~starts, -1.0)
     order = chance.argsort(1, descending=True).argsort(1)
     most = torch.minimum(wrong.sum(1, keepdim=True), starts.sum(1, keepdim=True))
     return starts & (order < (share * most).round())

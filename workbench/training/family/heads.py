@@ -92,6 +92,7 @@ class ChatHeadOptions(HeadOptions):
         average: Share of the weights of `begin` in those that are kept at the end; the rest is what this run came to.
             Of two runs on different texts the mean knows both, where the second alone has forgotten some of the first.
             Source: Wortsman et al. 2022, Model soups, arXiv:2203.05482.
+        device: Where they learn: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
     """
 
     method: str = FeatureNet.kind
@@ -132,12 +133,13 @@ class ChatHeadOptions(HeadOptions):
     drafted: int = 6
     begin: Path | None = None
     average: float = 0.0
+    device: str = "auto"
 
     def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
         loop, answers = super().loop(name, decay), self.answers
         if answers is None or loop.curves is None:
             return loop
-        ask = InUse(self.target, self.method, self.folder, answers, self.drafted)
+        ask = InUse(self.target, self.method, self.folder, answers, self.drafted, self.device)
         return dataclasses.replace(loop, on_policy=ask)
 
     @property
@@ -194,7 +196,8 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
     if head := registry.heads().get(options.method):
         options = head.settle(options)
     options = dataclasses.replace(options, checkpoint=checkpoint, loss=options.loss or HeadOptions.loss)
-    teacher, readings = load_teacher(options), Readings(options.readings)
+    teacher = load_teacher(options)
+    readings = Readings(options.readings, teacher.head.device)
     held = readings.part(held=True)[: options.held]
     lesson = lesson_of(options.method)
     size = options.vocabulary
@@ -208,11 +211,12 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
         refuse_same(options.begin, options.folder)
         before = _begun(options.begin, teacher)[1]
     kept, facts = chosen_tokens(readings, held, size, teacher.ends, before)
+    tokens = torch.tensor(kept, device=readings.device)
     if lesson is not None:
-        result, curve = lesson.train(Course(options, teacher, readings, torch.tensor(kept), held, report))
+        result, curve = lesson.train(Course(options, teacher, readings, tokens, held, report))
     else:
         train = {"medusa": _train_medusa, ExitAdapter.kind: _train_adapter}.get(options.method, _train_layer)
-        result, curve = train(options, teacher, readings, torch.tensor(kept), held, report)
+        result, curve = train(options, teacher, readings, tokens, held, report)
     return result, facts | {"curve": curve.points}
 
 
@@ -274,13 +278,14 @@ def _train_adapter(
         torch.manual_seed(options.seed)
         net = ExitAdapter(table.shape[1], options.heads, options.exit_layer)
         begin_at(net, teacher.last_norm)
+    net.to(readings.device)
     report(f"kangaroo: {sum(p.numel() for p in net.parameters()):,} parameters behind layer {options.exit_layer}")
     rows = batches(readings, readings.part(held=False), options.rows, options.seed)
     loss, curve, exam = Weighted.parse(options.loss), Curve.of(options), answers_of(teacher, readings, held)
 
     def guesses(some: list[int], decide: Tensor) -> Tensor:
         exits = beside([readings.stream(stream, row) for row in some])
-        return net(exits.float(), torch.arange(exits.shape[1]))[decide]
+        return net(exits.float(), torch.arange(exits.shape[1], device=exits.device))[decide]
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         some = rows(step)
@@ -322,7 +327,7 @@ def _facts(options: ChatHeadOptions, teacher: Teacher, kept: Tensor, net: nn.Mod
 def _train_medusa(
     options: ChatHeadOptions, teacher: Teacher, readings: Readings, kept: Tensor, held: list[int], report: Report
 ) -> tuple[RunResult, Curve]:
-    heads, table = MedusaHeads(teacher.head.shape[1], options.blocks), teacher.head[kept]
+    heads, table = MedusaHeads(teacher.head.shape[1], options.blocks).to(readings.device), teacher.head[kept]
     report(f"medusa: {sum(p.numel() for p in heads.parameters()):,} parameters")
     optimizers = options.optimizers(heads, weight_decay=0.0)
     rows = batches(readings, readings.part(held=False), options.rows, options.seed)
@@ -373,7 +378,8 @@ def hit_rates(
     heads: MedusaHeads, readings: Readings, rows: list[int], kept: Tensor, table: Tensor
 ) -> list[list[float]]:
     """How often the r-th best token of each head is what the target said, r = 1 … 10: [K, 10]."""
-    hits, total = torch.zeros(len(heads.heads), RANKS), torch.zeros(len(heads.heads))
+    hits = torch.zeros(len(heads.heads), RANKS, device=table.device)
+    total = hits.new_zeros(len(heads.heads))
     for start in range(0, len(rows), HELD_ROWS):
         ids, features, _, answer = together(readings, rows[start : start + HELD_ROWS])
         read, wanted = ahead(ids, features, answer, len(heads.heads))

@@ -91,7 +91,8 @@ def guesses(
 @torch.inference_mode()
 def hit_rates(net: ToldHeads, course: Course, table: Tensor, guesses: Guesses) -> list[list[float]]:
     """How often the r-th best token of each block is what the target finds likeliest, r = 1 … 10: [K, 10]."""
-    hits, total = torch.zeros(net.blocks, RANKS), torch.zeros(net.blocks)
+    hits = torch.zeros(net.blocks, RANKS, device=table.device)
+    total = hits.new_zeros(net.blocks)
     for start in range(0, len(course.held), HELD_ROWS):
         ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])
         with half_precision():

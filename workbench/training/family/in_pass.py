@@ -73,7 +73,7 @@ def teach(
         start: gives a fresh net its first weights.
     """
     options, teacher = course.options, course.teacher
-    model = load_model(options.target, torch.device("cpu"), torch.float32).requires_grad_(False)
+    model = load_model(options.target, course.device, torch.float32).requires_grad_(False)
     table, loss = teacher.head, Weighted.parse(options.loss)
 
     def fresh() -> ProbeNet:
@@ -124,7 +124,7 @@ def cuts(answer: Bool[Tensor, "B n"], n: int, generator: torch.Generator) -> Cut
     use = still(answer, 1)
     found = [row.nonzero().flatten() for row in use]
     most = max(1, min(n, max(map(len, found))))
-    at = torch.zeros(len(answer), most, dtype=torch.long)
+    at = torch.zeros(len(answer), most, dtype=torch.long, device=answer.device)
     for b, places in enumerate(found):
         if len(places):
             chosen = places[some_of(len(places), most, generator)]
@@ -151,9 +151,9 @@ def guesses(
     (rows, n), c = ids.shape, cuts.at.shape[1]
     layout = laid_out((net.levels,) * c, net.ensemble, ids.device)
     at = cuts.at[:, layout.place]  # [B, P]
-    sees = torch.cat([torch.arange(n) <= at[..., None], layout.sees.expand(rows, -1, -1)], -1)
+    sees = torch.cat([torch.arange(n, device=at.device) <= at[..., None], layout.sees.expand(rows, -1, -1)], -1)
     unseen = torch.finfo(model.dtype).min  # a mask of another type than the model's is misread without a word
-    mask = torch.zeros(sees.shape, dtype=model.dtype).masked_fill(~sees, unseen)[:, None]
+    mask = torch.zeros(sees.shape, dtype=model.dtype, device=at.device).masked_fill(~sees, unseen)[:, None]
     states = reads(net, model, Read(ids, at, layout, mask)).view(rows, c, net.levels, net.ensemble, -1)
     for step in range(net.levels):
         right = still(cuts.answer, step + 1).gather(1, cuts.at)
@@ -165,7 +165,8 @@ def guesses(
 @torch.inference_mode()
 def hit_rates(net: ProbeNet, model: Any, reads: Reads, course: Course) -> list[list[float]]:
     """How often the r-th best guess of each probe is what the target finds likeliest, r = 1 … 10: [m, 10]."""
-    hits, total = torch.zeros(net.levels, RANKS), torch.zeros(net.levels)
+    hits = torch.zeros(net.levels, RANKS, device=course.device)
+    total = hits.new_zeros(net.levels)
     generator = torch.Generator().manual_seed(0)
     for start in range(0, len(course.held), HELD_ROWS):
         ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])

@@ -32,6 +32,7 @@ class InUse:
         folder: of the head.
         answers: folder with the target's answers, whose held-out prompts are asked again.
         prompts: so many of them, as many groups as there are.
+        device: where they are answered.
     """
 
     target: str
@@ -39,6 +40,7 @@ class InUse:
     folder: Path
     answers: Path
     prompts: int
+    device: str = "cpu"
     _models: list[Models] = field(default_factory=list)
     _asked: int = 0
 
@@ -49,7 +51,7 @@ class InUse:
         answered alone, by the method and by plain decoding in turn: what else the machine does slows both.
         """
         if not self._models:
-            self._models.append(load_models(self.target, None, "cpu", "float32"))
+            self._models.append(load_models(self.target, None, self.device, "float32"))
         models = self._models[0]
         self._asked += 1
         config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))

@@ -58,6 +58,11 @@ class Course:
     held: list[int]
     report: Report
 
+    @property
+    def device(self) -> torch.device:
+        """Where they learn: where the teacher lies."""
+        return self.teacher.head.device
+
     def run(
         self,
         net: TrainedNet,
@@ -75,7 +80,7 @@ class Course:
             on_progress: is told before each step what share of the run is over.
             facts: more for the configuration.
         """
-        options, n = self.options, sum(p.numel() for p in net.parameters())
+        options, n = self.options, sum(p.numel() for p in net.to(self.device).parameters())
         loop = options.loop(options.method)
         self.report(f"{options.method}: {n:,} parameters")
         rows = batches(self.readings, self.readings.part(held=False), options.rows, options.seed)

@@ -53,12 +53,10 @@ def train(course: Course) -> tuple[RunResult, Curve]:
         raise ParameterError(
             f"exit_layer={options.exit_layer}, but the target has {n_layers} layers.", f"Use 1 to {n_layers - 1}."
         )
-    model = load_model(options.target, torch.device("cpu"), torch.float32).requires_grad_(False)
+    model = load_model(options.target, course.device, torch.float32).requires_grad_(False)
     table, loss = teacher.head, Weighted.parse(options.loss)
-    with torch.no_grad():
-        scale = teacher.last_norm(
-            torch.ones(table.shape[1])
-        )  # of each number; the stream itself points along f / scale
+    with torch.no_grad():  # of each number; the stream itself points along f / scale
+        scale = teacher.last_norm(table.new_ones(table.shape[1]))
     exam = answers_of(teacher, course.readings, course.held)
     net = begun(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
 
@@ -78,7 +76,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     @torch.inference_mode()
     def measure() -> dict[str, float]:
         """Of the fast stream, and of the slow one behind the same layer: what early exit drafts with."""
-        right, along, count = torch.zeros(2), torch.zeros(2), 0
+        (right, along), count = torch.zeros(2, 2, device=course.device), 0
         for rows, (ids, answer, theirs) in exam:
             truth = together(course.readings, rows)[1][answer].float() / scale
             with half_precision(options.half):

@@ -88,11 +88,13 @@ class OwnTexts:
         for ids, n_prompt in map(self.readings.text, rows):
             prompts.append(ids[:n_prompt].tolist())
             most.append(len(ids) - n_prompt)
-        chance = torch.from_numpy(rng.random((n, max(most))))
+        chance = torch.from_numpy(rng.random((n, max(most)))).to(self.kept.device)
         texts = continued(self.drafter, self.kept, prompts, most, self.ends, chance)
         return [
             Dialogue(
-                torch.tensor(text), len(prompt), read_one(self.models, text)["features"].to(torch.bfloat16).clone()
+                torch.tensor(text, device=self.kept.device),
+                len(prompt),
+                read_one(self.models, text)["features"].to(torch.bfloat16).clone(),
             )
             for text, prompt in zip(texts, prompts, strict=True)
         ]
@@ -118,11 +120,11 @@ def continued(
         chance: float64, uniform in [0, 1): the token drawn at place i is the first up to which the law sums to more
             than `chance[:, i]`.
     """
-    width, texts, rows = max(map(len, prompts)), [list(prompt) for prompt in prompts], torch.arange(len(prompts))
-    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
-    seen = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    table, last, cache = drafter.table(kept), torch.tensor(most), DynamicCache()
-    places, stops = (seen.cumsum(1) - 1).clamp_min(0), torch.tensor(list(ends), dtype=torch.int64)
+    width, texts, on_device = max(map(len, prompts)), [list(prompt) for prompt in prompts], kept.device
+    rows, stops, last = (torch.tensor(part, device=on_device) for part in (range(len(prompts)), list(ends), most))
+    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=on_device)
+    seen = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=on_device)
+    table, cache, places = drafter.table(kept), DynamicCache(), (seen.cumsum(1) - 1).clamp_min(0)
     for i in range(max(most)):
         states = drafter.states(ids, attention_mask=seen, position_ids=places, past_key_values=cache, use_cache=True)
         law = F.linear(states[:, -1], table).softmax(-1).double().cumsum(-1)

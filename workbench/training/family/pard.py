@@ -69,7 +69,7 @@ def retained(follows: Sequence[Bool[Tensor, " n"]], generator: torch.Generator |
             end nothing is right, and the released code's last places come out at the text's beginning.
         generator: drops by chance; None: no more is dropped.
     """
-    columns = [torch.arange(len(follows[0]))]
+    columns = [torch.arange(len(follows[0]), device=follows[0].device)]
     for step, follow in enumerate(follows[1:], 1):
         there = columns[-1][follow[columns[-1]]]
         if generator is not None:

@@ -30,7 +30,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
     def start(net: PromptTokens, model: Any) -> None:
         some = torch.randperm(len(embedding))[: net.levels * net.ensemble]
-        net.embeds.copy_(embedding[some].view_as(net.embeds))
+        net.embeds.copy_(embedding[some].view(net.embeds.shape))
 
     return teach(course, read, LATER, start)
 

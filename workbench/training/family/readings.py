@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.models import load_models
 from workbench.engine.segment import Segment
 from workbench.trace.files import write_whole
-from workbench.training.answers import RATE, check_whose, is_held, read
+from workbench.training.answers import RATE, check_whose, is_held, read, token_dtype
 from workbench.training.clock import RunClock
 from workbench.training.heads.features import Dialogue
 from workbench.training.loop import Report
@@ -52,6 +52,7 @@ class ReadOptions:
         longest: Prompts with answers of more tokens are left out.
         dtype: Number format of the target; "auto" is that in which it runs fastest here.
         threads: CPU threads.
+        device: Where it reads: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
     """
 
     target: str = "smollm2"
@@ -62,6 +63,7 @@ class ReadOptions:
     longest: int = 640
     dtype: str = "auto"
     threads: int = 2
+    device: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,11 @@ class Readings:
 
     Attributes:
         folder: where they are.
+        device: on which tensors are given.
     """
 
     folder: Path
+    device: torch.device = field(default_factory=partial(torch.device, "cpu"))
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -98,7 +102,7 @@ class Readings:
     def dialogue(self, row: int) -> Dialogue:
         """A prompt with its answer and the features at each of its tokens."""
         ids, n_prompt = self.text(row)
-        return Dialogue(torch.from_numpy(ids), n_prompt, self.stream("features", row))
+        return Dialogue(torch.from_numpy(ids).to(self.device), n_prompt, self.stream("features", row))
 
     def text(self, row: int) -> tuple[np.ndarray, int]:
         """Tokens of a prompt with its answer, int64, and how many of them are the prompt's."""
@@ -109,7 +113,7 @@ class Readings:
         """Of an answer, "features", or "tap-6": what left the sixth layer. bfloat16."""
         _, start, _, length, _ = (int(x) for x in self.rows[row])
         kept = self._flat(name)[start : start + length]
-        return torch.from_numpy(kept.copy()).view(torch.bfloat16)
+        return torch.from_numpy(kept.copy()).view(torch.bfloat16).to(self.device)
 
     @cached_property
     def _opened(self) -> dict[str, np.ndarray]:
@@ -120,7 +124,7 @@ class Readings:
         if name not in self._opened:
             is_text = name == "ids"
             shape = (self.n_tokens,) if is_text else (self.n_tokens, self.facts["width"])
-            kind = np.uint16 if is_text else np.int16
+            kind = token_dtype(self.facts["vocabulary"]) if is_text else np.dtype(np.int16)
             self._opened[name] = np.memmap(self.folder / f"{name}.bin", dtype=kind, mode="r", shape=shape)
         return self._opened[name]
 
@@ -133,8 +137,9 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
     """
     torch.set_num_threads(options.threads)
     options.out.mkdir(parents=True, exist_ok=True)
-    models = load_models(options.target, None, "cpu", options.dtype)
+    models = load_models(options.target, None, options.device, options.dtype)
     target = models.target
+    last_norm(target.model)
     facts = {"target": models.target_name, "width": target.hidden_size, "taps": list(options.taps)}
     facts |= {"vocabulary": target.vocab_size, "dtype": options.dtype, WEIGHTS: fingerprint(target.model)}
     facts["prompts"] = check_whose(options.answers, options.target, given=True)
@@ -149,21 +154,21 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
     names = ["ids", "features", *(f"tap-{layer}" for layer in options.taps)]
     clock, new, told = RunClock(float("inf")), 0, 0.0
     files = {name: (options.out / f"{name}.bin").open("r+b") for name in [*names, "rows"]}
+    kind = token_dtype(target.vocab_size)
     for name, file in files.items():  # what a killed run wrote of its last answer is written over
-        file.truncate(
-            readings.rows.nbytes if name == "rows" else n_tokens * (2 if name == "ids" else 2 * facts["width"])
-        )
+        sizes = {"rows": readings.rows.nbytes, "ids": n_tokens * kind.itemsize}
+        file.truncate(sizes.get(name, n_tokens * 2 * facts["width"]))
         file.seek(0, 2)
     for line in read(options.answers / "answers.jsonl"):
         ids = line["prompt"] + line["answer"]
         if (line["n"], line["temperature"] is None) in done or len(ids) > options.longest or not line["answer"]:
             continue
         streams = read_one(models, ids, options.taps)
-        files["ids"].write(np.asarray(ids, dtype=np.uint16).tobytes())
+        files["ids"].write(np.asarray(ids, dtype=kind).tobytes())
         for name in names[1:]:
             files[name].write(streams[name].to(torch.bfloat16).cpu().contiguous().view(torch.int16).numpy().tobytes())
-        kind = GIVEN if line["temperature"] is None else int(line["temperature"] == 0)
-        row = (line["n"], n_tokens, len(line["prompt"]), len(ids), kind)
+        came = GIVEN if line["temperature"] is None else int(line["temperature"] == 0)
+        row = (line["n"], n_tokens, len(line["prompt"]), len(ids), came)
         for name in names:
             files[name].flush()
         files["rows"].write(np.asarray(row, dtype=np.int64).tobytes())
@@ -187,10 +192,7 @@ def read_one(models: Models, ids: Sequence[int], taps: Sequence[int] = ()) -> di
 
     No logits are computed but the last ones of each piece: features are the last layer's stream, normed.
     """
-    target, slot = models.target, models.target.open()
-    trunk = target.model.get_decoder()
-    assert isinstance(trunk, nn.Module)
-    last_norm, found = trunk.get_submodule("norm"), dict[int, list[Tensor]]()
+    target, slot, found = models.target, models.target.open(), dict[int, list[Tensor]]()
     wanted = {target.n_layers - 1, *(layer - 1 for layer in taps)}
     try:
         for piece in torch.tensor(ids, device=target.device).split(CHUNK):
@@ -201,7 +203,25 @@ def read_one(models: Models, ids: Sequence[int], taps: Sequence[int] = ()) -> di
     finally:
         target.close(slot)
     streams = {layer + 1: torch.cat(parts) for layer, parts in found.items()}
-    return {"features": last_norm(streams[target.n_layers])} | {f"tap-{layer}": streams[layer] for layer in taps}
+    return {"features": last_norm(target.model)(streams[target.n_layers])} | {
+        f"tap-{layer}": streams[layer] for layer in taps
+    }
+
+
+def last_norm(model: Any) -> nn.Module:
+    """What a target's features left last: the norm that its LM head reads through, and that heads begin with.
+
+    Raises:
+        ParameterError: it has none of Llama's kind.
+    """
+    found = getattr(model.get_decoder(), "norm", None)
+    if not isinstance(found, nn.Module) or getattr(found, "bias", None) is not None:
+        raise ParameterError(
+            f"Heads cannot be trained for a {type(model).__name__}: its last norm is not of Llama's kind.",
+            "Take a target of the kind of Llama, Mistral, Qwen, Gemma, SmolLM or Phi-3; draft models, and all that "
+            "needs no training, draft for others, too.",
+        )
+    return found
 
 
 def _begun(folder: Path, facts: dict[str, Any]) -> Readings:

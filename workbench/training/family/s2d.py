@@ -66,12 +66,13 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     @torch.inference_mode()
     def measure() -> dict[str, float]:
         """Agreement of each size, the whole drafter first, and its cross-entropy with the target's laws, in nats."""
-        right, lost, count, compared = torch.zeros(len(names)), torch.zeros(len(names)), 0, 0
+        right, lost = torch.zeros(2, len(names), device=kept.device)
+        count = compared = 0
         for start in range(0, len(course.held), HELD_ROWS):
             ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])
             with half_precision(options.half):
                 states = [state[answer] for state in net(ids)]
-                for places in torch.arange(int(answer.sum())).split(512):
+                for places in torch.arange(int(answer.sum()), device=kept.device).split(512):
                     wanted = teacher.logits(features[answer][places])
                     theirs = wanted.argmax(-1)
                     counts = torch.isin(theirs, kept)
@@ -96,4 +97,4 @@ def begin_like(rows: Float[Tensor, "V W"], table: Float[Tensor, "V D"]) -> None:
     _, directions = torch.linalg.eigh(table.T @ table)  # rising
     narrow = table @ directions.flip(1)[:, : rows.shape[1]]
     nn.init.normal_(rows, std=0.02)
-    rows[:, : narrow.shape[1]] = narrow
+    rows[:, : narrow.shape[1]] = narrow.to(rows.device)

@@ -9,14 +9,17 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from workbench.core.errors import ParameterError
+from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.engine import Engine, Request
+from workbench.engine.cluster import cluster
 from workbench.engine.declared import Head
 from workbench.engine.fingerprint import WEIGHTS
 from workbench.engine.machine import machine_facts
@@ -34,6 +37,8 @@ from workbench.training.recipe import chosen, finish
 from workbench.training.resuming import settle
 
 REPORT, FFN = "scaling.json", "ffn"
+RETRIES = 3
+"""Times that a run of a lost machine begins anew; it goes on from its checkpoint."""
 
 
 @dataclass
@@ -56,7 +61,9 @@ class ScalingOptions:
         places: Places a step at which laws are compared.
         half: Compute in bfloat16.
         seed: Seed of weights and batches.
-        threads: CPU threads.
+        threads: CPU threads of each run.
+        ray: Ray cluster whose machines train side by side: its address, as in "ray://head:10001", "auto" for the one
+            that runs here, "local" to start one here; they all have to see the folders. Empty: one run after the other.
     """
 
     method: str = "eagle"
@@ -75,6 +82,7 @@ class ScalingOptions:
     half: bool = True
     seed: int = 0
     threads: int = 2
+    ray: str = ""
 
 
 def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
@@ -106,16 +114,15 @@ def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
     if len(lengths) < len(set(options.tokens)):
         raise ParameterError("Some of these lengths are the same number of steps.", "Give lengths further apart.")
     rows_of_step = batches(readings, train, options.rows, options.seed)
+    plan = [(ffn, steps) for ffn in dict.fromkeys(options.ffn) for steps in lengths]
+    read = {steps: int(sum(readings.rows[rows_of_step(step), 3].sum() for step in range(steps))) for steps in lengths}
     cells = list[dict[str, Any]]()
-    for ffn in dict.fromkeys(options.ffn):
-        for steps, tokens in lengths.items():
-            report(
-                f"scaling: {len(cells) + 1} of {len(set(options.ffn)) * len(lengths)}: {options.method}, ffn={ffn}, "
-                f"{tokens:,} tokens, {steps} steps"
-            )
-            read = int(sum(readings.rows[rows_of_step(step), 3].sum() for step in range(steps)))
-            cells.append(_cell(options, ffn, steps, prompts, report) | {"tokens": read})
-            report(f"scaling: {cells[-1]['parameters']:,} parameters: τ {tau_of(cells[-1]):.3f}")
+    for (ffn, steps), cell in zip(plan, _cells(options, plan, prompts, report), strict=True):
+        cells.append(cell | {"tokens": read[steps]})
+        report(
+            f"scaling: {len(cells)} of {len(plan)}: {options.method}, ffn={ffn}, {lengths[steps]:,} tokens, {steps} "
+            f"steps, {cell['parameters']:,} parameters: τ {tau_of(cell):.3f}"
+        )
     found: dict[str, Any] = {
         "target": named(options.target), "method": options.method, "form": options.form, "prompts": len(prompts),
         "max_new_tokens": options.max_new_tokens, "options": chosen(options), "machine": machine_facts(),
@@ -135,6 +142,40 @@ def _taken(head: Head) -> list[str]:
 def tau_of(cell: dict[str, Any]) -> float:
     """Tokens a round over all prompts of a run."""
     return sum(cell["emitted"]) / sum(cell["rounds"])
+
+
+def _cells(
+    options: ScalingOptions, plan: list[tuple[int, int]], prompts: list[tuple[str, list[int]]], report: Report
+) -> Iterator[dict[str, Any]]:
+    """The runs of (ffn, steps), in this order: one after the other here, or side by side on a cluster."""
+    if not options.ray:
+        for ffn, steps in plan:
+            report(f"scaling: {options.method}, ffn={ffn}, {steps} steps begins")
+            yield _cell(options, ffn, steps, prompts, report)
+        return
+    ray = cluster(options.ray, "leave `ray` out")
+    task = ray.remote(_there).options(num_cpus=options.threads, max_retries=RETRIES)
+    given = [task.remote(str(Path.cwd()), options, ffn, steps, prompts) for ffn, steps in plan]
+    try:
+        for one in given:
+            yield ray.get(one)
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, WorkbenchError):
+            raise cause from None
+        raise WorkbenchError(
+            f"The cluster could not train it: {' '.join(str(error).split())[:200]}",
+            "The same command goes on with what is left.",
+        ) from None
+    finally:
+        for one in given:
+            ray.cancel(one, force=True)
+
+
+def _there(folder: str, options: ScalingOptions, ffn: int, steps: int, prompts: Any) -> dict[str, Any]:
+    """On a machine of the cluster: one run, by the same paths as where it was asked for."""
+    os.chdir(folder)
+    return _cell(options, ffn, steps, prompts, lambda _: None)
 
 
 def _cell(

@@ -106,7 +106,7 @@ def train_drafts(
         return Batch(rows, ids, teacher.embedding[ids], features, answer)
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
-        batch, named, total = read(rows), dict[str, Tensor](), torch.zeros(())
+        batch, named, total = read(rows), dict[str, Tensor](), torch.zeros((), device=course.device)
         with half_precision(options.half):
             for step, (state, features) in enumerate(drafts(batch, generator)):
                 some = some_of(len(state), options.places, generator)
@@ -122,7 +122,7 @@ def train_drafts(
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        right, count = torch.zeros(2, len(shares))
+        right, count = torch.zeros(2, len(shares), device=course.device)
         for start in range(0, len(course.held), HELD_ROWS):
             batch = read(course.held[start : start + HELD_ROWS])
             with half_precision(options.half):

@@ -80,4 +80,5 @@ def chosen_tokens(
 
 def places_among(kept: Int[Tensor, " K"], vocabulary: int) -> Int[Tensor, " V"]:
     """Where each token stands among the kept ones; `LEFT_OUT` for those that are not."""
-    return torch.full((vocabulary,), LEFT_OUT).index_copy_(0, kept, torch.arange(len(kept)))
+    places = torch.full((vocabulary,), LEFT_OUT, device=kept.device)
+    return places.index_copy_(0, kept, torch.arange(len(kept), device=kept.device))

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from workbench.core.errors import ParameterError
 from workbench.engine.bundle import bundled_folder
@@ -22,7 +23,7 @@ from workbench.training.corpus import DEFAULT_DATA
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.lesson import lesson_of
-from workbench.training.family.readings import ReadOptions, make_readings
+from workbench.training.family.readings import ReadOptions, last_norm, make_readings
 from workbench.training.loop import Report
 from workbench.training.recipe import chosen, finish
 from workbench.training.resuming import settle
@@ -55,6 +56,7 @@ class WholeOptions:
         each: Prompts of each group on which it is measured.
         measured_tokens: Longest answer then.
         checkpoint_seconds: Time between checkpoints.
+        device: Where the target answers and the head learns: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
         run: Folder of a run of its own: the head, its checkpoint, and its curves as TensorBoard event files, among them
             how well the head drafts at each checkpoint; none: no curves, and the checkpoint is in `work`.
     """
@@ -81,6 +83,7 @@ class WholeOptions:
     each: int = 2
     measured_tokens: int = 96
     checkpoint_seconds: float = 30.0
+    device: str = "auto"
     run: Path | None = None
 
 
@@ -96,7 +99,10 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
         raise ParameterError("The head's training would have no length.", "Give minutes above 0, or steps from 1.")
     if not options.data.is_dir():
         report(f"{options.data} is not there: prompts that are still to be asked come from generators alone")
-    shape = text_config(AutoConfig.from_pretrained(locate(options.target)))
+    told = AutoConfig.from_pretrained(locate(options.target))
+    with torch.device("meta"):  # before hours go into answers
+        last_norm(AutoModelForCausalLM.from_config(told))
+    shape = text_config(told)
     heads = _heads(shape.hidden_size, shape.num_attention_heads)
     out = options.out or options.run or bundled_folder()
     work = options.work / Path(named(options.target)).name
@@ -109,11 +115,12 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
         transfer_layer=transfer_layer, rows=options.rows, places=options.places, minutes=options.minutes,
         steps=options.steps, half=options.half, seed=options.seed, threads=options.threads,
         checkpoint_seconds=options.checkpoint_seconds, loss=options.loss, curves=options.run, answers=work / "answers",
+        device=options.device,
     )  # fmt: skip
     taps = _taps(kind, asked, shape.num_hidden_layers)
     asked.readings = work / "-".join(["readings", *map(str, taps)])
     report(f"{kind} for {named(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of its own answers")
-    both: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads}
+    both: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads, "device": options.device}
     asking = AnswersOptions(
         options.target, options.data, work / "answers", options.answer_tokens, max_new_tokens=options.max_new_tokens,
         longest_prompt=options.longest_prompt, per_task=options.per_task, rows=32, seed=options.seed, **both,

@@ -72,10 +72,11 @@ def batch_of(dialogues: Sequence[Dialogue], embed: torch.nn.Module, grid: tuple[
     """
     start, size = dialogues[0].kind
     n = max(len(d.ids) for d in dialogues)
-    ids = torch.zeros(len(dialogues), n, dtype=torch.long)
-    features = torch.zeros(len(dialogues), n, dialogues[0].features.shape[1])
-    answers = torch.zeros(len(dialogues), n, dtype=torch.bool)
-    question = torch.zeros(len(dialogues), n - 1, dtype=torch.bool)
+    device = dialogues[0].ids.device
+    ids = torch.zeros(len(dialogues), n, dtype=torch.long, device=device)
+    features = torch.zeros(len(dialogues), n, dialogues[0].features.shape[1], device=device)
+    answers = torch.zeros(len(dialogues), n, dtype=torch.bool, device=device)
+    question = torch.zeros(len(dialogues), n - 1, dtype=torch.bool, device=device)
     for row, one in enumerate(dialogues):
         ids[row, : len(one.ids)] = one.ids
         features[row, : len(one.ids)] = one.features

@@ -141,7 +141,7 @@ class Weighted:
             at: the places.
             shares: weight of each place [N]; equal by default.
         """
-        weight = torch.ones(len(at.guess)) if shares is None else torch.as_tensor(shares)
+        weight = at.guess.new_ones(len(at.guess)) if shares is None else torch.as_tensor(shares)
         weight = weight.to(at.guess) / weight.sum()
         found = {name: (LOSSES[name](at) * weight).sum() for name, _ in self.terms}
         total = torch.stack([found[name] * share for name, share in self.terms]).sum()

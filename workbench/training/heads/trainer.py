@@ -134,11 +134,11 @@ def answered(net: FeatureNet, batch: Batch, how: Any = None, features: Tensor | 
     """
     seen = batch.seen if features is None else dataclasses.replace(batch.seen, features=features)
     entered = net.enter(seen, how)
-    mask = None
+    mask, states_on = None, entered.inputs.device
     if entered.visible is not None:
         n = entered.inputs.shape[1]
-        own = torch.eye(n, dtype=torch.bool)  # a row that saw nothing would be NaN
-        mask = (torch.ones(n, n, dtype=torch.bool).tril() & entered.visible.unsqueeze(1) | own).unsqueeze(1)
+        own = torch.eye(n, dtype=torch.bool, device=states_on)  # a row that saw nothing would be NaN
+        mask = (own.new_ones(n, n).tril() & entered.visible.unsqueeze(1) | own).unsqueeze(1)
     states = net(entered.inputs, entered.places, mask)
     begin = seen.spans[-1][1] if seen.spans else 0  # pairs from here on are text: the last rows of the states
     n_pairs = seen.features.shape[1] - begin
@@ -150,9 +150,9 @@ def answered(net: FeatureNet, batch: Batch, how: Any = None, features: Tensor | 
         use = batch.answers[:, now : now + count] & batch.answers[:, then : then + count]
         guess.append(futures[:, :count, i][use])
         truth.append(batch.features[:, then : then + count][use])
-        ahead.append(torch.full((len(guess[-1]),), i))
+        ahead.append(torch.full((len(guess[-1]),), i, device=states_on))
     costs = [view.cost for view in entered.views if view.cost is not None]
-    cost = torch.stack(costs).mean() if costs else torch.zeros(())
+    cost = torch.stack(costs).mean() if costs else torch.zeros((), device=states_on)
     return Answered(torch.cat(guess), torch.cat(truth), torch.cat(ahead), cost)
 
 
@@ -186,13 +186,13 @@ def agreement(
         how: how to look at pictures.
         theirs: tells whether tokens of `head` are the target's likeliest ones of all, where `head` has only some.
     """
-    right, count = torch.zeros(net.ahead), torch.zeros(net.ahead)
+    right, count = torch.zeros(2, net.ahead, device=next(net.parameters()).device)
     for batch in batches:
         at = answered(net, batch, how)
         said = head(net.said(at.guess)).argmax(-1)
         same = said == head(at.truth).argmax(-1) if theirs is None else theirs(said, at.truth)
         right.index_add_(0, at.ahead, same.float())
-        count.index_add_(0, at.ahead, torch.ones(len(same)))
+        count.index_add_(0, at.ahead, count.new_ones(len(same)))
     return (right / count.clamp_min(1)).tolist()
 
 
@@ -218,15 +218,16 @@ def train_net(
         on_measured: called with the drafter and its figures at each checkpoint, and at the end.
         theirs: see `agreement`.
     """
-    net = begin or build_net(options, target)
     embed, head = target.get_input_embeddings(), target.get_output_embeddings()
+    device = embed.weight.device
+    net = (begin or build_net(options, target)).to(device)
     loss, loop = Weighted.parse(options.loss), options.loop(options.method)
     rng = torch.Generator().manual_seed(options.seed)
     held_out = [batch_of(part, embed) for part in held]
     report(f"{options.method}: {sum(p.numel() for p in net.parameters()):,} parameters")
 
     def chance(*shape: int) -> Tensor:
-        return torch.rand(shape, generator=rng)
+        return torch.rand(shape, generator=rng).to(device)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         share = 1 - options.text_share

@@ -1,0 +1,135 @@
+"""A GPU that no machine has: the CPU under another name, which refuses what a GPU would refuse.
+
+Inside `Elsewhere`, tensors are made on "cuda" or on "cpu" as they are asked for; all are computed by the CPU, so that a
+run there can be compared with a run here number by number. Tensors of both places in one operation are an error, as are
+random numbers of the CPU's generator drawn there, and NumPy's view of what lies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+THERE, HERE = torch.device("cuda"), torch.device("cpu")
+_there: Any = WeakIdKeyDictionary()
+"""Tensors that lie there."""
+_MOVES = {Tensor.cpu, Tensor.cuda, Tensor.to}
+_COPIES = {Tensor.copy_, torch._has_compatible_shallow_copy_type, Tensor.data.__set__}  # pyright: ignore[reportAttributeAccessIssue]
+_INDEXED = {Tensor.__getitem__, Tensor.__setitem__}
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
+
+
+def lies(tensor: Tensor) -> torch.device:
+    """Where a tensor is said to lie."""
+    return THERE if tensor in _there else HERE
+
+
+def _put(tensors: Iterable[Tensor], place: torch.device) -> None:
+    for tensor in tensors:
+        if place == THERE:
+            _there[tensor] = True
+        else:
+            _there.pop(tensor, None)
+
+
+class Elsewhere(TorchFunctionMode):
+    """See the module.
+
+    Attributes:
+        n: operations that made something there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n = 0
+
+    def __enter__(self) -> Elsewhere:
+        """Parameters lie where what they are made of does, which PyTorch makes without asking anybody."""
+        make = self._make = nn.Parameter.__new__
+
+        def made(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+            found = make(cls, data, requires_grad)
+            if isinstance(data, Tensor):
+                _put([found], lies(data))
+            return found
+
+        nn.Parameter.__new__ = made  # pyright: ignore[reportAttributeAccessIssue]
+        return super().__enter__()
+
+    def __exit__(self, *args: Any) -> None:
+        super().__exit__(*args)
+        nn.Parameter.__new__ = self._make
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch._C._nn._parse_to:  # of a module's own `to`, which comes back for each of its tensors
+            return func(*args, **kwargs)
+        if getattr(func, "__self__", None) is Tensor.device:
+            return THERE if args[0] in _there else func(*args)
+        given = list(_tensors((args, kwargs)))
+        asked = self._asked(func, args, kwargs)
+        if func not in _MOVES | _COPIES:
+            self._refuse_mixed(func, args, given)
+        if func is Tensor.numpy and lies(args[0]) == THERE:
+            raise TypeError("what lies on a GPU is no array: use .cpu() first")
+        if asked is not None and asked.type == THERE.type:
+            if kwargs.get("generator") is not None:
+                raise RuntimeError("Expected a 'cuda' device type for generator")
+            args = tuple(HERE if isinstance(x, str | torch.device) else x for x in args)
+            kwargs |= {"device": HERE} if "device" in kwargs else {}
+        is_there = any(lies(each) == THERE for each in given) if asked is None else asked.type == THERE.type
+        place = THERE if is_there else HERE
+        self.n += is_there
+        found = Tensor.clone(args[0]) if func is Tensor.cuda else func(*args, **kwargs)
+        if func == Tensor.data.__set__:  # pyright: ignore[reportAttributeAccessIssue]
+            _put([args[0]], lies(args[1]))
+            return found
+        if func == Tensor.__iter__:
+            rows = list(found)
+            _put(rows, place)
+            return iter(rows)
+        if isinstance(found, Tensor) and func in _MOVES and found is args[0] and lies(found) != place:
+            found = found.clone()
+        if func not in _COPIES:
+            _put((each for each in _tensors(found) if not any(each is one for one in given)), place)
+        return found
+
+    @staticmethod
+    def _asked(func: Any, args: Any, kwargs: Any) -> torch.device | None:
+        """The place that a call asks for by name."""
+        if func is Tensor.cpu:
+            return HERE
+        if func is Tensor.cuda:
+            return THERE
+        if kwargs.get("device") is not None:
+            return torch.device(kwargs["device"])
+        if func is Tensor.to:
+            for one in args[1:]:
+                if isinstance(one, Tensor):
+                    return lies(one)
+                if isinstance(one, str | torch.device):
+                    return torch.device(one)
+            return lies(args[0])
+        return None
+
+    @staticmethod
+    def _refuse_mixed(func: Any, args: Any, given: list[Tensor]) -> None:
+        if func in _INDEXED and lies(args[0]) == THERE:  # indices of a tensor there may lie here
+            given = [args[0], *(_tensors(args[2]) if len(args) > 2 else ())]
+        places = {lies(each) for each in given if each.dim() or lies(each) == THERE}
+        if len(places) > 1:
+            raise RuntimeError(f"Expected all tensors to be on the same device: {getattr(func, '__name__', func)}")

@@ -1,0 +1,205 @@
+"""Training for a target of one's own: on a GPU what learns is what learns here; vocabularies and formats are no limit.
+
+The GPU of these tests is the CPU under another name (`elsewhere`); with `-m gpu` the last one runs on a real one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from answered import quiet
+from elsewhere import HERE, THERE, Elsewhere, lies
+from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from workbench.core.errors import ParameterError
+from workbench.engine import Engine, Models, Request
+from workbench.engine.bundle import bundled
+from workbench.engine.models import HeadInfo, load_models
+from workbench.engine.pretrained import load_tokenizer
+from workbench.methods import registry
+from workbench.training import recipes
+from workbench.training.answers import ANSWERS, AnswersOptions, first_turns, read, write_answers
+from workbench.training.family import drafter
+from workbench.training.family import made as texts
+from workbench.training.family.readings import Readings, ReadOptions, make_readings, read_one
+
+pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled tokenizer")
+VOCABULARY = 70_000
+"""More tokens than 16 bits can number."""
+KINDS = sorted(kind for kind, head in registry.heads().items() if head.recipe == "chat-heads")
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny chat model, whose weights were drawn."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-chat"
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=6,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+                         tie_word_embeddings=True, initializer_range=0.4)  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    load_tokenizer("text-target").save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def readings(target: str) -> Path:
+    """Readings of a few of its answers, with the layers that heads fuse."""
+    work = Path(target).parent
+    write_answers(AnswersOptions(target, work / "none", work / "answers", 500, max_new_tokens=12, per_task=8, rows=16,
+                                 dtype="float32", threads=1), quiet)  # fmt: skip
+    make_readings(ReadOptions(target, work / "answers", work / "readings", taps=(1, 3, 5), dtype="float32", threads=1),
+                  quiet)  # fmt: skip
+    return work / "readings"
+
+
+def asked(target: str, readings: Path, out: Path, device: str, **more: Any) -> dict[str, Any]:
+    """Options of a short run."""
+    return {"target": target, "readings": readings, "out": out, "checkpoint": out / "run.pt", "steps": 2, "rows": 4,
+            "held": 2, "threads": 1, "device": device, **more}  # fmt: skip
+
+
+def test_a_gpu_that_is_none_refuses_what_a_gpu_refuses() -> None:
+    with Elsewhere():
+        there, here = torch.ones(3, device="cuda"), torch.ones(3)
+        assert (lies(there), lies(here)) == (there.device, here.device) == (THERE, HERE)
+        wrong: list[Callable[[], Any]] = [
+            lambda: there + here,
+            lambda: torch.nn.functional.linear(there, here[None]),
+            lambda: torch.cat([there, here]),
+            lambda: there.__setitem__(slice(1), here[:1]),
+            lambda: here[there.long()],
+            lambda: torch.rand(3, device="cuda", generator=torch.Generator()),
+        ]
+        for each in wrong:
+            with pytest.raises(RuntimeError, match=r"same device|generator"):
+                each()
+        with pytest.raises(TypeError, match="no array"):
+            there.numpy()
+        assert lies(there[here.long()] + 1 + torch.tensor(2.0)) == THERE, "indices and single numbers may be here"
+        assert lies(there.cpu()) == lies(there.to(here)) == HERE
+        assert lies(there) == lies(there[None].T) == lies(here.to("cuda")) == lies(torch.zeros_like(there)) == THERE
+        net = torch.nn.Linear(3, 2).to("cuda")
+        net(there).sum().backward()
+        assert net.weight.grad is not None
+        assert lies(net.weight) == lies(net.weight.grad) == THERE
+
+
+def test_tokens_beyond_16_bits_are_read_as_they_were_said(target: str, readings: Path) -> None:
+    found = Readings(readings)
+    lines = {line["n"]: line for line in read(readings.parent / "answers" / ANSWERS)}
+    said = [token for line in lines.values() for token in line["answer"]]
+    assert max(said) >= 1 << 16
+    for row, n in enumerate(found.rows[:, 0].tolist()):
+        assert found.text(row)[0].tolist() == lines[n]["prompt"] + lines[n]["answer"]
+    packed = np.fromfile(readings.parent / "answers" / "train.bin", np.uint32)
+    assert set(said) >= set(packed[packed >= 1 << 16].tolist()) > set()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_learns_on_a_gpu_is_what_learns_here(kind: str, target: str, readings: Path, tmp_path: Path) -> None:
+    """Step for step: weights, losses and what is measured are the same, and so nothing was left behind."""
+    figures = []
+    for device in ("cpu", "cuda"):
+        more = {"vocabulary": 600, "ffn": 16, "heads": 4, "blocks": 2, "exit_layer": 1, "places": 32, "block": 4,
+                "transfer_layer": 2, "transfers": 2, "prompts": 2, "head_size": 8, "method": kind}  # fmt: skip
+        options = asked(target, readings, tmp_path / device, device, **more)
+        with Elsewhere() as gpu:
+            figures.append(recipes.run("chat-heads", options, quiet))
+        assert (gpu.n > 200) == (device == "cuda")
+    here, there = (
+        load_file(tmp_path / device / f"tiny-chat-{kind}" / "model.safetensors") for device in ("cpu", "cuda")
+    )
+    assert figures[0]["losses"] == figures[1]["losses"]
+    assert figures[0]["held"] == figures[1]["held"]
+    assert here.keys() == there.keys()
+    for name in here:
+        assert torch.equal(here[name], there[name]), name
+
+
+@pytest.mark.parametrize("made", ["all", "mix"])
+def test_a_draft_model_learns_on_a_gpu_what_it_learns_here(
+    made: str, target: str, readings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine, by which its target reads what it wrote, stays here: tests with `-m gpu` are about that."""
+    figures = []
+    for device in ("cpu", "cuda"):
+        monkeypatch.setattr(drafter, "load_models", lambda name, *_: load_models(name, None, "cpu", "float32"))
+        monkeypatch.setattr(texts, "read_one", partial(_read_here, device))
+        more = {"vocabulary": 600, "hidden": 16, "layers": 1, "inner": 24, "head_size": 8, "positions": 64,
+                "made": made}  # fmt: skip
+        options = asked(target, readings, tmp_path / device, device, **more)
+        with Elsewhere() as gpu:
+            figures.append(recipes.run("chat-drafter", options, quiet))
+        assert (gpu.n > 200) == (device == "cuda")
+    assert figures[0]["losses"] == figures[1]["losses"]
+    assert figures[0]["held"] == figures[1]["held"]
+
+
+def _read_here(device: str, models: Models, ids: list[int]) -> dict[str, torch.Tensor]:
+    return {name: stream.to(device) for name, stream in read_one(models, ids).items()}
+
+
+def test_a_base_model_goes_on_with_what_is_said(target: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(target, tmp_path / "base"))
+    for file in folder.glob("chat_template*"):
+        file.unlink()
+    told = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({k: v for k, v in told.items() if k != "chat_template"}))
+    options = AnswersOptions(str(folder), tmp_path / "none", tmp_path / "answers", 30, max_new_tokens=4, per_task=4,
+                             rows=4, dtype="float32", threads=1)  # fmt: skip
+    write_answers(options, quiet)
+    said = dict(enumerate(text for _, text in first_turns(options.data, options.per_task, options.seed)))
+    tokenizer = load_tokenizer(str(folder))
+    lines = list(read(options.out / ANSWERS))
+    assert lines
+    assert all(line["prompt"] == tokenizer(said[line["n"]])["input_ids"] for line in lines)
+
+
+def test_a_target_that_heads_cannot_read_is_refused_before_it_is_asked_anything(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny-gpt2"
+    GPT2LMHeadModel(GPT2Config(vocab_size=4096, n_embd=32, n_layer=4, n_head=2, n_positions=128)).save_pretrained(
+        folder
+    )
+    load_tokenizer("text-target").save_pretrained(folder)
+    lines: list[str] = []
+    with pytest.raises(ParameterError, match="Heads cannot be trained for a GPT2LMHeadModel"):
+        recipes.run(
+            "eagle", {"target": str(folder), "work": tmp_path / "work", "out": tmp_path, "steps": 1}, lines.append
+        )
+    assert not (tmp_path / "work").exists()
+    write_answers(AnswersOptions(str(folder), tmp_path / "none", tmp_path / "answers", 12, max_new_tokens=4, per_task=4,
+                                 rows=4, dtype="float32", threads=1), quiet)  # fmt: skip
+    with pytest.raises(ParameterError, match="its last norm is not of Llama's kind"):
+        make_readings(ReadOptions(str(folder), tmp_path / "answers", tmp_path / "readings", threads=1), quiet)
+
+
+def test_heads_for_a_large_vocabulary_draft(target: str, readings: Path, tmp_path: Path, device: str) -> None:
+    """With `-m gpu` all of it on one: answers, readings, training, and drafting with what was trained."""
+    work = tmp_path / "work"
+    write_answers(AnswersOptions(target, work / "none", work / "answers", 500, max_new_tokens=12, per_task=8, rows=16,
+                                 dtype="float32", threads=1, device=device), quiet)  # fmt: skip
+    make_readings(ReadOptions(target, work / "answers", work / "readings", dtype="float32", threads=1, device=device),
+                  quiet)  # fmt: skip
+    options = asked(target, work / "readings", tmp_path, device, method="eagle", vocabulary=2000, ffn=32, heads=4)
+    recipes.run("chat-heads", options | {"steps": 6}, quiet)
+    models = load_models(target, None, device, "float64")
+    folder = tmp_path / "tiny-chat-eagle"
+    config = json.loads((folder / "config.json").read_text())
+    assert max(config["draft_vocabulary"]) >= 1 << 16
+    models.heads["eagle"] = HeadInfo("heads", folder, config)
+    plain, drafted = (
+        Engine(models).generate(Request([3, 4, 5], registry.get(name), max_new_tokens=16))
+        for name in ("autoregressive", "eagle")
+    )
+    assert drafted.token_ids == plain.token_ids
+    assert any(token >= 1 << 16 for r in drafted.rounds for token in r.nodes.tokens)

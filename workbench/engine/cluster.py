@@ -1,0 +1,38 @@
+"""Ray, an optional extra: the one place that knows how a cluster is found.
+
+`pip install 'speculative-decoding-workbench[ray]'`; every machine of a cluster needs the workbench installed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.core.errors import WorkbenchError
+
+
+def cluster(address: str | None, without: str) -> Any:
+    """The module `ray`, connected.
+
+    Args:
+        address: of the cluster, as in "ray://head:10001"; "auto": the one that runs here; "local": start one here.
+        without: what to do where Ray is not installed, for the message: "use --workers".
+
+    Raises:
+        WorkbenchError: Ray is not installed, or there is no cluster at the address.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise WorkbenchError(
+            "Ray is not installed.",
+            f"Install it with pip install 'speculative-decoding-workbench[ray]', or {without}.",
+        ) from None
+    if not ray.is_initialized():
+        try:
+            ray.init(None if address == "local" else address, log_to_driver=False, include_dashboard=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise WorkbenchError(
+                f"There is no Ray cluster at {address}: {' '.join(str(error).split())[:160]}",
+                "Start one with `ray start --head`, or name it local.",
+            ) from None
+    return ray
