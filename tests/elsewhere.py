@@ -20,6 +20,7 @@ _there: Any = WeakIdKeyDictionary()
 """Tensors that lie there."""
 _MOVES = {Tensor.cpu, Tensor.cuda, Tensor.to}
 _COPIES = {Tensor.copy_, torch._has_compatible_shallow_copy_type, Tensor.data.__set__}  # pyright: ignore[reportAttributeAccessIssue]
+_IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
 _INDEXED = {Tensor.__getitem__, Tensor.__setitem__}
 
 
@@ -130,6 +131,9 @@ class Elsewhere(TorchFunctionMode):
     def _refuse_mixed(func: Any, args: Any, given: list[Tensor]) -> None:
         if func in _INDEXED and lies(args[0]) == THERE:  # indices of a tensor there may lie here
             given = [args[0], *(_tensors(args[2]) if len(args) > 2 else ())]
-        places = {lies(each) for each in given if each.dim() or lies(each) == THERE}
+        name = getattr(func, "__name__", str(func))
+        is_in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+        into = args[0] if args and is_in_place else None
+        places = {lies(each) for each in given if each.dim() or each is into or lies(each) == THERE}
         if len(places) > 1:
-            raise RuntimeError(f"Expected all tensors to be on the same device: {getattr(func, '__name__', func)}")
+            raise RuntimeError(f"Expected all tensors to be on the same device: {name}")

@@ -76,6 +76,7 @@ def test_a_gpu_that_is_none_refuses_what_a_gpu_refuses() -> None:
             lambda: there + here,
             lambda: torch.nn.functional.linear(there, here[None]),
             lambda: torch.cat([there, here]),
+            lambda: torch.zeros(()).__iadd__(there.sum()),
             lambda: there.__setitem__(slice(1), here[:1]),
             lambda: here[there.long()],
             lambda: torch.rand(3, device="cuda", generator=torch.Generator()),
