@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,11 @@ from workbench.bench.trimmingboard import claims, page
 from workbench.core.errors import ParameterError
 from workbench.engine.bundle import bundled
 from workbench.engine.machine import machine_facts
+from workbench.engine.models import HeadInfo
+from workbench.engine.trimmed import KEY
 from workbench.training import recipes
 from workbench.training.family import trimming as study
+from workbench.training.family.inuse import answered
 from workbench.training.family.readings import Readings
 from workbench.training.family.trimming import TrimmingOptions, trimming
 from workbench.training.family.vocabulary import counts_of, kept_tokens
@@ -134,6 +139,28 @@ def test_what_cannot_be_trimmed_is_refused(options: TrimmingOptions, tmp_path: P
 
 
 @needs_models
+def test_what_was_trimmed_when_it_was_made_speaks_all_its_tokens_first(
+    options: TrimmingOptions, lanes: list[study.Lane], tmp_path: Path
+) -> None:
+    """As the bundled heads of SmolLM2 were: they know no more words, but may propose all."""
+    whole = lanes[0].models
+    info = whole.heads["eagle"]
+    folder = Path(shutil.copytree(info.folder, tmp_path / "few"))
+    few = dict(info.config) | {KEY: [0, 1, 2, 3]}
+    (folder / "config.json").write_text(json.dumps(few))
+    heads = dict(whole.heads) | {"eagle": HeadInfo("few", folder, few)}
+    models = dataclasses.replace(whole, heads=heads, shared={})
+    size = models.target.vocab_size
+    for counted, kept in (("", list(range(size))), ("target", [5, 6, 7])):
+        lane = study._lane(options, models, "eagle", counted, len(kept), kept, tmp_path)
+        rounds = answered(lane.models, [3, 4, 5], lane.method, 12)
+        drafted = {token for r in rounds for token in r.nodes.tokens}
+        assert drafted
+        assert drafted <= set(kept)
+        assert drafted - {0, 1, 2, 3}
+
+
+@needs_models
 def test_the_report_counts_each_prompt_and_what_was_outside(options: TrimmingOptions, lanes: list[study.Lane]) -> None:
     report = json.loads((options.out / "trimming.json").read_text())
     assert len(report["cells"]) == len(lanes) == 10
@@ -145,4 +172,5 @@ def test_the_report_counts_each_prompt_and_what_was_outside(options: TrimmingOpt
         assert sum(small["emitted"]) / sum(small["rounds"]) < sum(whole["emitted"]) / sum(whole["rounds"])
         assert {len(rates) for rates in small["rates"]} == {2}
     assert report["covered"]["target"]["16"] < report["covered"]["target"]["512"] <= 1
-    assert "## What it says" in page(report)
+    assert "**What it says**" in page(report)
+    assert page([report, planted()]).count("## For `") == 2, "a board has room for several targets"

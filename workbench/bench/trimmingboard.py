@@ -70,25 +70,33 @@ def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def page(report: dict[str, Any]) -> str:
-    """The board, from what `workbench train trimming` wrote."""
-    chosen = "".join(f" --set {name}={value}" for name, value in report["options"].items())
-    counted = " and ".join(f"{n:,} tokens of {SOURCES[name]}" for name, n in report["counted"].items())
+def page(found: dict[str, Any] | list[dict[str, Any]]) -> str:
+    """The board, from what `workbench train trimming` wrote, for one target or for several."""
     lines = [
         "# Trimming a drafter's vocabulary",
         "",
-        f"Drafters for `{report['target']}` that can propose only the tokens which were counted most, drafting "
-        f"{report['form']}s on the same {report['prompts']} held-out prompts (greedy, up to {report['max_new_tokens']} "
-        "tokens; VocabTrim, Goel et al. 2025, arXiv:2506.22694). The text stays the target's: what a drafter cannot "
-        f"propose, the target says itself. Counted in {counted}. Made by `workbench train trimming{chosen}`; "
-        "`workbench docs` writes this page.",
-        "",
-        f"Measured on {describe(report['machine'])}.",
+        "Drafters that can propose only the tokens which were counted most, on held-out prompts, greedily (VocabTrim, "
+        "Goel et al. 2025, arXiv:2506.22694). The text stays the target's: what a drafter cannot propose, the target "
+        "says itself. `workbench docs` writes this page.",
         "",
         "α: drafted tokens accepted / tested; τ: tokens / passes of the target. Outside: share of the target's tokens "
         "that the drafter could not propose; greedily, no more than that can be lost at any place. ms: in the "
         "drafter's forwards for each token drafted. Intervals are of 95 %, over prompts.",
     ]
+    for report in found if isinstance(found, list) else [found]:
+        lines += _of(report)
+    return "\n".join([*lines, ""])
+
+
+def _of(report: dict[str, Any]) -> list[str]:
+    """One target's part of the board."""
+    chosen = "".join(f" --set {name}={value}" for name, value in report["options"].items())
+    counted = " and ".join(f"{n:,} tokens of {SOURCES[name]}" for name, n in report["counted"].items())
+    lines = [
+        "", f"## For `{report['target']}`", "",
+        f"{report['form'].capitalize()}s for {report['prompts']} prompts, up to {report['max_new_tokens']} tokens. "
+        f"Counted in {counted}. Made by `workbench train trimming{chosen}`. Measured on {describe(report['machine'])}.",
+    ]  # fmt: skip
     for kind in dict.fromkeys(cell["kind"] for cell in report["cells"]):
         whole = whole_of(report, kind)
         columns: dict[str, Callable[[Cell], Any]] = {
@@ -104,14 +112,13 @@ def page(report: dict[str, Any]) -> str:
             "speed / plain decoding's": lambda cell: str(faster(cell, report["plain"]) or "–"),
         }
         rows = sorted((cell for cell in report["cells"] if cell["kind"] == kind), key=lambda cell: -cell["kept"])
-        lines += ["", f"## `{kind}`", "", markdown(columns, rows, ("counted in",))]
+        lines += ["", f"**`{kind}`**", "", markdown(columns, rows, ("counted in",))]
     of_claims: dict[str, Callable[[dict[str, Any]], Any]] = {
         "sentence": lambda row: row["claim"],
         "found": lambda row: row["found"],
         "verdict": lambda row: f"**{row['verdict']}**",
     }
-    lines += ["", "## What it says", "", markdown(of_claims, claims(report), ("sentence", "verdict")), ""]
-    return "\n".join(lines)
+    return [*lines, "", "**What it says**", "", markdown(of_claims, claims(report), ("sentence", "verdict"))]
 
 
 def _value(found: Estimate | None) -> float:

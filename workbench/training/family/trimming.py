@@ -60,6 +60,7 @@ class TrimmingOptions:
         each: Prompts of each group.
         max_new_tokens: Longest answer.
         repeats: Times that each prompt is answered, for its speed.
+        dtype: Number format of the target and of its draft model.
         threads: CPU threads.
     """
 
@@ -74,6 +75,7 @@ class TrimmingOptions:
     each: int = 2
     max_new_tokens: int = 64
     repeats: int = 3
+    dtype: str = "float32"
     threads: int = 2
 
 
@@ -132,7 +134,7 @@ def trimming(options: TrimmingOptions, report: Report) -> dict[str, Any]:
                TEXT: [row for row in train if readings.rows[row, 4] == GIVEN]}  # fmt: skip
     counts = {name: counts_of(readings, rows) for name, rows in of_kind.items() if rows}
     with TemporaryDirectory(prefix="trimming-") as scratch:
-        whole = load_models(options.target, options.drafter, "cpu", "float32", strict=True)
+        whole = load_models(options.target, options.drafter, "cpu", options.dtype, strict=True)
         kept = {(WHOLE, size): list(range(size))}
         kept |= {(name, k): kept_tokens(of, k, whole.eos) for name, of in counts.items() for k in sorted(options.sizes)}
         lanes = [
@@ -183,15 +185,18 @@ def _lane(
             "Name a kind of head that it has, or take form=chain.",
         )
     method, models = registry.get(row.method).with_params(**dict(row.params)), whole
-    if counted and kind == DRAFTER:
-        folder = scratch / f"{counted}-{size}"
-        shutil.copytree(bundled().get(options.drafter) or Path(options.drafter), folder)
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        (folder / "config.json").write_text(json.dumps(config | {KEY: kept}), encoding="utf-8")
-        models = whole.with_drafter(str(folder), "float32")
-    elif counted:
-        info = whole.heads[kind]
-        head = HeadInfo(f"{info.name}, {counted} {size}", info.folder, info.config | {KEY: kept})
-        models = dataclasses.replace(whole, heads=dict(whole.heads) | {kind: head}, shared={})
+    place = bundled().get(options.drafter) or Path(options.drafter) if kind == DRAFTER else whole.heads[kind].folder
+    config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    if counted or KEY in config:  # what was trimmed when it was made speaks all of its tokens first
+        others = {name: value for name, value in config.items() if name != KEY}
+        changed = others | ({KEY: kept} if counted else {})
+        if kind == DRAFTER:
+            folder = scratch / f"{counted or 'whole'}-{size}"
+            shutil.copytree(place, folder)
+            (folder / "config.json").write_text(json.dumps(changed), encoding="utf-8")
+            models = whole.with_drafter(str(folder), options.dtype)
+        else:
+            head = HeadInfo(f"{kind}, {counted or 'whole'} {size}", place, changed)
+            models = dataclasses.replace(whole, heads=dict(whole.heads) | {kind: head}, shared={})
     models = one_branch(models) if options.form == "chain" else models
     return Lane(kind, counted, kept, models, method)
