@@ -2407,4 +2407,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         OWN_TARGETS + "test_a_target_that_heads_cannot_read_is_refused_before_it_is_asked_anything",
         why="a target writes answers for hours before somebody says that no head can be trained for it",
     ),
+    _m(
+        "a-batch-judged-by-another",
+        "methods/policies/buckets.py",
+        "in self.rounds.get(rows, ()):",
+        "in sum(map(list, self.rounds.values()), []):",
+        LENGTHS + "test_a_reward_is_mean_tokens_times_rows_over_the_median_time",
+        why="the last row of a batch drafts as little as when there were twenty",
+    ),
+    _m(
+        "all-rows-verify-much",
+        "methods/policies/buckets.py",
+        "return 0 if rows > MOST else min(",
+        "return 0 if rows > MOST else max(",
+        LENGTHS + "test_a_larger_batch_verifies_less_and_is_learnt_of_by_itself",
+        why="every row of a full batch has 48 tokens verified, and all wait",
+    ),
 )

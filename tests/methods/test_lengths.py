@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +28,7 @@ from workbench.methods.drafters.ngram import NGram
 from workbench.methods.drafters.trained import load_trained
 from workbench.methods.policies import confidence, entropy
 from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.buckets import Buckets, Pulls, lengths
 from workbench.methods.policies.entropy import Entropy, root_entropy
 from workbench.methods.policies.planned import Belief, Planned
 from workbench.methods.policies.specdec_plus_plus import AcceptanceHead, chance
@@ -234,6 +235,59 @@ def test_the_bandit_forgets_what_was_best_before_the_text_changed() -> None:
     assert sum(run.depths[800:]) < 200
 
 
+# -- buckets ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_reward_is_mean_tokens_times_rows_over_the_median_time() -> None:
+    """The card's: 3, 5, 2 and 6 drafts kept of 4 rows in 0.05 s; a round that took a second changes nothing."""
+    pulls = Pulls()
+    pulls.rounds[4] = deque((3, kept + 1, 0.05) for kept in (3, 5, 2, 6))
+    assert pulls.rewards(4) == {3: pytest.approx(400.0)}
+    pulls.rounds[4].append((3, 5, 1.0))
+    assert pulls.rewards(4) == {3: pytest.approx(400.0)}
+    assert pulls.rewards(5) == {}, "nothing is believed of another batch"
+
+
+@pytest.mark.parametrize(("acceptance", "draft_s"), [(0.95, 0.05), (0.6, 0.3), (0.05, 0.4)])
+def test_buckets_find_the_length_that_pays(acceptance: float, draft_s: float) -> None:
+    rates = [sum(acceptance**i for i in range(k + 1)) / (1 + draft_s * k) for k in lengths(8)]
+    run = Run(Buckets(depth=8), lambda k: 1 + draft_s * k, chains(acceptance)).go(2000)
+    assert run.speed_up > 0.9 * max(rates), "a tenth of the rounds are drawn"
+    assert set(run.depths) == set(lengths(8)), "all were played"
+
+
+def test_a_tenth_of_the_lengths_are_drawn() -> None:
+    """Of four, so that three in forty are not the best."""
+    policy, chance = Buckets(depth=8), random.Random(1)
+    rewards = {8: 1.0, 4: 3.0, 2: 2.0, 1: 0.5}
+    played = Counter(policy.choose(rewards, chance) for _ in range(4000))
+    assert played[4] == pytest.approx(4000 * 37 / 40, rel=0.02)
+    assert all(played[k] == pytest.approx(100, rel=0.35) for k in (8, 2, 1))
+    assert {replace(policy, chance=0.0).choose(rewards, chance) for _ in range(50)} == {4}
+
+
+def test_a_larger_batch_verifies_less_and_is_learnt_of_by_itself() -> None:
+    run = Run(Buckets(depth=4), lambda k: 1 + 0.3 * k, chains(0.0)).go(60)
+    assert run.depths[-20:].count(1) > 14
+    policy, others = Buckets(depth=4, chance=0.0), [run.row] * 6
+    first = policy.plan(run.row, run.state, others)
+    assert (first.depth, first.nodes) == (4, 16), "nothing was played in a batch of six"
+    assert run.row.signals["rows of the batch"] == 6
+    alone = policy.plan(run.row, run.state, [run.row])
+    assert (alone.depth, alone.nodes) == (1, 48)
+    assert policy.plan(run.row, run.state, [run.row] * 33).depth == 0, "passes are full without drafts"
+
+
+def test_buckets_believe_nothing_of_another_drafter_and_forget() -> None:
+    run = Run(Buckets(), lambda k: 1 + 0.3 * k, chains(0.0)).go(60)
+    run.row.configured.drafter = NGram(2)
+    assert run.go(3).depths[-3:] == [4, 2, 1], "all is played anew"
+    swap = lambda i: 0.95 if i < 600 else 0.0  # noqa: E731
+    run = Run(Buckets(remembered=60), lambda k: 1 + 0.3 * k, chains(swap)).go(1000)
+    assert sum(run.depths[500:600]) > 300
+    assert sum(run.depths[800:]) < 300
+
+
 # -- entropy ----------------------------------------------------------------------------------------------------------
 
 
@@ -281,12 +335,22 @@ def test_a_round_says_where_its_draft_was_stopped_and_what_was_asked(
     assert not [r for r in whole.rounds if STOPPED in r.signals]
 
 
-NAMES = ("draft-model", "draft-tree", "eagle-2", "medusa", "prompt-lookup", "token-recycling", "early-exit", "kangaroo")
+NAMES = (
+    "draft-model",
+    "draft-tree",
+    "eagle-2",
+    "tlt",
+    "medusa",
+    "prompt-lookup",
+    "token-recycling",
+    "early-exit",
+    "kangaroo",
+)
 
 
 def offered() -> Sequence[tuple[str, str]]:
     """Each method's policies of this file."""
-    own = {"planned", "entropy", "bandit", "optimal-oracle", "specdec++"}
+    own = {"planned", "entropy", "bandit", "buckets", "optimal-oracle", "specdec++"}
     return [(name, p.name) for name in NAMES for p in registry.get(name).policies if p.name in own]
 
 

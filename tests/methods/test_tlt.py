@@ -21,6 +21,7 @@ from workbench.methods.drafters import spot
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.spot import Apprentice, Pool, Text, Window
 from workbench.methods.drafters.tlt import TLT, Batch
+from workbench.methods.policies import buckets
 
 PROMPTS = [worlds.repeating_prompt(9 + i, seed=i, period=3 + i) for i in range(4)]
 N = 40
@@ -417,3 +418,18 @@ def test_the_lessons_of_another_head_are_refused(models: Models, tmp_path: Path)
         engine.step()
     with pytest.raises(ModelError, match="lessons of another head"):
         keeping.load(other, saved)
+
+
+def test_rows_of_a_batch_verify_less_than_the_last_one_and_write_the_same(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As TLT chooses its strategies: by how many rows still run."""
+    monkeypatch.setattr(buckets, "BUDGETS", ((1, 9), (2, 4)))
+    rows = written(models, n=[48, 16, 16], rows=3, policy="buckets", depth=4, nodes=12)
+    plain = written(models, "autoregressive", n=[48, 16, 16], rows=3)
+    assert tokens(rows) == tokens(plain)
+    together, alone = set[int](), set[int]()
+    assert rows[0].trace is not None
+    for r in rows[0].trace.rounds:
+        (together if r.signals["rows of the batch"] > 1 else alone).add(len(r.nodes.tokens))
+    assert 1 < max(together) <= 4 < max(alone) <= 9

@@ -9,6 +9,7 @@ from workbench.methods.drafters.tlt import TLT
 from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.growers.offered import offered
 from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.buckets import Buckets
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
@@ -43,8 +44,9 @@ METHOD = Method(
         "at most. Each lesson is about a few short stretches, since it has to fit between two rounds.",
         "Entries that an older head left of a text stay as they are, where the paper rebuilds them; again=True "
         "computes them anew after each lesson, which costs a pass of the layer over the text.",
-        "How much is drafted is any policy's affair (`bandit` plays with lengths); the paper's ε-greedy choice of a "
-        "strategy by buckets of batch sizes is not built.",
+        "How much is drafted is any policy's affair; `buckets` is the paper's: the more rows run, the fewer tokens "
+        "each of them has verified, and lengths are played for by ε-greedy. Each row judges by its own rounds, and a "
+        "strategy is a length: branches are as the tree's grower has them.",
         NORMS,
         TRIMMED,
     ),
@@ -52,7 +54,7 @@ METHOD = Method(
     drafter=TLT(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),
-    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5), Buckets(depth=5)),
     growers=GROWERS,
     claims=(
         Claim(
