@@ -2346,8 +2346,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "a-trimmed-head-that-keeps-all",
         "training/family/trimming.py",
-        "info.config | {KEY: kept})",
-        "info.config)",
+        "others | ({KEY: kept} if counted else {})",
+        "others",
         "tests/training/test_trimming.py::test_a_trimmed_drafter_proposes_what_it_keeps_and_the_text_stays",
         why="the board says of every size what is true of the whole vocabulary",
     ),

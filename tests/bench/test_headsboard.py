@@ -20,7 +20,7 @@ PROMPTS = {"a": [1, 2, 3], "b": [4, 5]}
 
 def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
-    trained = {"steps": 600, "tokens": 700_000}
+    trained = {"steps": 600, "tokens": 700_000, "options": {"rows": "32"}}
     (models.heads["hydra-plus-plus"].folder / "training.json").write_text(json.dumps(trained))
     ran: list[tuple[str, int]] = []
 
@@ -41,6 +41,7 @@ def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, m
     assert {prompt for _, prompt in ran[len(kinds) + 1 : 2 * len(kinds) + 2]} == {0}, "all on a prompt before the next"
     first, *others = headsboard.figures(row)
     assert (first["kind"], first["steps"], first["trained_on"]) == ("hydra-plus-plus", 600, 700_000)
+    assert first["answers"] == 600 * 32
     net = registry.heads()["hydra-plus-plus"].net.of(models.heads["hydra-plus-plus"].config)
     assert first["parameters"] == sum(p.numel() for p in net.parameters())
     assert first["speedup"]["value"] == pytest.approx(2)
@@ -50,7 +51,7 @@ def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, m
     assert all(other["speedup"]["value"] == pytest.approx(1) and other["steps"] is None for other in others)
     text = headsboard.markdown({"tiny": row | {"commit": "abc", "machine": machine_facts()}})
     assert "| `hydra-plus-plus` | `hydra-plus-plus` nodes=16 |" in text
-    assert "700,000 in 600 steps | 2.00 | 75% · 17% | 2.00" in text
+    assert "| 19,200 | 700,000 in 600 steps | 2.00 | 75% · 17% | 2.00" in text
 
 
 def test_a_stop_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
