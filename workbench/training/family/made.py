@@ -121,7 +121,9 @@ def continued(
             than `chance[:, i]`.
     """
     width, texts, on_device = max(map(len, prompts)), [list(prompt) for prompt in prompts], kept.device
-    rows, stops, last = (torch.tensor(part, device=on_device) for part in (range(len(prompts)), list(ends), most))
+    rows, stops, last = (
+        torch.tensor(list(part), dtype=torch.int64, device=on_device) for part in (range(len(prompts)), ends, most)
+    )
     ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=on_device)
     seen = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=on_device)
     table, cache, places = drafter.table(kept), DynamicCache(), (seen.cumsum(1) - 1).clamp_min(0)
