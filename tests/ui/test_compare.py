@@ -200,3 +200,25 @@ def test_lanes_may_differ_in_the_verifier_alone_and_unsound_ones_say_why(real_ap
     assert "verifier independent" in unsound
     assert "approximate: not the target's distribution" in unsound
     assert "drawn without replacement" in unsound
+
+
+def test_an_own_prompt_is_a_message_unless_it_is_to_be_gone_on_with(real_app: str, open_page: Opener) -> None:
+    """As in Live: a chat model answers it, where it would go on writing the question. An older link is plain text."""
+    page = open_page(real_app + "/?tab=compare&prompts=&text=Say+hi", ready=READY)
+    words, said = page.locator(V + "textarea"), page.locator(V + ".wb-chat input")
+    command = page.locator(V + ".wb-command")
+    assert not said.is_checked()
+    said.check()
+    command.filter(has_text="--chat 'Say hi'").wait_for(state="attached")
+    words.fill("Say hello")
+    command.filter(has_text="--chat 'Say hello'").wait_for(state="attached")
+    said.uncheck()
+    command.filter(has_not_text="--chat").filter(has_text="'Say hello'").wait_for(state="attached")
+    said.check()
+    page.wait_for_function("location.search.includes('user')")
+    page.reload()
+    page.wait_for_selector(READY)
+    assert words.input_value() == "Say hello", "the address holds it, and its markers are not shown"
+    assert said.is_checked()
+    fresh = open_page(real_app + "/?tab=compare", ready=READY)
+    assert fresh.locator(V + ".wb-chat input").is_checked()

@@ -112,6 +112,8 @@ def test_the_places_of_a_page_are_on_that_page(fake_app: str, open_page: Opener)
     page.wait_for_function("Math.abs(document.getElementById('medusa').getBoundingClientRect().top) < innerHeight / 2")
     assert page.locator(".wb-method").count() > 1, "nothing was loaded anew"
     assert page.locator("#medusa").get_by_role("link", name="Run Medusa").is_visible(), "what is gone to is open"
+    there = open_page(f"{fake_app}/methods#eagle-2")
+    assert there.evaluate("document.querySelector('#eagle-2 > details').open"), "a card waits for no board"
     there = open_page(f"{fake_app}/methods#claims")
     there.wait_for_selector("#claims .wb-board")
 

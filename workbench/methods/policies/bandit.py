@@ -14,8 +14,10 @@ from workbench.engine.parts import Policy
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
-from workbench.methods.policies.fixed import BEST_OF, DEPTH
+from workbench.methods.policies.fixed import BEST_OF, DEPTH, Bounds
 from workbench.methods.policies.laps import Lap, Laps
+
+REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "newest rounds of the run, by which lengths are judged"}
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ class Bandit(Policy):
     name: ClassVar[str] = "bandit"
     depth: int = param(4, **DEPTH)
     exploration: float = param(0.2, ge=0.0, le=2.0, doc="weight c of what is not known yet")
-    remembered: int = param(200, ge=20, le=1000, doc="rounds remembered")
+    remembered: int = param(200, **REMEMBERED)
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             "tokens a second / those of the best fixed length", "Qwen2.5 7B and 32B while training, one strategy each",

@@ -18,6 +18,7 @@ from workbench.engine.parts import Policy
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
+from workbench.methods.policies.bandit import REMEMBERED
 from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.laps import Laps
 
@@ -91,8 +92,8 @@ class Buckets(Policy):
 
     name: ClassVar[str] = "buckets"
     depth: int = param(4, **DEPTH)
-    chance: float = param(0.1, ge=0.0, le=1.0, doc="probability ε of a length that is drawn")
-    remembered: int = param(200, ge=20, le=1000, doc="rounds remembered")
+    chance: float = param(0.1, ge=0.0, le=1.0, doc="share ε of the rounds whose length is drawn by chance")
+    remembered: int = param(200, **REMEMBERED)
 
     def start(self) -> list[Pulls]:
         """Nothing was played, in a list so that another drafter can begin anew."""

@@ -36,7 +36,10 @@ export function render(el, data) {
     kit.write(chip, preset.title);
     chip.setAttribute("aria-pressed", String(choice.presets.includes(preset.name)));
   });
-  if (document.activeElement !== ui.text && ui.text.value !== choice.text) ui.text.value = choice.text;
+  const own = choice.pictures ? { words: choice.text, chat: true } : roles.split(choice.text);
+  if (document.activeElement !== ui.text && ui.text.value !== own.words) ui.text.value = own.words;
+  if (choice.text) ui.chat.checked = own.chat;
+  ui.chat.parentElement.hidden = choice.pictures; // a question about a picture is a message
   form.limit(ui, (ui.numbers = catalogue.numbers));
   for (const name of Object.keys(catalogue.numbers))
     if (document.activeElement !== ui[name] && ui[name].value !== `${choice[name]}`) ui[name].value = choice[name];
@@ -183,9 +186,12 @@ function build(el) {
   const text = labelled(
     "text",
     "Your own prompt, beside those chosen",
-    h("textarea", { rows: 2, spellcheck: false, oninput: choose("text") }),
+    h("textarea", { rows: 2, spellcheck: false, oninput: () => say() }),
   );
   ui.textLabel = text[0];
+  ui.chat = h("input", { type: "checkbox", checked: true, onchange: () => say() });
+  const say = () => tell(el, "wb:choose", { text: comparechoice.own(ui.text.value, ui.chat.checked, ui.data.choice, roles) });
+  text.push(controls.message(ui.chat));
   const target = labelled("target", "Target", h("select", { onchange: choose("target") }));
   const pair = [
     ["repeats", "Repeats"],

@@ -51,12 +51,14 @@ export function fold(properties, head, content, draw = () => {}) {
   return made;
 }
 
-/** Open the place that the address names, and bring it into sight. @param {HTMLElement} body */
+/** Open the place that the address names, and bring it into sight; whether there is one.
+ *  @param {HTMLElement} body  @returns {boolean} */
 export function reveal(body) {
   const named = location.hash && `[id="${CSS.escape(location.hash.slice(1))}"]`;
   const at = /** @type {any} */ (named && body.querySelector(named));
-  if (!at) return;
+  if (!at) return false;
   if (at.matches(".wb-foldable")) at.firstChild.open = true;
   at.hidden = at.id === "which" ? at.hidden : false;
   at.scrollIntoView();
+  return true;
 }

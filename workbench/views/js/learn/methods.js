@@ -85,13 +85,14 @@ export async function mount(el, { host }) {
     main.append(find.field(body), h("div", { className: "wb-withcontents" }, list, body));
     page.boards = pagehead.ask(main, { host }, "boards");
     const boards = methodcardsboards.add(page, body), mine = which.add(page, body, list);
-    el.dataset.ready = "true";
-    await Promise.all([fill(page), boards, mine]);
-    find.reveal(body);
     const again = () => (main.isConnected ? find.reveal(body) : removeEventListener("hashchange", again));
     addEventListener("hashchange", again);
     // a place that the address names already changes nothing there
     list.addEventListener("click", () => setTimeout(() => find.reveal(body)));
+    const there = find.reveal(body); // a card need not wait for the boards, which take seconds
+    el.dataset.ready = "true";
+    await Promise.all([fill(page), boards, mine]);
+    if (!there) find.reveal(body);
   }
   el.dataset.ready = "true";
   el.dataset.drawn = "true";
@@ -118,7 +119,7 @@ function card(method, page) {
   const source = h(
     "a",
     { className: "wb-paper", ...safe(method.source.url), target: "_blank", rel: "noopener" },
-    paper(method.source),
+    controls.cite(method.source),
   );
   const run = h(
     "a",
@@ -188,10 +189,6 @@ function safe(url) {
   return /^https?:\/\//.test(url) ? { href: url } : {};
 }
 
-function paper({ title, authors, year, where }) {
-  return [year ? `${authors} ${year}: ${title}` : title, where].filter(Boolean).join(", ");
-}
-
 function parameters(specs, h) {
   if (!specs.length) return "";
   const rows = specs.map((x) =>
@@ -201,7 +198,7 @@ function parameters(specs, h) {
       h("th", { scope: "row" }, h("code", {}, x.name)),
       h("td", {}, `${x.default}`),
       h("td", {}, range(x)),
-      h("td", {}, x.doc),
+      h("td", {}, x.doc, x.when ? h("small", {}, ` (${x.when})`) : ""),
     ),
   );
   const head = h(

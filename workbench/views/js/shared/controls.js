@@ -207,16 +207,7 @@ function build(el) {
     id: `${uid}-chat`,
     onchange: () => tell("wb:choose", { what: "prompt", value: ui.written(prompt.value, chat.checked) }),
   });
-  const asMessage = h(
-    "label",
-    {
-      className: "wb-toggle wb-chat",
-      title:
-        "The prompt is a user's message, in the target's chat format; off: plain text, which the model goes on with.",
-    },
-    chat,
-    "chat message",
-  );
+  const asMessage = message(chat);
   const presets = h("div", {
     className: "wb-chips",
     onclick: (event) =>
@@ -346,10 +337,22 @@ function chips(el, presets, chosen) {
   });
 }
 
+/** The choice between a message and plain text, around its checkbox. */
+export function message(checkbox) {
+  const title =
+    "The prompt is a user's message, in the target's chat format; off: plain text, which the model goes on with.";
+  return h("label", { className: "wb-toggle wb-chat", title }, checkbox, "chat message");
+}
+
+/** A source in a line; of what everybody knows, its title alone. Pure. */
+export function cite({ title, authors, year, where = "" }) {
+  return [year ? `${authors} ${year}: ${title}` : title, where].filter(Boolean).join(", ");
+}
+
 function source(link, cited) {
   link.hidden = !cited?.title;
   if (!cited?.title) return;
-  write(link, `${cited.authors} ${cited.year}: ${cited.title}`);
+  write(link, cite(cited));
   if (/^https?:\/\//.test(cited.url ?? "")) link.href = cited.url;
   else link.removeAttribute("href");
 }
