@@ -69,12 +69,6 @@ function lines(text) {
   return text.split("\n").map((line) => line.trim()).filter(Boolean);
 }
 
-/** Own words as the choice holds them: a message with the markers by which `request` knows it again. Pure.
- *  @param {string} words  @param {boolean} chat  whether they are one  @param {{join: Function}} roles */
-export function own(words, chat, { pictures }, roles) {
-  return pictures || !words.trim() ? words : roles.join(words, chat);
-}
-
 /** How many prompts are chosen. Pure. */
 function count(choice) {
   return choice.pictures

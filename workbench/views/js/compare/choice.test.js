@@ -6,7 +6,6 @@ import {
   first,
   fromQuery,
   OWN,
-  own,
   picture,
   problem,
   request,
@@ -235,12 +234,4 @@ test("a preset that is a message goes as its words, for the target's own chat fo
     !asksFor({ ...choice, text: "" }, chats, made([{ text: "What is 2 + 3?", chat: false }, { text: "Once" }]), roles),
     "the bare words are not",
   );
-});
-
-test("own words are a message or text that is gone on with, and questions about pictures neither", () => {
-  const chat = own("Say hello", true, { pictures: false }, roles), plain = own("Say hello", false, { pictures: false }, roles);
-  assert.deepEqual(roles.split(chat), { words: "Say hello", chat: true });
-  assert.equal(plain, "Say hello");
-  assert.equal(own(" ", true, { pictures: false }, roles), " ", "no words are no prompt");
-  assert.equal(own("What is red?", true, { pictures: true }, roles), "What is red?");
 });

@@ -190,7 +190,10 @@ function build(el) {
   );
   ui.textLabel = text[0];
   ui.chat = h("input", { type: "checkbox", checked: true, onchange: () => say() });
-  const say = () => tell(el, "wb:choose", { text: comparechoice.own(ui.text.value, ui.chat.checked, ui.data.choice, roles) });
+  const say = () => {
+    const { value } = ui.text;
+    tell(el, "wb:choose", { text: ui.data.choice.pictures ? value : roles.typed(value, ui.chat.checked) });
+  };
   text.push(controls.message(ui.chat));
   const target = labelled("target", "Target", h("select", { onchange: choose("target") }));
   const pair = [

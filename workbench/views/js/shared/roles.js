@@ -25,6 +25,11 @@ export function join(words, chat) {
   return chat ? OPEN + words + CLOSE : words;
 }
 
+/** The prompt of what somebody typed: no words are no message. Pure. */
+export function typed(words, chat) {
+  return words.trim() ? join(words, chat) : words;
+}
+
 /** A token's text, or the role that it stands for. Pure. */
 export function word(text) {
   return MARKER.exec(text)?.[1] ?? text;

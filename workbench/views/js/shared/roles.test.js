@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { join, split, turns, word } from "./roles.js";
+import { join, split, turns, typed, word } from "./roles.js";
 
 test("a message is its words; put together again it is the same prompt", () => {
   assert.deepEqual(split("<|user|>What is 2 + 3?<|assistant|>"), { words: "What is 2 + 3?", chat: true });
@@ -48,4 +48,10 @@ test("the first committed word of a tree is a role where it is a marker", () => 
   assert.equal(word("<|assistant|>"), "assistant");
   assert.equal(word(" kite"), " kite");
   assert.equal(word("<|image|>"), "<|image|>");
+});
+
+test("what is typed is a message or text that is gone on with; nothing is neither", () => {
+  assert.deepEqual(split(typed("Say hello", true)), { words: "Say hello", chat: true });
+  assert.equal(typed("Say hello", false), "Say hello");
+  assert.equal(typed(" ", true), " ");
 });
