@@ -63,12 +63,22 @@ METHOD = Method(
             "speed-up over plain decoding", "one drafter for Vicuna 7B, 13B and LLaMA Chat 70B, Spec-Bench, average",
             1.55, 1.55, "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (recalled)", lambda lab: lab.speed(),
             timed=True,
+            why=(
+                "2026-11-27 09:29 UTC",
+                f"{WRONG_SCALE}: a round takes 3.3 times as long as a plain token (14 of 33 ms drafting) and writes "
+                "2.5; a drafter of four layers is a third as deep as this target.",
+            ),
         ),
         Claim(
             "tokens per second / those of the fastest of its sizes alone",
             "sizes by confidence beside drafters of one size, averaged over targets", None, None,
             "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (direction)",
             lambda lab: lab.speed_over({}, [SMALLEST, MIDDLE, WHOLE]), key="sizes", timed=True,
+            why=(
+                "2026-11-27 09:31 UTC",
+                f"{WRONG_SCALE}: beside sure=0, its smallest size alone: that drafts in one layer and keeps more "
+                "tokens (below), so that what a larger one is asked costs more than it brings.",
+            ),
         ),
         Claim(
             "τ / τ of the smallest size alone", "larger sizes where the smallest is unsure", None, None,
