@@ -61,9 +61,9 @@ METHOD = Method(
                 "early-exit", {}, {"exit_layer": lab.models.heads["m2r2"].config["net"]["exit_layer"]}, 0.0
             ),
             why=(
-                "2026-11-27 07:02 UTC",
-                f"{WRONG_SCALE}: above 1, but the interval of 25 prompts holds 1. Its adapters have learnt from 0.27 "
-                "million tokens of answers; on stories, of which none was among them, they guess worse than the exit.",
+                "2026-11-27 10:49 UTC",
+                f"{WRONG_SCALE}: above 1, but the interval of 25 prompts holds 1: behind 3 of 12 layers as they are the "
+                "target's next token stands in 0.62 of held-out places, with the adapters in 0.74; drafts end early.",
             ),
         ),
     ),
