@@ -41,6 +41,17 @@ test("formats that write the name between markers are read too, whole or not at 
   assert.deepEqual(turns(["<|start_header_id|>", "assistant", "<|end_header_id|>", "\n\n"]), [
     { role: "assistant", text: "" },
   ]);
+  assert.deepEqual(
+    turns(["<|im_start|>", "user", "\n", "Hi", ".", "<|im_end|>", "\n", "<|im_start|>", "ass", "istant", "\n"]),
+    [
+      { role: "user", text: "Hi." },
+      { role: "assistant", text: "" },
+    ],
+    "as SmolLM2 is asked: a name of two tokens, and what ends a turn is no part of it",
+  );
+  assert.deepEqual(turns(["<|im_start|>", "user", "\n", "a", "<|im_end|>", "\n", "b"]), [
+    { role: "user", text: "a<|im_end|>\nb" },
+  ]);
   assert.deepEqual(turns(["<|im_start|>", "banana", "\n"]), [{ role: null, text: "<|im_start|>banana\n" }]);
 });
 
