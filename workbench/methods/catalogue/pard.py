@@ -26,7 +26,7 @@ SMALL = (
     "one over one."
 )
 YOUNG = (
-    f"{WRONG_SCALE}: 19,200 answers teach it less than they teach the module that writes one token after the other: 2.2 "
+    f"{WRONG_SCALE}: 19,200 answers teach it less than they teach the module that writes token after token: 2.2 "
     "tokens a round to 3.2 on the board of heads."
 )
 UNREACHED = (
