@@ -184,6 +184,15 @@ def test_a_target_that_heads_cannot_read_is_refused_before_it_is_asked_anything(
         make_readings(ReadOptions(str(folder), tmp_path / "answers", tmp_path / "readings", threads=1), quiet)
 
 
+@pytest.mark.skipif("vision-target" not in bundled(), reason="needs the bundled models")
+def test_a_target_that_reads_pictures_is_answered_for_without_any(tmp_path: Path) -> None:
+    options = {"target": "vision-target", "data": tmp_path / "none", "work": tmp_path, "out": tmp_path, "steps": 1,
+               "answer_tokens": 400, "max_new_tokens": 8, "per_task": 12, "rows": 4, "each": 1, "measured_tokens": 4,
+               "threads": 1}  # fmt: skip
+    recipes.run("eagle", options, quiet)
+    assert (tmp_path / "vision-target-eagle" / "README.md").is_file()
+
+
 def test_heads_for_a_large_vocabulary_draft(target: str, readings: Path, tmp_path: Path, device: str) -> None:
     """With `-m gpu` all of it on one: answers, readings, training, and drafting with what was trained."""
     work = tmp_path / "work"

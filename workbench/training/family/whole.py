@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from workbench.core.errors import ParameterError
 from workbench.engine.bundle import bundled_folder
@@ -100,8 +100,9 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     if not options.data.is_dir():
         report(f"{options.data} is not there: prompts that are still to be asked come from generators alone")
     told = AutoConfig.from_pretrained(locate(options.target))
-    with torch.device("meta"):  # before hours go into answers
-        last_norm(AutoModelForCausalLM.from_config(told))
+    if type(told) in MODEL_FOR_CAUSAL_LM_MAPPING:  # others are told of when they are loaded
+        with torch.device("meta"):  # before hours go into answers
+            last_norm(AutoModelForCausalLM.from_config(told))
     shape = text_config(told)
     heads = _heads(shape.hidden_size, shape.num_attention_heads)
     out = options.out or options.run or bundled_folder()
