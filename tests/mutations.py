@@ -2072,9 +2072,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "bandit-believes-of-a-drafter-what-another-one-did",
-        "methods/policies/bandit.py",
-        "if state[0].whose != (whose := (row.drafter, row.verifier, row.configured.grower, id(row.models))):",
-        "if state[0].whose != (whose := (None, row.verifier, row.configured.grower, id(row.models))):",
+        "methods/policies/laps.py",
+        "return row.drafter, row.verifier, row.configured.grower, id(row.models)",
+        "return None, row.verifier, row.configured.grower, id(row.models)",
         LENGTHS + "test_the_bandit_believes_nothing_of_another_drafter",
         why="after a switch of drafters drafts are as long as suited the last one",
     ),

@@ -15,7 +15,7 @@ from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
 from workbench.methods.policies.fixed import BEST_OF, DEPTH, Bounds
-from workbench.methods.policies.laps import Lap, Laps
+from workbench.methods.policies.laps import Lap, Laps, whose
 
 REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "newest rounds of the run, by which lengths are judged"}
 
@@ -82,8 +82,8 @@ class Bandit(Policy):
 
     def plan(self, row: Row, state: list[Played], batch: Sequence[Row] = ()) -> Plan:
         """The length whose bound is highest."""
-        if state[0].whose != (whose := (row.drafter, row.verifier, row.configured.grower, id(row.models))):
-            state[0] = Played(whose)
+        if state[0].whose != (mine := whose(row)):
+            state[0] = Played(mine)
         played = state[0]
         if (lap := played.laps.over(row)) is not None:
             played.take(lap, self.remembered)

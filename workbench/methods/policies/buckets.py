@@ -20,7 +20,7 @@ from workbench.engine.request import Row
 from workbench.engine.told import Outcome
 from workbench.methods.policies.bandit import REMEMBERED
 from workbench.methods.policies.fixed import DEPTH
-from workbench.methods.policies.laps import Laps
+from workbench.methods.policies.laps import Laps, whose
 
 BUDGETS = ((1, 48), (2, 32), (5, 16), (21, 8))
 """Rows of a batch from which on, and tokens that each may have verified."""
@@ -101,8 +101,8 @@ class Buckets(Policy):
 
     def plan(self, row: Row, state: list[Pulls], batch: Sequence[Row] = ()) -> Plan:
         """A length for as many rows as run now."""
-        if state[0].whose != (whose := (row.drafter, row.verifier, row.configured.grower, id(row.models))):
-            state[0] = Pulls(whose)
+        if state[0].whose != (mine := whose(row)):
+            state[0] = Pulls(mine)
         pulls, rows = state[0], max(1, len(batch))
         if (lap := pulls.laps.over(row)) is not None:
             kept = pulls.rounds.setdefault(pulls.rows, deque())

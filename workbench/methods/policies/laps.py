@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
@@ -27,6 +28,11 @@ class Lap:
     tokens: int
     seconds: float = 0.0
     drafting_s: float = 0.0
+
+
+def whose(row: Row) -> tuple[Any, ...]:
+    """What laps are of: by another drafter, verifier, grower or models they say nothing."""
+    return row.drafter, row.verifier, row.configured.grower, id(row.models)
 
 
 class Laps:

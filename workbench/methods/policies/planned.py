@@ -14,7 +14,7 @@ from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
 from workbench.methods.policies.fixed import DEPTH
-from workbench.methods.policies.laps import Lap, Laps
+from workbench.methods.policies.laps import Lap, Laps, whose
 
 FIRST = 2
 """Levels of the first draft: its cost and that of a plain pass say what longer ones are likely to cost."""
@@ -157,8 +157,8 @@ class Planned(Policy):
 
     def plan(self, row: Row, state: list[Belief], batch: Sequence[Row] = ()) -> Plan:
         """The best K from 0 to `depth`, or what is to be tried again."""
-        if state[0].whose != (whose := (row.drafter, row.verifier, row.configured.grower, id(row.models))):
-            state[0] = Belief(whose)
+        if state[0].whose != (mine := whose(row)):
+            state[0] = Belief(mine)
         belief = state[0]
         if (lap := belief.laps.over(row)) is not None:
             belief.time(lap)

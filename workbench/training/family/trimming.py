@@ -185,8 +185,11 @@ def _lane(
             "Name a kind of head that it has, or take form=chain.",
         )
     method, models = registry.get(row.method).with_params(**dict(row.params)), whole
-    place = bundled().get(options.drafter) or Path(options.drafter) if kind == DRAFTER else whole.heads[kind].folder
-    config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    if kind == DRAFTER:
+        place = bundled().get(options.drafter) or Path(options.drafter)
+        config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    else:
+        place, config = whole.heads[kind].folder, whole.heads[kind].config
     if counted or KEY in config:  # what was trimmed when it was made speaks all of its tokens first
         others = {name: value for name, value in config.items() if name != KEY}
         changed = others | ({KEY: kept} if counted else {})
