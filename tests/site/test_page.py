@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import griffe
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from workbench.site import build, pairs
+from workbench.site.docstrings import Examples
 from workbench.site.page import Page, to_page
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -164,3 +167,28 @@ def test_every_link_between_the_sources_leads_to_one_of_them(tmp_path: Path) -> 
     assert dead_ends(tmp_path) == []
     (tmp_path / "more.md").write_text("![A](screenshot-live.png) [b](index.md#here) [c](https://d.e) <img src='x'>")
     assert dead_ends(tmp_path) == ["more.md: screenshot-live.png"]
+
+
+def loose(text: str) -> bool:
+    """Whether Markdown would take something in a docstring for a link to a heading, or a session for a quotation."""
+    return bool(re.search(r"\][ \n]?\[|^>>>", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL), re.MULTILINE))
+
+
+def test_sessions_in_docstrings_are_code() -> None:
+    """MkDocs runs last of all: two lists of a session, one below the other, ended it as a link that leads nowhere."""
+    package = griffe.load("workbench", search_paths=[str(pairs.ROOT)], extensions=griffe.load_extensions(Examples))
+    texts = dict(written(package))
+    assert texts["workbench.methods.policies.buckets.budget"].count("```pycon\n>>> [budget(rows)") == 1
+    assert [where for where, text in texts.items() if loose(text)] == []
+    assert loose(">>> f()\n1")
+    assert loose("[1]\n[2]")
+
+
+def written(thing: griffe.Object | griffe.Alias) -> Iterator[tuple[str, str]]:
+    """All that docstrings say outside their sections, by what they describe."""
+    if thing.is_alias:
+        return
+    sections = thing.docstring.parse("google") if thing.docstring else []
+    yield thing.path, "\n\n".join(part.value for part in sections if part.kind is griffe.DocstringSectionKind.text)
+    for member in thing.members.values():
+        yield from written(member)

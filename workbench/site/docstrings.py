@@ -7,10 +7,18 @@ from typing import Any
 
 import griffe
 
+_SESSION = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
+"""A session of the interpreter that begins at the margin, so in no section, up to the next empty line."""
+
 
 class Examples(griffe.Extension):
-    """Griffe knows a section `Examples:` only; the docstrings here say `Example:` where there is one."""
+    """Griffe knows a section `Examples:` only, and sessions of the interpreter there only.
+
+    The docstrings here say `Example:` where there is one, and let short sessions stand in their text. As Markdown these
+    would be quotations, and two lists, one below the other, a link that leads nowhere.
+    """
 
     def on_instance(self, *, obj: griffe.Object, **rest: Any) -> None:
         if obj.docstring:
-            obj.docstring.value = re.sub(r"^Example:$", "Examples:", obj.docstring.value, flags=re.MULTILINE)
+            text = re.sub(r"^Example:$", "Examples:", obj.docstring.value, flags=re.MULTILINE)
+            obj.docstring.value = _SESSION.sub(r"```pycon\n\g<0>\n```", text)
