@@ -403,6 +403,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="after a branch was taken the target goes on from the keys of another one: wrong text",
     ),
     _m(
+        "cache-forgets-how-far-a-batch-wrote",
+        "engine/geometry.py",
+        "cache.reach(cache.window.rows, max(begins) + n)",
+        "cache.reach(cache.window.rows, min(begins) + n)",
+        CACHE + "test_commits_rewinds_and_moves_leave_each_row_its_own_text",
+        why="a new text begins among entries of the one before, and where one is no number, it is none either",
+    ),
+    _m(
+        "cache-grows-without-its-texts",
+        "engine/cache.py",
+        "most = max(self._reached)",
+        "most = min(self._reached)",
+        CACHE + "test_commits_rewinds_and_moves_leave_each_row_its_own_text",
+        why="when another row is opened the longer texts lose their ends",
+    ),
+    _m(
         "cache-moves-one-too-few",
         "engine/runner.py",
         "self.cache.move_row(last.index, slot.index, min(last.length + SCRATCH, self.cache.capacity))",

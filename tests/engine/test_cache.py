@@ -40,6 +40,7 @@ def test_commits_rewinds_and_moves_leave_each_row_its_own_text(seed: int) -> Non
         action = rng.choice(["open", "tree", "tree", "tree", "chain", "rewind", "close"])
         if action == "open" and len(texts) < 4:
             slot, text = runner.open(), worlds.random_prompt(rng.randint(1, 9), seed=rng.randint(0, 99))
+            assert not written(runner, slot.index, 0), "nothing stale"
             runner.prefill(slot, text, chunk=rng.randint(1, 5))
             texts[id(slot)] = (slot, text)
         elif texts:
@@ -58,6 +59,7 @@ def test_commits_rewinds_and_moves_leave_each_row_its_own_text(seed: int) -> Non
                 text += new
             else:
                 grow_trees(world, [rng.choice(list(texts.values())), (slot, text)], rng)
+        assert not any(written(runner, row, reached) for row, reached in enumerate(runner.cache._reached))
     for slot, text in texts.values():
         probe = rng.randint(1, 63)
         out = runner.forward([Segment(slot, torch.tensor([probe]))])
@@ -65,6 +67,11 @@ def test_commits_rewinds_and_moves_leave_each_row_its_own_text(seed: int) -> Non
         assert slot.length == len(text)
         assert float((out.logits[0, -1] - world.ask([*text, probe])).abs().max()) < 1e-12
     assert sorted(slot.index for slot, _ in texts.values()) == list(range(len(texts)))
+
+
+def written(runner: Runner, row: int, start: int) -> bool:
+    """Whether anything but zeros stands in a row's cache from a position on."""
+    return any(bool(stack[:, :, row, :, start:].any()) for stack in runner.cache._stacks)
 
 
 def grow_trees(world: Reference, rows: list, rng: random.Random) -> None:
@@ -110,6 +117,20 @@ def test_the_cache_says_how_much_memory_it_takes(device: str) -> None:
     runner = Runner(worlds.family("llama", device=device, **SHAPE), context=16)
     runner.prefill(runner.open(), [1, 2])
     assert runner.cache.n_bytes == 2 * 2 * 8 * 8 * (16 + SCRATCH)  # layers, keys and values, width, bytes, positions
+
+
+def test_what_no_text_reached_is_neither_written_nor_copied(device: str) -> None:
+    """A row of a long context is mostly untouched memory; to zero it, or to copy it for another row, took seconds."""
+    runner = Runner(worlds.family("llama", device=device, **SHAPE), context=64)
+    runner.prefill(runner.open(), [1, 2, 3])
+    (stack,) = runner.cache._stacks
+    with torch.inference_mode():
+        stack[..., 3:, :] = 7.0  # which nobody but this test writes
+    runner.open()
+    (grown,) = runner.cache._stacks
+    assert torch.equal(grown[:, :, 0, :, :3], stack[:, :, 0, :, :3])
+    assert not grown[:, :, 0, :, 3:].any()
+    assert not grown[:, :, 1].any()
 
 
 # -- masks ------------------------------------------------------------------------------------------------------------

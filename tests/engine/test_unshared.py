@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workbench.engine.unshared import filled_alone, move_alone
+from workbench.engine.unshared import filled_alone, move_alone, zeros_untouched
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -27,3 +27,14 @@ def test_entries_are_moved_as_they_were_before(dtype: torch.dtype) -> None:
     wanted[:, :, 1, :, 3:6] = whole[:, :, 1].index_select(3, torch.tensor([3, 5, 8]))
     move_alone(part, [3, 5, 8], 3)
     assert torch.equal(whole, wanted), "and the other rows are as they were"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_zeros_that_nobody_touched_are_zeros_of_their_type(dtype: torch.dtype) -> None:
+    made = zeros_untouched((2, 3, 5), torch.empty(0, dtype=dtype))
+    assert torch.equal(made, torch.zeros(2, 3, 5, dtype=dtype))
+    assert made.dtype is dtype
+    assert made.is_contiguous()
+    assert made.data_ptr() % 64 == 0, "as torch's own"
+    made[1] = 2.0
+    assert float(made.sum()) == 30.0

@@ -57,6 +57,7 @@ class Geometry:
             end = None if alone.sees is None else slot.length + alone.sees.shape[1]
             used = self._used(begin + n, cache, end)
             cache.window = Window(slice(lo, lo + 1), begin, None, used)
+            cache.reach(cache.window.rows, begin + n)
             place = begin + slot.rope_delta
             if alone.sees is None:
                 return self.masks.chain(begin, n, used), self._numbers[place : place + n].unsqueeze(0)
@@ -71,6 +72,7 @@ class Geometry:
         else:
             index = to_device(begins, self.device).unsqueeze(1) + self._numbers[:n]
             cache.window = Window(slice(lo, lo + len(rows)), None, index, used)
+        cache.reach(cache.window.rows, max(begins) + n)
         if len(rows) == 1 and rows[0] is not None and rows[0].sees is None:
             base = begins[0] + slots[0].rope_delta
             positions = self._numbers[base : base + n].unsqueeze(0)

@@ -7,6 +7,7 @@ milliseconds, and those of the compiled pass that comes next find themselves on 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,8 @@ from torch import Tensor
 from workbench.core.transfer import on_host, to_device
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_LINE = 64
+"""Bytes of a cache line, at which torch's own memory begins, too."""
 
 
 def filled_alone(tensor: Tensor, value: float) -> Tensor:
@@ -26,6 +29,20 @@ def filled_alone(tensor: Tensor, value: float) -> Tensor:
     number = torch.full((1,), value, dtype=tensor.dtype).view(bits).item()
     tensor.view(bits).numpy().fill(number)
     return tensor
+
+
+def zeros_untouched(size: Sequence[int], like: Tensor) -> Tensor:
+    """Zeros of the type and on the device of `like`; on a CPU the system gives their memory as it is first touched.
+
+    `torch.zeros` writes each of them. Most of a buffer for a long context never comes into use, and to touch it takes
+    seconds and its memory (measured: 1.3 s for two rows of SmolLM2's 8,192 tokens, AMD EPYC in a sandbox).
+    """
+    if not on_host(like.device):
+        return like.new_zeros(size)
+    n_bytes = math.prod(size) * like.element_size()
+    room = np.zeros(n_bytes + _LINE, np.uint8)
+    start = -room.ctypes.data % _LINE
+    return torch.from_numpy(room[start : start + n_bytes]).view(like.dtype).view(*size)
 
 
 def move_alone(tensor: Tensor, places: Sequence[int], to: int) -> None:

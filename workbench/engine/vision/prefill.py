@@ -42,6 +42,7 @@ def prefill_pictures(
         raise ModelError(reason, "Leave the pictures out, or choose a target that reads them.")
     inputs = {k: v.to(runner.device, runner.dtype if v.is_floating_point() else None) for k, v in inputs.items()}
     runner.cache.window = Window(slice(slot.index, slot.index + 1), 0, None, n)
+    runner.cache.reach(runner.cache.window.rows, n)
     begun, start = time.perf_counter(), runner.clock.mark()
     with watched(model, runner.layers[0]) as seen:
         logits = model(**inputs, past_key_values=runner.cache, use_cache=True, logits_to_keep=2).logits
