@@ -12,14 +12,16 @@ from safetensors import SafetensorError
 
 from workbench.core.errors import ModelError, ParameterError, WorkbenchError
 from workbench.engine import Engine, Models, Request, load_models
+from workbench.engine.bundle import bundled_folder
 from workbench.engine.checkpoints import own
 from workbench.engine.checkpoints.reading import read
+from workbench.engine.checksums import what_is_wrong
 from workbench.engine.models import find_heads
 from workbench.interop.heads import export_heads
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained import head_of, load_trained
-from workbench.training.heads.artefact import save_net
+from workbench.training.heads.artefact import load_saved, save_net, shrink
 
 pytestmark = pytest.mark.usefixtures("nothing_chosen")
 
@@ -132,3 +134,40 @@ def test_what_no_layout_holds_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="There is no layout 'onnx'"):
         export_heads("text-medusa", tmp_path / "a", "onnx")
     assert not (tmp_path / "a").exists(), "nothing was written"
+
+
+def test_a_shrunk_head_drafts_nearly_the_same_and_writes_the_same(tmp_path: Path, text_models: Models) -> None:
+    own.choose()
+    text_models.heads = find_heads("text-target", text_models.target)
+    before, text = guesses(text_models, "eagle-3")
+    made = shrink(bundled_folder() / "text-target-eagle-3", tmp_path / "less")
+    assert made["after"] < 0.56 * made["before"]
+    assert 0 < made["error"] < 0.01
+    found, same = guesses(found_in(text_models, tmp_path / "less", "eagle-3"), "eagle-3")
+    assert same == text
+    alike = [a == b for one, other in zip(before, found, strict=False) for a, b in zip(one, other, strict=False)]
+    assert sum(alike) > 0.8 * len(alike)
+    assert load_saved(tmp_path / "less")[1] == load_saved(bundled_folder() / "text-target-eagle-3")[1]
+    assert sorted(p.name for p in (tmp_path / "less").iterdir()) == sorted(
+        p.name for p in (bundled_folder() / "text-target-eagle-3").iterdir()
+    )
+    check_sums(tmp_path / "less")
+
+
+def check_sums(folder: Path) -> None:
+    for line in (folder / "SHA256SUMS").read_text().splitlines():
+        assert what_is_wrong(folder / line.split()[1], line.split()[0]) == ""
+
+
+def test_what_cannot_be_shrunk_is_refused(tmp_path: Path) -> None:
+    shrink(own_layer(tmp_path / "ours"), tmp_path / "less")
+    for folder, error, words in (
+        (tmp_path / "less", ModelError, "can be kept in bytes"),
+        (bundled_folder() / "text-drafter", ModelError, "can be kept in bytes"),
+        (tmp_path / "nowhere", ModelError, "no weights that can be read"),
+    ):
+        with pytest.raises(error, match=words):
+            shrink(folder, tmp_path / "further")
+        assert not (tmp_path / "further").exists()
+    with pytest.raises(ParameterError, match="holds something"):
+        shrink(tmp_path / "ours", tmp_path / "less")

@@ -7,13 +7,10 @@ target's heads are measured in one go, all in turns on each prompt, so that they
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from safetensors import safe_open
 
 from workbench.bench import board, contest
 from workbench.bench.contenders import EngineContender
@@ -24,6 +21,7 @@ from workbench.bench.sample import Sample
 from workbench.bench.statistics import ratio_of_sums
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models
+from workbench.engine.eighths import count_weights
 from workbench.engine.machine import describe
 from workbench.methods import registry
 from workbench.trace.speedup import speedup
@@ -103,8 +101,7 @@ def _drafted(samples: Sequence[Sample], name: str) -> dict[str, Any]:
 
 def _trained(folder: Path) -> dict[str, Any]:
     """What a head's folder says of its size and its training; nothing where its training left no figures."""
-    with safe_open(folder / "model.safetensors", "np") as file:
-        size = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    size = count_weights(folder / "model.safetensors")
     figures = folder / "training.json"
     said = json.loads(figures.read_text(encoding="utf-8")) if figures.is_file() else {}
     rows = said.get("options", {}).get("rows")

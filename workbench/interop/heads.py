@@ -99,7 +99,8 @@ def _instead(kind: str) -> str:
 
 def _ours(name: str) -> Ours:
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+
+    from workbench.engine.eighths import read_weights
 
     place = bundled().get(name) or Path(name).expanduser()
     config = config_of(place) if place.is_dir() else {}
@@ -108,8 +109,8 @@ def _ours(name: str) -> Ours:
         raise ModelError(f"{name} holds no heads that were trained here.", f"Bundled are: {', '.join(names)}.")
     check_weights(place)
     try:
-        weights = load_file(place / "model.safetensors")
-    except (OSError, SafetensorError) as error:
+        weights = read_weights(place / "model.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"The weights of {name} cannot be read: {error}.", "Fetch them again.") from None
     target = str(config.get("target"))
     if (there := folder_of(target)) is None:

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 from torch import nn
 
 from workbench.core.errors import ModelError
 from workbench.engine.checkpoints.description import Checkpoint
 from workbench.engine.checksums import check_weights
+from workbench.engine.eighths import read_weights
 from workbench.engine.models import Models
 from workbench.engine.runner import SCRATCH
 from workbench.engine.trimmed import SharedHead
@@ -95,7 +95,7 @@ def load_trained(kind: type[_Net], models: Models, what: str, again: str) -> _Ne
                 if info.checkpoint is not None:
                     net = kind.adopted(info.checkpoint, target.context + SCRATCH, target.n_layers)
                 else:
-                    weights = load_file(info.folder / "model.safetensors")
+                    weights = read_weights(info.folder / "model.safetensors")
                     net = kind.of(info.config, target.context + SCRATCH)
                     net.load_state_dict(weights)
             except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from workbench.engine.checksums import write_sums
+from workbench.core.errors import ModelError, ParameterError
+from workbench.engine.bundle import config_of
+from workbench.engine.checksums import NAME as SUMS
+from workbench.engine.checksums import check_weights, write_sums
+from workbench.engine.eighths import SCALE, from_bytes, read_weights, to_bytes
 from workbench.methods import registry
 from workbench.methods.drafters.trained import TrainedNet
 from workbench.trace.files import replacing, write_whole
 from workbench.training.models import in_lines
+
+WEIGHTS = "model.safetensors"
 
 
 def save_net(
@@ -33,9 +41,9 @@ def save_net(
         name: (weight.to(dtype) if weight.is_floating_point() else weight).detach().contiguous()
         for name, weight in net.state_dict().items()
     }
-    with replacing(out / "model.safetensors") as part:
+    with replacing(out / WEIGHTS) as part:
         save_file(weights, part, metadata={"format": "pt"})
-    (out / "model.safetensors").chmod(0o644)
+    (out / WEIGHTS).chmod(0o644)
     write_sums(out)
     config = {"workbench_head": net.kind, "target": target, **net.config(), **facts}
     write_whole(out / "config.json", in_lines(config))
@@ -46,5 +54,46 @@ def load_saved(folder: Path) -> tuple[Any, dict[str, Any]]:
     """The net in a folder, in float32, and its configuration."""
     config = json.loads((folder / "config.json").read_text())
     net = registry.heads()[config["workbench_head"]].net.of(config)
-    net.load_state_dict(load_file(folder / "model.safetensors"))  # which takes float16 for float32
+    net.load_state_dict(read_weights(folder / WEIGHTS))  # which takes float16 for float32
     return net, config
+
+
+def shrink(folder: Path, out: Path) -> dict[str, Any]:
+    """Write a copy of a trained head whose matrices are bytes (`workbench.engine.eighths`).
+
+    Args:
+        folder: of the head.
+        out: a folder that holds nothing, or that is not there yet.
+
+    Returns:
+        {"before", "after": bytes of the weights, "error": of the weights, as a share of their size (norms)}.
+
+    Raises:
+        ModelError: the head cannot be read, or there is nothing to shrink.
+        ParameterError: `out` holds something.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ParameterError(f"{out} holds something.", "Name a new folder.")
+    source = folder / WEIGHTS
+    try:
+        check_weights(folder)
+        stored = load_file(source)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{folder} holds no weights that can be read: {error}", "Name the folder of a head.") from None
+    made = to_bytes(stored)
+    if "workbench_head" not in config_of(folder) or made.keys() == stored.keys():
+        raise ModelError(f"Nothing in {folder} can be kept in bytes.", "Name a head that was trained here, once.")
+    back = from_bytes(made)
+    changed = [name for name in stored if name + SCALE in made]
+    error = sum(float((back[name] - stored[name].float()).square().sum()) for name in changed)
+    size = sum(float(stored[name].float().square().sum()) for name in changed)
+    out.mkdir(parents=True, exist_ok=True)
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and file.name not in (WEIGHTS, SUMS):
+            shutil.copyfile(file, out / file.name)
+    with replacing(out / WEIGHTS) as part:
+        save_file(made, part, metadata={"format": "pt"})
+    (out / WEIGHTS).chmod(0o644)
+    write_sums(out)
+    sizes = {name: (at / WEIGHTS).stat().st_size for name, at in (("before", folder), ("after", out))}
+    return sizes | {"error": (error / size) ** 0.5}
