@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import copy
-import json
-import random
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import strangers
 import torch
 import worlds
+from strangers import NAME, needs_bundle
 from transformers import PreTrainedTokenizerFast
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.bundle import bundled
 from workbench.engine.models import load_models
-from workbench.engine.pretrained import load_model, load_tokenizer
+from workbench.engine.pretrained import load_tokenizer
 from workbench.engine.segment import Segment
 from workbench.engine.stranger import Stranger
 from workbench.methods import registry
 from workbench.methods.drafters.omni_draft import BROKEN, Dictionary, Reading, common, pieces
 
-NAME = "omnidraft"
-needs_bundle = pytest.mark.skipif("text-drafter" not in bundled(), reason="needs the bundled models")
 SAID = ["", "he", "l", "lo", " wor", "ld", "!", "hello wor", "\n\n", ""]
 TOKENS = {"hello": 7, "he": 3, "l": 4, " world": 5, " w": 6, "or": 8, "!": 9, "\n\n": 10}
 WORDS = Dictionary(SAID, TOKENS, frozenset({0}), 2)
@@ -88,27 +84,7 @@ def test_pieces_are_what_each_token_adds_to_a_text() -> None:
 
 @pytest.fixture(scope="module")
 def renumbered(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """The bundled draft model as the target, and a copy of it, its tokens shuffled, as a stranger."""
-    folder = Path(bundled()["text-drafter"])
-    model, tokenizer = load_model("text-drafter", torch.device("cpu"), torch.float64), load_tokenizer("text-drafter")
-    size = model.config.vocab_size
-    number = list(range(size))
-    random.Random(7).shuffle(number)
-    text = json.loads((folder / "tokenizer.json").read_text())
-    text["model"]["vocab"] = {word: number[i] for word, i in text["model"]["vocab"].items()}
-    for added in text["added_tokens"]:
-        added["id"] = number[added["id"]]
-    path = tmp_path_factory.mktemp("renumbered") / "tokenizer.json"
-    path.write_text(json.dumps(text))
-    theirs = PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token=tokenizer.eos_token)
-    twin = copy.deepcopy(model)
-    for weight in {
-        id(w): w for w in (twin.get_input_embeddings().weight, twin.get_output_embeddings().weight)
-    }.values():
-        weight.data[torch.tensor(number)] = weight.data.clone()
-    models = Models(Runner(model), tokenizer, "text-drafter")
-    models.stranger = Stranger(Runner(twin), theirs, "renumbered")
-    return models
+    return strangers.renumbered(tmp_path_factory.mktemp("renumbered"))
 
 
 @needs_bundle

@@ -387,6 +387,18 @@ def test_accelerator_adapters_learn_through_the_first_layers_and_draft(options: 
     assert metrics.drafted(drafted.rounds) > 0
 
 
+def test_prompts_are_learnt_from_where_that_is_asked_for_and_never_measured_on(options: ReadOptions) -> None:
+    plain, all_of_it = Readings(options.out), Readings(options.out, everywhere=True)
+    for row in plain.part(held=False):
+        mine, other = plain.dialogue(row), all_of_it.dialogue(row)
+        assert torch.equal(mine.ids, other.ids)
+        assert mine.n_prompt > 1
+        assert other.n_prompt == 1
+    held = plain.part(held=True)
+    assert held
+    assert [all_of_it.dialogue(row).n_prompt for row in held] == [plain.dialogue(row).n_prompt for row in held]
+
+
 def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadOptions, tmp_path: Path) -> None:
     chosen = {"target": "text-target", "readings": options.out, "ffn": 32, "heads": 4, "rows": 8, "places": 256,
               "threads": 1, "held": 4, "half": False, "checkpoint": tmp_path / "run.pt", "resume": False}  # fmt: skip
@@ -409,9 +421,13 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
     fresh = recipes.run("chat-heads", chosen | {"vocabulary": 650, "steps": 1, "out": tmp_path / "third"}, quiet)
     assert further["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
     assert first["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
+    asked = chosen | {"method": "pard", "steps": 1, "out": tmp_path / "masks"}
+    masks, anew = (recipes.run("chat-heads", asked | more, quiet) for more in ({"begin": folder}, {"vocabulary": 650}))
+    assert masks["kept"] == 650
+    assert masks["losses"]["step 1"] < 0.95 * anew["losses"]["step 1"], "it says what the layer said"
     with pytest.raises(ParameterError, match="what the run begins with, and where it would write"):
         recipes.run("chat-heads", chosen | {"begin": folder, "out": tmp_path / "first"}, quiet)
-    with pytest.raises(ParameterError, match="goes on from a finished head"):
+    with pytest.raises(ParameterError, match="does not go on from a finished head"):
         recipes.run("chat-heads", chosen | {"method": "medusa", "begin": folder, "out": tmp_path}, quiet)
     config = configs[0] | {WEIGHTS: f"{int(configs[0][WEIGHTS], 16) ^ (1 << 99) - 1:064x}"}
     (folder / "config.json").write_text(json.dumps(config))

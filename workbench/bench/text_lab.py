@@ -27,7 +27,16 @@ from workbench.bench.contest import measure
 from workbench.bench.datasets import first_of_each_group
 from workbench.bench.prompts import BenchPrompt, load_prompts
 from workbench.bench.several_drafts import Way
-from workbench.bench.statistics import Rates, geometric_mean, mean, rates, ratio_of_sums, typical
+from workbench.bench.statistics import (
+    Quotient,
+    Rates,
+    geometric_mean,
+    mean,
+    rates,
+    ratio_of_quotients,
+    ratio_of_sums,
+    typical,
+)
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Request, load_models, storing
 from workbench.engine.bundle import DEFAULT_TARGET
@@ -224,6 +233,17 @@ class TextLab:
         drafted = [sum(len(r.nodes) for r in rounds) for rounds in found]
         passes = [sum(r.draft_forwards for r in rounds) for rounds in found]
         return Measured.of(ratio_of_sums(drafted, passes), f"{self.setting}, greedy; over all rounds")
+
+    def accepted_a_pass_over(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Measured:
+        """Accepted tokens / passes of the drafter, and that / the same with other parameters, over all rounds."""
+
+        def quotient(params: Mapping[str, Any]) -> Quotient:
+            found = self.rounds(self.method, params)
+            passes = [sum(r.draft_forwards for r in rounds) for rounds in found]
+            return [metrics.accepted(rounds) for rounds in found], passes
+
+        ratio = ratio_of_quotients(quotient(mine), quotient(theirs))
+        return Measured.of(ratio, f"{self.setting}, greedy; over all rounds")
 
     def tau_over(self, other: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], temperature: float) -> Measured:
         """τ / τ of another method on the same prompts and seeds, geometric mean over prompts.

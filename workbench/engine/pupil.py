@@ -8,7 +8,7 @@ that run drafts with the same pupil.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -70,12 +70,29 @@ class Pupil(Learner):
             laws: the target's there, plain. Of what the model cannot say nothing is asked.
             rate: AdamW's learning rate.
         """
-        with torch.inference_mode(False), torch.enable_grad():
-            q = self.log_laws(tokens, start).index_select(0, to_device(list(at), self.runner.device, torch.long))
+
+        def divergence(said: Float[Tensor, "m V"]) -> Tensor:
+            q = said.index_select(0, to_device(list(at), self.runner.device, torch.long))
             p = laws.clone().to(q.dtype)[:, : q.shape[1]]
             p = p.masked_fill(q == -torch.inf, 0.0)
             p = p / p.sum(1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
-            loss = (torch.special.xlogy(p, p) - p * q.masked_fill(q == -torch.inf, 0.0)).sum(1).mean()
+            return (torch.special.xlogy(p, p) - p * q.masked_fill(q == -torch.inf, 0.0)).sum(1).mean()
+
+        return self.step(tokens, start, divergence, rate)
+
+    def step(
+        self, tokens: Sequence[int], start: int, loss_of: Callable[[Float[Tensor, "m V"]], Tensor], rate: float
+    ) -> float:
+        """One step down any loss of the log laws behind each token of a text; gives the loss.
+
+        Args:
+            tokens: of the text, read as it stands.
+            start: position of the first of them.
+            loss_of: what is to fall. It is called where gradients are recorded, and clones what it reads beside.
+            rate: AdamW's learning rate.
+        """
+        with torch.inference_mode(False), torch.enable_grad():
+            loss = loss_of(self.log_laws(tokens, start))
             self._steps.param_groups[0]["lr"] = rate
             loss.backward()
             nn.utils.clip_grad_norm_(self._layers.parameters(), CLIP)

@@ -49,8 +49,11 @@ METHOD = Method(
         "runs of the drafter's tokens are one of the target's, and holds a bounded number.",
         "The draft is judged as a chosen one: no law of the target's tokens follows from the drafter's, since one text "
         "may be said in several ways. The paper multiplies the chances of merged tokens.",
-        "Neither distillation while it decodes nor the head that decides when to stop is built; `online` is the former "
-        "for draft models of the target's own vocabulary.",
+        "Lessons (`rate`) go to a copy of the drafter's layers; where the target's token is spelt in several, each "
+        "piece is made likelier as the text has it. Without `rate` nothing learns, and with warm=True lessons go on "
+        "over requests.",
+        "The head that stops (`stop`) is linear in the drafter's state and knows nothing at first; the paper's reads "
+        "several layers and is trained beforehand, too.",
         "The drafter reads text without the marks of the target's chat format, and sees nothing of pictures.",
     ),
     place=14,
@@ -71,6 +74,25 @@ METHOD = Method(
             "Ramakrishnan et al. 2025, arXiv:2507.02659, §3 (direction)",
             lambda lab: lab.estranged().tau_over("omnidraft", {"depth": 4}, {"depth": 4, "merge": False}, 0.0),
             key="merging", why=("2026-11-26 14:32 UTC", LARGER), why_on={"smollm2": ("2026-11-26 14:34 UTC", FREQUENT)},
+        ),
+        Claim(
+            "τ with lessons that go on from prompt to prompt / without, on requests of one kind",
+            "online distillation beside the cache of n-grams", None, None,
+            "Ramakrishnan et al. 2025, arXiv:2507.02659, §3.2 (direction)",
+            lambda lab: lab.estranged().on("records").tau_over(
+                "omnidraft", {"policy": "fixed", "depth": 4, "rate": 3e-4, "warm": True},
+                {"policy": "fixed", "depth": 4}, 0.0,
+            ),
+            key="learns",
+        ),
+        Claim(
+            "accepted tokens a pass of the drafter, with the head that stops / without",
+            "fewer drafts at an equal speed-up", None, None,
+            "Ramakrishnan et al. 2025, arXiv:2507.02659, §3.3 (direction)",
+            lambda lab: lab.estranged().accepted_a_pass_over(
+                {"policy": "fixed", "depth": 4, "stop": 0.4, "warm": True}, {"policy": "fixed", "depth": 4}
+            ),
+            key="stops",
         ),
     ),
     recording=Recording(("story",), drafter="smollm2-drafter"),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import takewhile
 from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.sampling import likeliest
@@ -15,14 +20,21 @@ from workbench.engine.declared import ANY_DRAFTER
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
+from workbench.engine.pupil import Pupil
 from workbench.engine.request import Row
 from workbench.engine.segment import Segment, Slot
 from workbench.engine.stranger import Stranger
+from workbench.engine.told import Outcome
+from workbench.engine.twin import Twin
+from workbench.methods.drafters.omni_lessons import MOST_PLACES, Shared, Stop, Study, borders, places
+from workbench.methods.drafters.warmth import WARM, warmth
 
 BROKEN = "\ufffd"
 """What stands for bytes that are no whole character yet."""
 LONGEST = 64
 """Characters of a token that is looked for; what is longer is white space or a rule of signs."""
+CHUNK = 512
+"""Tokens that are read at once."""
 BEFORE = 48
 """Characters of the committed text, at most, behind which a draft is cut into tokens."""
 
@@ -76,6 +88,17 @@ class Dictionary:
             kept = cls.of(models, writer)
             models.shared[key] = kept, writer.tokenizer
         return kept
+
+    @cached_property
+    def shared(self) -> Shared:
+        """The tokens that are one text in both; of several that are, the first. The end is one of them."""
+        ours: dict[int, int] = {}
+        for theirs, text in enumerate(self.said):
+            if text in self.token_of:
+                ours.setdefault(self.token_of[text], theirs)
+        if self.ends and self.end >= 0:
+            ours.setdefault(self.end, min(self.ends))
+        return Shared(torch.tensor(list(ours.values()), dtype=torch.long), torch.tensor(list(ours), dtype=torch.long))
 
     def text(self, token: int) -> str:
         """What the drafter says with a token."""
@@ -150,6 +173,7 @@ class Reading:
         ids: the committed text in its tokens.
         text: the committed text, where it is translated.
         broken: whether that ends with a part of a character, behind which nothing can be said.
+        study: what is learnt.
         slot: row of its cache; None: the text is longer than it can read.
         fed: tokens of which the cache has entries, drafts of the last round among them.
     """
@@ -159,6 +183,7 @@ class Reading:
     ids: list[int]
     text: str = ""
     broken: bool = False
+    study: Study = field(default_factory=Study)
     slot: Slot | None = None
     fed: list[int] = field(default_factory=list[int])
     _seen: tuple[int, tuple[int, ...]] | None = None
@@ -189,9 +214,19 @@ class Reading:
         self.ids = self.read(row)
         runner = self.writer.runner
         runner.rewind(self.slot, max(0, min(common(self.ids, self.fed), len(self.ids) - 1)))
-        if missing := self.ids[self.slot.length : -1]:
+        missing = self.ids[self.slot.length : -1]
+        if missing and self.twin is None:
             runner.prefill(self.slot, missing)
+        for at in range(0, len(missing) if self.twin is not None else 0, CHUNK):
+            piece = to_device(missing[at : at + CHUNK], runner.device)
+            runner.forward([Segment(self.slot, piece)], last_only=True, twin=self.twin)
+            runner.commit(self.slot, range(len(piece)))
         self.fed = self.ids[:-1]
+
+    @property
+    def twin(self) -> Twin | None:
+        """What runs in the draft model's place."""
+        return None if self.study.pupil is None else self.study.pupil.twin
 
 
 @dataclass(frozen=True)
@@ -205,13 +240,26 @@ class OmniDraft(Drafter):
     The draft carries no law of the target's tokens, so that it is judged as a chosen one: kept with chance p(x), and
     the text stays the target's.
 
-    Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659 (the cache of n-grams across vocabularies).
+    With a `rate` a copy of its layers goes on learning: where both vocabularies have the token, the target's law among
+    those that both have; where the target's token is spelt in several of its own, that they be likelier. With `stop` a
+    head on its state learns, verdict by verdict, whether what is written next will be kept.
+
+    Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659 (the cache of n-grams across vocabularies; online
+    distillation; adaptive drafting).
     """
 
     needs: ClassVar[tuple[str, ...]] = (ANY_DRAFTER,)
     source: ClassVar[str] = "omnidraft"
     merge: bool = param(True, doc="whether several of the drafter's tokens may become one of the target's")
     extra: int = param(8, ge=0, le=64, doc="tokens of its own that the drafter may write beyond those asked for")
+    rate: float = param(0.0, ge=0.0, le=0.1, doc="learning rate of the drafter's layers while it drafts; 0: none learn")
+    every: int = param(2, ge=1, le=100_000, doc="rounds with something to learn between two lessons")
+    reads: int = param(128, ge=8, le=512, doc="its newest tokens that a lesson reads again")
+    spelt: float = param(0.3, ge=0.0, le=10.0, doc="weight of places that it spells in several tokens (λ)")
+    stop: float = param(
+        0.0, ge=0.0, le=1.0, doc="write no more once the chance that all is kept, learnt meanwhile, is below; 0: never"
+    )
+    warm: bool = warmth("what was learnt")
 
     def make_ready(self, models: Models) -> None:
         """Look all tokens of a stranger up."""
@@ -222,6 +270,10 @@ class OmniDraft(Drafter):
         """Chosen: the likeliest."""
         return frozenset({Sampling.DETERMINISTIC})
 
+    def notice(self) -> str:
+        """Warm drafts depend on other runs."""
+        return WARM if self.warm and (self.rate or self.stop) else ""
+
     def prime(self, row: Row, models: Models) -> Reading:
         """Read the committed text but its last token. Of pictures the drafter sees nothing."""
         writer, words = models.stranger, None
@@ -230,7 +282,7 @@ class OmniDraft(Drafter):
             writer = Stranger(models.drafter, models.tokenizer, models.drafter_name or "")
         if models.stranger is not None or row.images is not None:
             words = Dictionary.known(models, writer)
-        state = Reading(writer, words, [])
+        state = Reading(writer, words, [], study=self.begun(models, writer))
         state.ids = state.read(row)
         if len(state.ids) > writer.runner.context:
             return state
@@ -241,6 +293,20 @@ class OmniDraft(Drafter):
             writer.runner.close(state.slot)
             raise
         return state
+
+    def begun(self, models: Models, writer: Stranger) -> Study:
+        """Nothing learnt; with `warm` what earlier runs taught."""
+        key = ("omnidraft lessons", writer.name)
+        kept: Study | None = models.shared.get(key) if self.warm else None
+        if kept is None or kept.whose is not writer.runner:
+            kept = Study(whose=writer.runner)
+            if self.warm:
+                models.shared[key] = kept
+        if self.rate and kept.pupil is None:
+            kept.pupil = Pupil(writer.runner)
+        if self.stop and kept.stop is None:
+            kept.stop = Stop(writer.runner.hidden_size)
+        return Study(kept.pupil if self.rate else None, kept.stop if self.stop else None, whose=writer.runner)
 
     def reach(self, row: Row) -> int:
         """As many levels as it has positions: a token of its own seldom says less than one of the target's."""
@@ -253,6 +319,10 @@ class OmniDraft(Drafter):
         said = self.written(row, state, plan.depth)
         tokens = said if state.words is None or not said else state.words.drafted(said, self.merge, state.text)
         row.signals["tokens written"], row.signals["tokens translated"] = len(said), len(tokens)
+        if (pupil := state.study.pupil) is not None:
+            row.signals["lessons"] = pupil.lessons
+            if pupil.lessons:
+                row.signals["loss of the last lesson, nats"] = pupil.loss
         return DraftTree.chain(tokens[: plan.depth], source=self.source, device=row.models.target.device)
 
     def written(self, row: Row, state: Reading, depth: int) -> list[int]:
@@ -262,25 +332,73 @@ class OmniDraft(Drafter):
         assert slot is not None
         if state.broken or not state.ids:
             return []
-        said, feed = list[int](), to_device(state.ids[-1:], runner.device)
+        said, feed, study = list[int](), to_device(state.ids[-1:], runner.device), state.study
+        study.written, study.before, sure, end = [], len(state.text), 1.0, 0
         most = depth if words is None else depth + self.extra
         while len(said) < min(most, runner.context - len(state.ids) + 1):
-            logits = runner.forward([Segment(slot, feed)], last_only=True).logits[0, -1:]
+            out = runner.forward([Segment(slot, feed)], last_only=True, twin=state.twin)
+            if study.stop is not None and words is not None:
+                sure *= study.stop.chance(out.hidden[0, -1])
+                if said and sure < self.stop:
+                    runner.rewind(slot, slot.length)
+                    break
             runner.commit(slot, [0])
             state.fed += [said[-1] if said else state.ids[-1]]
-            feed = likeliest(logits.float())
+            feed = likeliest(out.logits[0, -1:].float())
             said.append(int(feed))
+            if study.stop is not None and words is not None:
+                end += len(words.text(said[-1]))
+                study.written.append((out.hidden[0, -1], end))
+                row.signals["chance that all is kept"] = sure
             if words is not None and (
                 words.is_over(said[-1]) or len(words.drafted(said, self.merge, state.text)) >= depth
             ):
                 break
         return said
 
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """What came of the draft goes to the head that stops; places are noted, and a lesson given when it is time."""
+        state: Reading = row.state
+        study, words = state.study, state.words
+        if words is None or row.images is not None or not isinstance(row.drafter, OmniDraft):
+            return
+        kept = min(len(outcome.verdict.path), len(outcome.emitted))
+        if study.written and outcome.tokens:
+            text = _decoded(row, len(row.committed) - len(outcome.emitted) + kept)
+            study.heard(len(text) - study.before, kept < len(outcome.tokens) and kept < len(outcome.emitted))
+        if not self.rate or not study.is_due or outcome.hidden is None:
+            return
+        first = len(row.committed) - len(outcome.emitted)
+        before = [0, *(node + 1 for node in outcome.verdict.path)]
+        found = [(first + i, outcome.hidden[at]) for i, at in enumerate(before[: len(outcome.emitted)])]
+        study.waiting = [*study.waiting, *found][-MOST_PLACES:]
+        study.rounds += bool(found)
+        if study.rounds >= self.every:
+            ids = state.read(row)
+            ends = borders(state.text, ids, state.writer.tokenizer, words.said)
+            direct, spelt = places(list(self.noted(row, study, words)), ends, ids, words.shared)
+            study.teach(ids, direct, spelt, words.shared, self.reads, self.spelt, self.rate)
+
+    def noted(self, row: Row, study: Study, words: Dictionary) -> Iterator[tuple[int, int, Float[Tensor, " V"], int]]:
+        """Of places that wait where the token begins and ends in the text, the target's law there, and the token."""
+        head = row.models.target.lm_head
+        laws = head.forward(torch.stack([hidden for _, hidden in study.waiting])).float().softmax(1).cpu()
+        for (at, _), law in zip(study.waiting, laws, strict=True):
+            begin, end = (len(_decoded(row, n)) for n in (at, at + 1))
+            yield begin, end, law, row.committed[at]
+
     def release(self, row: Row, models: Models) -> None:
         """Give the cache row back."""
         state: Reading | None = row.state
         if state is not None and state.slot is not None:
             state.writer.runner.close(state.slot)
+
+
+def _decoded(row: Row, n: int) -> str:
+    """The text of the first n committed tokens, without a character that is not whole yet."""
+    tokenizer = row.models.tokenizer
+    text = tokenizer.decode(row.committed[:n], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return text.rstrip(BROKEN)
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -87,11 +87,13 @@ class ChatHeadOptions(HeadOptions):
         answers: Folder of the answers that were read. With it and `curves`, the heads as they are at each checkpoint
             draft for some of its held-out prompts.
         drafted: Prompts that they draft for.
-        begin: Folder of a finished head for these weights, with whose weights EAGLE's layer begins and whose tokens it
-            keeps; none: fresh ones.
+        begin: Folder of a finished layer of EAGLE's for these weights, with whose weights EAGLE's or PARD's begins and
+            whose tokens it keeps; none: fresh ones.
         average: Share of the weights of `begin` in those that are kept at the end; the rest is what this run came to.
             Of two runs on different texts the mean knows both, where the second alone has forgotten some of the first.
             Source: Wortsman et al. 2022, Model soups, arXiv:2203.05482.
+        everywhere: Learn behind the tokens of prompts, too. They are not the target's words, and its laws there cost
+            nothing more: a run that has little time, or few answers, learns more a step.
         device: Where they learn: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
     """
 
@@ -133,6 +135,7 @@ class ChatHeadOptions(HeadOptions):
     drafted: int = 6
     begin: Path | None = None
     average: float = 0.0
+    everywhere: bool = False
     device: str = "auto"
 
     def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
@@ -197,23 +200,23 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
         options = head.settle(options)
     options = dataclasses.replace(options, checkpoint=checkpoint, loss=options.loss or HeadOptions.loss)
     teacher = load_teacher(options)
-    readings = Readings(options.readings, teacher.head.device)
+    readings = Readings(options.readings, teacher.head.device, options.everywhere)
     held = readings.part(held=True)[: options.held]
     lesson = lesson_of(options.method)
     size = options.vocabulary
     if lesson is not None and hasattr(lesson, "keeps"):
         size = lesson.keeps(options, teacher)
-    before = None
+    finished, before = None, None
     if options.begin is not None:
-        if options.method != FeatureNet.kind:
-            message = f"Only {FeatureNet.kind} goes on from a finished head, and this is {options.method}."
+        if options.method != FeatureNet.kind and not getattr(lesson, "GOES_ON", False):
+            message = f"{options.method} does not go on from a finished head: {FeatureNet.kind} and pard do."
             raise ParameterError(message, "Leave `begin` out.")
         refuse_same(options.begin, options.folder)
-        before = _begun(options.begin, teacher)[1]
+        finished, before = _begun(options.begin, teacher)
     kept, facts = chosen_tokens(readings, held, size, teacher.ends, before)
     tokens = torch.tensor(kept, device=readings.device)
     if lesson is not None:
-        result, curve = lesson.train(Course(options, teacher, readings, tokens, held, report))
+        result, curve = lesson.train(Course(options, teacher, readings, tokens, held, report, finished))
     else:
         train = {"medusa": _train_medusa, ExitAdapter.kind: _train_adapter}.get(options.method, _train_layer)
         result, curve = train(options, teacher, readings, tokens, held, report)

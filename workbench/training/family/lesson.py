@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from workbench.engine.fingerprint import WEIGHTS
 from workbench.engine.trimmed import KEY
+from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained import TrainedNet
 from workbench.training.family.drafter import Curve, Teacher
 from workbench.training.family.readings import Readings, batches
@@ -49,6 +50,7 @@ class Course:
         kept: tokens that the heads can propose, int64 [W].
         held: readings that are kept for measuring.
         report: receives progress lines.
+        finished: a layer of EAGLE's with whose weights the head begins; None: with fresh ones.
     """
 
     options: Any
@@ -57,6 +59,7 @@ class Course:
     kept: Int[Tensor, " W"]
     held: list[int]
     report: Report
+    finished: FeatureNet | None = None
 
     @property
     def device(self) -> torch.device:

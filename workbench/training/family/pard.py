@@ -22,6 +22,8 @@ from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult
 
+GOES_ON = True
+"""From a finished layer of EAGLE's: it is the same one, to which the mask is new, as PARD makes of a draft model."""
 RETAINED, LEAST = 0.7, 0.2
 """Of the drafts, the share that have one more mask than those before, and the least share, as released."""
 
@@ -29,12 +31,16 @@ RETAINED, LEAST = 0.7, 0.2
 def train(course: Course) -> tuple[RunResult, Curve]:
     """Train layer and mask in drafts of `ahead` tokens. Each place that stays weighs the same, of whatever step it is.
 
-    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.2 (conditional drop of tokens).
+    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.2 (conditional drop of tokens; it begins with a trained drafter).
     """
     options, teacher = course.options, course.teacher
     table = teacher.head[course.kept]
 
     def fresh() -> PARDNet:
+        if course.finished is not None:
+            net = PARDNet(**course.finished.sizes)
+            net.load_state_dict(net.state_dict() | course.finished.state_dict())
+            return net
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
         begin_at(net, teacher.last_norm)
         return net

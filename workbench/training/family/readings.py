@@ -73,10 +73,13 @@ class Readings:
     Attributes:
         folder: where they are.
         device: on which tensors are given.
+        everywhere: whether all places of a text that is trained on count as its answer's, the prompt's among them.
+            Of those kept for measuring the answer counts alone.
     """
 
     folder: Path
     device: torch.device = field(default_factory=partial(torch.device, "cpu"))
+    everywhere: bool = False
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -102,6 +105,8 @@ class Readings:
     def dialogue(self, row: int) -> Dialogue:
         """A prompt with its answer and the features at each of its tokens."""
         ids, n_prompt = self.text(row)
+        if self.everywhere and not is_held(int(self.rows[row, 0])):
+            n_prompt = 1
         return Dialogue(torch.from_numpy(ids).to(self.device), n_prompt, self.stream("features", row))
 
     def text(self, row: int) -> tuple[np.ndarray, int]:

@@ -1,0 +1,48 @@
+"""The bundled draft model as a target, with a copy of itself that has other numbers for the same tokens."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from workbench.engine import Models, Runner
+from workbench.engine.bundle import bundled
+from workbench.engine.pretrained import load_model, load_tokenizer
+from workbench.engine.stranger import Stranger
+
+NAME = "omnidraft"
+needs_bundle = pytest.mark.skipif("text-drafter" not in bundled(), reason="needs the bundled models")
+
+
+def renumbered(work: Path) -> Models:
+    """The bundled draft model as the target, and a copy of it, its tokens shuffled, as a stranger.
+
+    Args:
+        work: an empty folder.
+    """
+    folder = Path(bundled()["text-drafter"])
+    model, tokenizer = load_model("text-drafter", torch.device("cpu"), torch.float64), load_tokenizer("text-drafter")
+    size = model.config.vocab_size
+    number = list(range(size))
+    random.Random(7).shuffle(number)
+    text = json.loads((folder / "tokenizer.json").read_text())
+    text["model"]["vocab"] = {word: number[i] for word, i in text["model"]["vocab"].items()}
+    for added in text["added_tokens"]:
+        added["id"] = number[added["id"]]
+    path = work / "tokenizer.json"
+    path.write_text(json.dumps(text))
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token=tokenizer.eos_token)
+    twin = copy.deepcopy(model)
+    for weight in {
+        id(w): w for w in (twin.get_input_embeddings().weight, twin.get_output_embeddings().weight)
+    }.values():
+        weight.data[torch.tensor(number)] = weight.data.clone()
+    models = Models(Runner(model), tokenizer, "text-drafter")
+    models.stranger = Stranger(Runner(twin), theirs, "renumbered")
+    return models
