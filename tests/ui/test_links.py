@@ -101,6 +101,15 @@ def test_an_unknown_target_in_a_link_is_an_error_and_the_method_stays(fake_app: 
 
 
 @in_browser
+def test_what_plays_first_is_of_the_method_that_the_address_names(fake_app: str, open_page: Opener) -> None:
+    """It was always the same example: the panel said one method, and the picture showed another."""
+    for asked, shown in (("draft-model", "draft-model"), ("oracle", "oracle"), ("nothing-like-it", "draft-tree")):
+        page = open_page(f"{fake_app}/?method={asked}", reduced_motion="reduce")
+        page.wait_for_selector(".wb[data-ready=true] .wb-prompt")
+        assert f"RECORDED · {shown} · " in page.inner_text(".wb")
+
+
+@in_browser
 def test_the_places_of_a_page_are_on_that_page(fake_app: str, open_page: Opener) -> None:
     page = open_page(f"{fake_app}/methods")
     page.wait_for_selector(".wb[data-drawn=true]")

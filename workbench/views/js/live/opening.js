@@ -46,8 +46,14 @@ export async function arrive(page, trace) {
   else {
     page.wish = asked.settings ? asked.pin : null;
     if (asked.settings && !page.embed && !memory.reloaded()) page.note = "From a link: press Run to decode it here.";
-    await (page.greeting ?? example(page, EXAMPLE, null));
+    await (page.greeting ?? introduce(page, asked.choice.method));
   }
+}
+
+/** A recording of the method that an address names, so that the picture is of what the panel says; else the example. */
+async function introduce(page, method) {
+  if (method && method !== EXAMPLE) await example(page, method, null, null, true);
+  if (!page.run) await example(page, EXAMPLE, null);
 }
 
 /** Say in the address what is shown. `page.describe` is its query. */
@@ -130,13 +136,15 @@ async function assume(page, header) {
 }
 
 /** Play a recording of the gallery, or show a kept run. @param {object|null} asked  of an address that names it: its
- *  settings go into the panel, but those that the address has of its own */
-async function example(page, name, wanted, asked = null) {
+ *  settings go into the panel, but those that the address has of its own. @param {boolean} perhaps  whether nothing is
+ *  said where there is none that this page can show */
+async function example(page, name, wanted, asked = null, perhaps = false) {
   const answer = await page.host.call("recorded", { name }).catch(() => null);
   if (!answer?.header) {
-    if (answer?.error && name !== EXAMPLE) page.errors.push(answer.error);
+    if (answer?.error && name !== EXAMPLE && !perhaps) page.errors.push(answer.error);
     return;
   }
+  if (perhaps && answer.header.pictures?.length) return;
   if (answer.header.pictures?.length && page.host.go)
     return location.replace(address.write(`${page.host.base}/`, address.named("vision", name))); // drawn by its own tab
   if (page.run) return; // the visitor was faster
