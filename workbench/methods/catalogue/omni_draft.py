@@ -30,6 +30,10 @@ STORIES = (
     f"{WRONG_SCALE}: a drafter of 0.7 M weights that learnt stories drafts for a chat model: a round writes 1.3 "
     "tokens, and takes 1.4 times as long as a token of plain decoding (14 prompts)."
 )
+UNTAUGHT = (
+    f"{WRONG_SETTING}: the head begins with no knowledge, where the paper's is trained beforehand, and hears verdicts of "
+    "25 prompts of seven kinds."
+)
 
 METHOD = Method(
     "omnidraft",
@@ -92,7 +96,7 @@ METHOD = Method(
             lambda lab: lab.estranged().accepted_a_pass_over(
                 {"policy": "fixed", "depth": 4, "stop": 0.4, "warm": True}, {"policy": "fixed", "depth": 4}
             ),
-            key="stops",
+            key="stops", why=("2026-11-27 14:02 UTC", UNTAUGHT),
         ),
     ),
     recording=Recording(("story",), drafter="smollm2-drafter"),
