@@ -31,8 +31,8 @@ STORIES = (
     "tokens, and takes 1.4 times as long as a token of plain decoding (14 prompts)."
 )
 UNTAUGHT = (
-    f"{WRONG_SETTING}: the head begins with no knowledge, where the paper's is trained beforehand, and hears verdicts of "
-    "25 prompts of seven kinds."
+    f"{WRONG_SETTING}: the head begins with no knowledge, where the paper's is trained beforehand, and hears "
+    "verdicts of 25 prompts of seven kinds."
 )
 
 METHOD = Method(
