@@ -60,6 +60,9 @@ DRAFTS = "tests/methods/test_drafts.py::"
 M2R2 = "tests/methods/test_m2r2.py::"
 ONLINE = "tests/methods/test_online.py::"
 TLT = "tests/methods/test_tlt.py::"
+OMNI = "tests/methods/test_omni_lessons.py::"
+EIGHTHS = "tests/engine/test_eighths.py::"
+FAMILY = "tests/training/test_family.py::"
 OWN_TARGETS = "tests/training/test_own_targets.py::"
 DISTILLING = "tests/training/test_distilling.py::"
 BY_ITS_LAW = DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path"
@@ -2438,5 +2441,61 @@ MUTATIONS: tuple[Mutation, ...] = (
         "return 0 if rows > MOST else max(",
         LENGTHS + "test_a_larger_batch_verifies_less_and_is_learnt_of_by_itself",
         why="every row of a full batch has 48 tokens verified, and all wait",
+    ),
+    _m(
+        "shrunk-by-the-row",
+        "engine/eighths.py",
+        "groups.abs().amax(2, keepdim=True)",
+        "groups.abs().amax((1, 2), keepdim=True)",
+        EIGHTHS + "test_a_matrix_comes_back_within_half_a_step_of_its_group",
+        why="heads that were shrunk draft worse than they need to",
+    ),
+    _m(
+        "strangers-learn-what-they-cannot-say",
+        "methods/drafters/omni_lessons.py",
+        "        q = q - q.logsumexp(1, keepdim=True)\n",
+        "",
+        OMNI + "test_the_loss_is_the_divergence_among_shared_tokens_and_the_likelihood_of_spellings",
+        why="a lesson pulls the drafter towards tokens that it shares, however rare they are",
+    ),
+    _m(
+        "strangers-learn-a-place-late",
+        "methods/drafters/omni_lessons.py",
+        "direct.append(Direct(a - 1,",
+        "direct.append(Direct(a,",
+        OMNI + "test_places_are_where_both_cut_before_and_behind",
+        why="it learns what the target says one token further on",
+    ),
+    _m(
+        "a-stop-that-leaves-its-last-entry",
+        "methods/drafters/omni_draft.py",
+        "                    runner.rewind(slot, slot.length)\n                    break",
+        "                    break",
+        OMNI + "test_its_cache_is_the_committed_text_whenever_it_stopped",
+        why="behind a draft that was stopped the drafter reads the text one place too far",
+    ),
+    _m(
+        "lessons-by-the-model-that-others-draft-with",
+        "methods/drafters/omni_draft.py",
+        "out = runner.forward([Segment(slot, feed)], last_only=True, twin=state.twin)",
+        "out = runner.forward([Segment(slot, feed)], last_only=True)",
+        OMNI + "test_lessons_make_better_drafts_and_no_other_text",
+        why="lessons are given, cost their time, and change no draft",
+    ),
+    _m(
+        "prompts-measured-on",
+        "training/family/readings.py",
+        "if self.everywhere and not is_held(int(self.rows[row, 0])):",
+        "if self.everywhere:",
+        FAMILY + "test_prompts_are_learnt_from_where_that_is_asked_for_and_never_measured_on",
+        why="the agreement in a head's card is of the user's words, too",
+    ),
+    _m(
+        "masks-without-their-layer",
+        "training/family/pard.py",
+        "net.load_state_dict(net.state_dict() | course.finished.state_dict())",
+        "net.load_state_dict(net.state_dict())",
+        FAMILY + "test_a_finished_layer_is_trained_further_and_keeps_its_tokens",
+        why="a finished layer is named and PARD's drafter begins with nothing",
     ),
 )

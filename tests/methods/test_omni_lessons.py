@@ -194,11 +194,11 @@ def test_its_cache_is_the_committed_text_whenever_it_stopped(renumbered: Models)
             continue
         state = row.state
         stopped += row.trace.rounds[-1].signals["tokens written"] < 4
+        assert state.slot.scratch == 0, "nothing half read is left"
         text = state.read(row)
         state.catch_up(row)
         assert state.fed == text[:-1]
         assert state.slot.length == len(text) - 1
-        assert state.slot.scratch == 0
     assert stopped > 2
 
 
