@@ -7,7 +7,10 @@ from workbench.engine.method import Promise
 from workbench.engine.trimmed import KEY
 from workbench.methods import registry
 from workbench.training.cards import Figures, Trained, losses_of, minutes_of, steps_of, table
+from workbench.training.heads.artefact import STORED
 
+BITS = "bits"
+"""Among the figures of what was measured: in how many a weight is stored, where that is not 16."""
 _DRAFTER = "A draft model with the target's tokenizer, distilled from the target's laws over its own answers."
 
 
@@ -34,6 +37,7 @@ def card(model: Trained) -> str:
         f"- **Training**: `workbench train {recipe}{options}`: {steps_of(figures)}, {minutes_of(figures)} on a share of"
         f" {machine['cores']} cores ({machine['cpu']}). Losses at the end, smoothed: {losses_of(figures)}.",
         *([_begun(figures["begun"], figures["options"].get("average"))] if "begun" in figures else []),
+        *([_stored(config[STORED], measured)] if STORED in config else []),
         "- **Licence**: that of the target's weights, of which it is made (Apache-2.0 for SmolLM2).",
         "",
         "## Learning curve",
@@ -52,6 +56,15 @@ def card(model: Trained) -> str:
         if isinstance(found, dict):
             lines += ["", *_measured(name, found)]
     return "\n".join(lines)
+
+
+def _stored(stored: Figures, measured: Figures) -> str:
+    """How the weights lie on disk, and whether they were measured so."""
+    when = "so" if BITS in measured else "before, with 16 bits"
+    return (
+        f"- **Stored** with {stored['bits']} bits a weight (`workbench heads shrink`), which moved the weights by"
+        f" {stored['error']:.2%} of their size. What is said below was measured {when}."
+    )
 
 
 def _begun(before: Figures, average: str | None) -> str:

@@ -22,7 +22,8 @@ from workbench.trace.events import Trace
 from workbench.trace.files import write_whole
 from workbench.training.answers import is_held, read
 from workbench.training.cards import write_card
-from workbench.training.family.cards import card
+from workbench.training.family.cards import BITS, card
+from workbench.training.heads.artefact import STORED
 from workbench.training.loop import Report
 
 SUITE = "on-policy"
@@ -94,6 +95,8 @@ def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, A
     dtype = str(models.target.stored).removeprefix("torch.")
     for kind, folder in folders.items():
         figures: dict[str, Any] = {"prompts": len(prompts), "tokens": options.max_new_tokens, "dtype": dtype}
+        stored = json.loads((folder / "config.json").read_text()).get(STORED, {})
+        figures |= {BITS: stored[BITS]} if stored else {}
         for row in rows_of(kind):
             asked = one_branch(models) if row.name == "chain" else models
             figures[row.name] = measured(asked, row.method, dict(row.params), prompts, options.max_new_tokens)

@@ -22,6 +22,8 @@ from workbench.trace.files import replacing, write_whole
 from workbench.training.models import in_lines
 
 WEIGHTS = "model.safetensors"
+STORED = "stored"
+"""In the configuration of a head that was shrunk: {"bits", "error": by how much of their size the weights moved}."""
 
 
 def save_net(
@@ -87,13 +89,15 @@ def shrink(folder: Path, out: Path) -> dict[str, Any]:
     changed = [name for name in stored if name + SCALE in made]
     error = sum(float((back[name] - stored[name].float()).square().sum()) for name in changed)
     size = sum(float(stored[name].float().square().sum()) for name in changed)
+    moved = (error / size) ** 0.5
     out.mkdir(parents=True, exist_ok=True)
     for file in sorted(folder.iterdir()):
-        if file.is_file() and file.name not in (WEIGHTS, SUMS):
+        if file.is_file() and file.name not in (WEIGHTS, SUMS, "config.json"):
             shutil.copyfile(file, out / file.name)
+    write_whole(out / "config.json", in_lines(config_of(folder) | {STORED: {"bits": 8, "error": round(moved, 5)}}))
     with replacing(out / WEIGHTS) as part:
         save_file(made, part, metadata={"format": "pt"})
     (out / WEIGHTS).chmod(0o644)
     write_sums(out)
     sizes = {name: (at / WEIGHTS).stat().st_size for name, at in (("before", folder), ("after", out))}
-    return sizes | {"error": (error / size) ** 0.5}
+    return sizes | {"error": moved}
