@@ -103,7 +103,7 @@ class Claim:
         why_on: the same of its figures in other columns, by the column's name.
         method: registry name of the method that declares it, which fills it in; in a part (`Part.claims`) the method
             that it is measured with.
-        needs: what that method takes besides the target.
+        needs: what is taken besides the target, the method's own needs filled in: those of another method beside it.
     """
 
     quantity: str

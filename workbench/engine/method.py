@@ -102,7 +102,7 @@ class Method:
         if whose - {"", self.name}:
             claims, suites, recording = (), {}, Recording()
         else:
-            own = tuple(dataclasses.replace(c, method=self.name, needs=self.needs) for c in self.claims)
+            own = tuple(dataclasses.replace(c, method=self.name, needs=_both(self.needs, c.needs)) for c in self.claims)
             claims = (*own, *(c for c in self._parts_claims if c.key not in {o.key for o in own}))
             suites = {n: tuple(dataclasses.replace(s, method=self.name) for s in r) for n, r in self.suites.items()}
             recording = self.recording
@@ -284,6 +284,11 @@ class Configured:
     def changed(self, **values: Any) -> Configured:
         """The same method with other parameters; the rest stays."""
         return self.method.with_params(**{**self.values, **values})
+
+
+def _both(needs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    """What a method takes, and what a claim of it names besides, each once."""
+    return tuple(dict.fromkeys([*needs, *more]))
 
 
 def _needs(*parts: Part | None) -> tuple[str, ...]:

@@ -59,12 +59,20 @@ METHOD = Method(
             "τ / τ of Hydra with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
             "Ankner et al. 2024, arXiv:2402.05109, §5 (direction)",
             lambda lab: lab.tau_over("hydra", {}, {}, 0.0),
+            needs=("hydra",),
             why=(
                 "2026-11-24 18:30 UTC",
                 f"{WRONG_SCALE}: these heads have 275,328 parameters and Hydra's 526,752, both after 600 steps of 32 "
                 "answers of a 13M target (their cards); after them the first head's likeliest token is the target's at "
                 "58 % of held-out places, Hydra's at 56 %, and 25 prompts do not tell a gain of 3 % from none.",
             ),
+        ),
+        Claim(
+            "τ / τ of Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,
+            "Ankner et al. 2024, arXiv:2402.05109, §5 (direction)",
+            lambda lab: lab.tau_over("medusa", {"nodes": 16}, {"nodes": 16}, 0.0),
+            key="medusa",
+            needs=("medusa",),
         ),
     ),
     suites={

@@ -85,7 +85,7 @@ METHOD = Method(
             "PARD against the draft models that it is made of, average", 1.78, 1.78,
             "An et al. 2025, arXiv:2504.18583, §4 (recalled; README)",
             lambda lab: lab.speed_over({}, [{"grower": "chain", "depth": 5}], of="mtp"),
-            key="beside-steps", timed=True, why=("2026-11-27 11:11 UTC", YOUNG),
+            key="beside-steps", needs=("mtp",), timed=True, why=("2026-11-27 11:11 UTC", YOUNG),
         ),
         Claim(
             "tokens drafted / passes of the drafter", "12 tokens a draft in one pass", 12.0, 12.0,
