@@ -71,9 +71,17 @@ def _begun(before: Figures, average: str | None) -> str:
     """What it was before this training, and how much of that is in it."""
     share = float(average or 0)
     mixed = f" The weights are a mean: {share:.0%} are those." if share else ""
+    line = f"- **Begun** with finished weights, {_trained(before)}. Losses there: {losses_of(before)}.{mixed}"
+    while (before := before.get("begun")) is not None:
+        line += f" These had begun with others, {_trained(before)}."
+    return line
+
+
+def _trained(figures: Figures) -> str:
+    kind = figures["options"].get("method")
     return (
-        f"- **Begun** with finished weights, trained in {steps_of(before)}, {minutes_of(before)}, on"
-        f" {before['answer_tokens']:,} tokens of answers. Losses there: {losses_of(before)}.{mixed}"
+        f"{f'of {kind}, ' if kind else ''}trained in {steps_of(figures)}, {minutes_of(figures)}, on"
+        f" {figures['answer_tokens']:,} tokens of answers"
     )
 
 
