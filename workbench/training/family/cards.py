@@ -72,7 +72,8 @@ def _begun(before: Figures, average: str | None) -> str:
     share = float(average or 0)
     mixed = f" The weights are a mean: {share:.0%} are those." if share else ""
     line = f"- **Begun** with finished weights, {_trained(before)}. Losses there: {losses_of(before)}.{mixed}"
-    while (before := before.get("begun")) is not None:
+    while "begun" in before:
+        before = before["begun"]
         line += f" These had begun with others, {_trained(before)}."
     return line
 
