@@ -26,7 +26,8 @@ from workbench.engine.segment import Segment, Slot
 from workbench.engine.stranger import Stranger
 from workbench.engine.told import Outcome
 from workbench.engine.twin import Twin
-from workbench.methods.drafters.omni_lessons import MOST_PLACES, Shared, Stop, Study, borders, places
+from workbench.methods.drafters.omni_lessons import Shared, Stop, Study, borders, places
+from workbench.methods.drafters.online import MOST_PLACES
 from workbench.methods.drafters.warmth import WARM, warmth
 
 BROKEN = "\ufffd"
@@ -196,7 +197,7 @@ class Reading:
         if now == self._seen:
             return self.ids
         self._seen = now
-        text = row.models.tokenizer.decode(row.committed, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = _decoded(row, len(row.committed))
         self.text = text.rstrip(BROKEN)
         self.broken = self.text != text
         ids = list(self.writer.tokenizer(self.text)["input_ids"])
@@ -366,7 +367,7 @@ class OmniDraft(Drafter):
             return
         kept = min(len(outcome.verdict.path), len(outcome.emitted))
         if study.written and outcome.tokens:
-            text = _decoded(row, len(row.committed) - len(outcome.emitted) + kept)
+            text = _decoded(row, len(row.committed) - len(outcome.emitted) + kept).rstrip(BROKEN)
             study.heard(len(text) - study.before, kept < len(outcome.tokens) and kept < len(outcome.emitted))
         if not self.rate or not study.is_due or outcome.hidden is None:
             return
@@ -386,7 +387,7 @@ class OmniDraft(Drafter):
         head = row.models.target.lm_head
         laws = head.forward(torch.stack([hidden for _, hidden in study.waiting])).float().softmax(1).cpu()
         for (at, _), law in zip(study.waiting, laws, strict=True):
-            begin, end = (len(_decoded(row, n)) for n in (at, at + 1))
+            begin, end = (len(_decoded(row, n).rstrip(BROKEN)) for n in (at, at + 1))
             yield begin, end, law, row.committed[at]
 
     def release(self, row: Row, models: Models) -> None:
@@ -397,10 +398,9 @@ class OmniDraft(Drafter):
 
 
 def _decoded(row: Row, n: int) -> str:
-    """The text of the first n committed tokens, without a character that is not whole yet."""
-    tokenizer = row.models.tokenizer
-    text = tokenizer.decode(row.committed[:n], skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return text.rstrip(BROKEN)
+    """The text of the first n committed tokens; a character that is not whole yet is `BROKEN`."""
+    tokenizer, ids = row.models.tokenizer, row.committed[:n]
+    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

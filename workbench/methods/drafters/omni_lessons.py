@@ -14,8 +14,6 @@ from torch.nn import functional as F
 from workbench.engine.learner import MOST_LESSONS
 from workbench.engine.pupil import Pupil
 
-MOST_PLACES = 64
-"""That a lesson is about: the newest of those that wait for it."""
 SURE = 2.0
 """Log-odds that a written token is kept, before anything was learnt of it."""
 STEP = 0.2
@@ -150,7 +148,6 @@ class Stop:
         self._weights = torch.zeros(width + 1)
         self._weights[-1] = SURE
         self._moved = torch.full((width + 1,), 1e-6)
-        self.lessons = 0
 
     def chance(self, state: Float[Tensor, " D"]) -> float:
         """That the token which follows this state is kept."""
@@ -162,7 +159,6 @@ class Stop:
         slope = (torch.sigmoid(self._weights @ x) - float(kept)) * x
         self._moved += slope.square()
         self._weights -= STEP * slope / self._moved.sqrt()
-        self.lessons += 1
 
 
 def _input(state: Float[Tensor, " D"]) -> Float[Tensor, " D1"]:

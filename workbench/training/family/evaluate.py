@@ -95,7 +95,7 @@ def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, A
     dtype = str(models.target.stored).removeprefix("torch.")
     for kind, folder in folders.items():
         figures: dict[str, Any] = {"prompts": len(prompts), "tokens": options.max_new_tokens, "dtype": dtype}
-        stored = json.loads((folder / "config.json").read_text()).get(STORED, {})
+        stored = models.heads[kind].config.get(STORED, {}) if kind != "drafter" else {}
         figures |= {BITS: stored[BITS]} if stored else {}
         for row in rows_of(kind):
             asked = one_branch(models) if row.name == "chain" else models

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,15 +219,21 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
     if lesson is not None:
         result, curve = lesson.train(Course(options, teacher, readings, tokens, held, report, finished))
     else:
-        train = {"medusa": _train_medusa, ExitAdapter.kind: _train_adapter}.get(options.method, _train_layer)
+        layer = partial(_train_layer, net=finished)
+        train = {"medusa": _train_medusa, ExitAdapter.kind: _train_adapter}.get(options.method, layer)
         result, curve = train(options, teacher, readings, tokens, held, report)
     return result, facts | {"curve": curve.points}
 
 
 def _train_layer(
-    options: ChatHeadOptions, teacher: Teacher, readings: Readings, kept: Tensor, held: list[int], report: Report
+    options: ChatHeadOptions,
+    teacher: Teacher,
+    readings: Readings,
+    kept: Tensor,
+    held: list[int],
+    report: Report,
+    net: FeatureNet | None = None,
 ) -> tuple[RunResult, Curve]:
-    net = None if options.begin is None else _begun(options.begin, teacher)[0]
     before = {} if net is None else {name: weight.clone() for name, weight in net.state_dict().items()}
     rows = batches(readings, readings.part(held=False), options.rows, options.seed)
     order = sorted(held, key=lambda row: readings.rows[row, 3])
