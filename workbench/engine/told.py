@@ -47,6 +47,11 @@ class Outcome:
     probed: Probed | None = None
     chances: list[list[float]] = field(default_factory=list[list[float]])
 
+    @property
+    def places(self) -> list[int]:
+        """Rows of `hidden` and `taps` at which the emitted tokens were decided: the root, then the accepted nodes."""
+        return [0, *(node + 1 for node in self.verdict.path)][: len(self.emitted)]
+
 
 @dataclass(frozen=True, slots=True)
 class Verification:

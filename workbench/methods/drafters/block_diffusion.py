@@ -360,7 +360,7 @@ class BlockDiffusion(LawDrafter):
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Hear the streams of the root and of the accepted nodes."""
         state: BlockState = row.state
-        rows = [0, *(node + 1 for node in outcome.verdict.path)][: len(outcome.emitted)]
+        rows = outcome.places
         state.hear(fused(outcome.taps, state.net.taps)[rows])
 
     def explain(

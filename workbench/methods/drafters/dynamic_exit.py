@@ -6,7 +6,6 @@ all layers at all accepted places, so that one look at the streams it left says 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -139,8 +138,7 @@ class DynamicExit(Exiting):
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Ask the head what each exit would have said at the places that became text."""
         ledger: Ledger = row.state
-        path: Sequence[int] = outcome.verdict.path
-        places = [0, *(node + 1 for node in path)][: len(outcome.emitted)]
+        places = outcome.places
         streams = torch.cat([outcome.taps[layer - 1][places] for layer in ledger.layers])
         p = said_of(row.models.target, row.place, streams).float().softmax(1)
         sure, named = p.max(1)

@@ -191,7 +191,7 @@ class Eagle3(FeatureDrafter):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Take the true streams of the root and of the accepted nodes; what was guessed has been forgotten."""
-        rows = [0, *(node + 1 for node in outcome.verdict.path)][: len(outcome.emitted)]
+        rows = outcome.places
         row.state.features.append(fused(outcome.taps, row.state.net.taps)[rows])
         row.state.tokens += outcome.emitted
 

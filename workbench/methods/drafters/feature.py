@@ -279,10 +279,8 @@ class FeatureDrafter(LawDrafter):
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Take the true features of the root and of the accepted nodes; what was guessed has been forgotten."""
         state: FeatureState = row.state
-        path = outcome.verdict.path[: len(outcome.emitted)]
-        rows = [0, *(node + 1 for node in path)][: len(outcome.emitted)]
         assert outcome.hidden is not None
-        state.features.append(outcome.hidden[rows])
+        state.features.append(outcome.hidden[outcome.places])
         state.tokens += outcome.emitted
 
     def explain(

@@ -202,6 +202,6 @@ class HydraPlusPlus(Hydra):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Take the true features of the root and of the accepted nodes."""
-        rows = [0, *(node + 1 for node in outcome.verdict.path)][: len(outcome.emitted)]
+        rows = outcome.places
         assert outcome.hidden is not None
         row.state.features.append(outcome.hidden[rows])

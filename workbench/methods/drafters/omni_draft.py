@@ -372,8 +372,7 @@ class OmniDraft(Drafter):
         if not self.rate or not study.is_due or outcome.hidden is None:
             return
         first = len(row.committed) - len(outcome.emitted)
-        before = [0, *(node + 1 for node in outcome.verdict.path)]
-        found = [(first + i, outcome.hidden[at]) for i, at in enumerate(before[: len(outcome.emitted)])]
+        found = [(first + i, outcome.hidden[at]) for i, at in enumerate(outcome.places)]
         study.waiting = [*study.waiting, *found][-MOST_PLACES:]
         study.rounds += bool(found)
         if study.rounds >= self.every:

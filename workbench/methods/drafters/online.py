@@ -125,8 +125,7 @@ class Online(Drafter):
             return
         path = outcome.verdict.path
         first = len(row.committed) - len(outcome.emitted)
-        before = [0, *(node + 1 for node in path)]  # rows of `hidden`
-        for i, at in enumerate(before[: len(outcome.emitted)]):
+        for i, at in enumerate(outcome.places):
             is_wrong = i == len(path) and at - 1 in outcome.parents  # a draft hung there, and none was kept
             if is_wrong or self.places == ALL:
                 yield first + i, outcome.hidden[at]
