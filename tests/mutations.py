@@ -1688,7 +1688,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "omnidraft-drafts-a-word-that-may-go-on",
-        "methods/drafters/omni_draft.py",
+        "methods/drafters/omni_words.py",
         "sure = len(whole) - len(texts[-1])",
         "sure = len(whole)",
         "tests/methods/test_omni_draft.py::test_what_a_draft_becomes",

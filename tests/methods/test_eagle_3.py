@@ -18,7 +18,7 @@ from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.eagle_3 import Eagle3Net, OwnHead, usual_taps
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.unrolled import unroll
-from workbench.training.family.eagle_3 import taps_of
+from workbench.training.family.eagle_3 import steady, taps_of
 from workbench.training.family.lesson import on, still
 
 D, N, STEPS = 8, 4, 3
@@ -135,3 +135,28 @@ def test_a_run_says_how_many_of_its_tokens_could_not_be_drafted(tmp_path: Path) 
     told = [r.signals["outside the draft vocabulary"] for r in trace.rounds[1:]]
     assert told == [sum(e.token == 5 for e in r.emitted) for r in trace.rounds[:-1]]
     assert sum(told) > 0
+
+
+# -- the fusion while it learns ---------------------------------------------------------------------------------------
+
+
+def test_the_fusion_learns_as_if_its_inputs_were_of_one_size_and_is_saved_as_it_is_used() -> None:
+    net, used = net_of(), net_of()
+    size = torch.tensor([2.0**n for n in (5, -3, 0, 8)]).repeat(D // 2).double()
+    streams = torch.randn(7, 2 * D, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * size
+    inside = net.fuse.weight.detach().clone()
+    steady(net.fuse, size)
+    assert torch.equal(net.taken(streams), (streams / size) @ inside.T)
+    (by_hand,) = torch.autograd.grad(net.taken(streams).square().sum(), net.fuse.weight)
+    one = inside.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(((streams / size) @ one.T).square().sum(), one)
+    torch.testing.assert_close(by_hand, wanted, rtol=1e-12, atol=1e-12)
+    saved = net.state_dict()
+    assert torch.equal(net.fuse.weight, inside), "what learns stays as it is"
+    used.load_state_dict(saved)
+    torch.testing.assert_close(used.taken(streams), net.taken(streams), rtol=1e-12, atol=1e-12)
+    with torch.no_grad():
+        net.fuse.weight.zero_()
+    net.load_state_dict(saved)
+    assert torch.equal(net.fuse.weight, inside), "a run that goes on has, bit for bit, what it had"
+    assert torch.equal(saved["fuse.weight"], inside / size), "and the saved weights are left alone"

@@ -19,7 +19,8 @@ from workbench.engine.pretrained import load_tokenizer
 from workbench.engine.segment import Segment
 from workbench.engine.stranger import Stranger
 from workbench.methods import registry
-from workbench.methods.drafters.omni_draft import BROKEN, Dictionary, Reading, common, pieces
+from workbench.methods.drafters.omni_draft import Reading, common
+from workbench.methods.drafters.omni_words import BROKEN, Dictionary, pieces
 
 SAID = ["", "he", "l", "lo", " wor", "ld", "!", "hello wor", "\n\n", ""]
 TOKENS = {"hello": 7, "he": 3, "l": 4, " world": 5, " w": 6, "or": 8, "!": 9, "\n\n": 10}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -13,11 +14,11 @@ import worlds
 from strangers import NAME, needs_bundle
 from torch import Tensor
 
-from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine import Engine, Models, Request, Runner, keeping
 from workbench.engine.stranger import Stranger
 from workbench.methods import registry
-from workbench.methods.drafters.omni_draft import Dictionary
 from workbench.methods.drafters.omni_lessons import Direct, Shared, Spelt, Stop, Study, borders, hybrid, places
+from workbench.methods.drafters.omni_words import Dictionary
 from workbench.trace import metrics
 from workbench.trace.events import Trace
 
@@ -159,6 +160,59 @@ def test_lessons_make_better_drafts_and_no_other_text(worse: Models) -> None:
     assert not worse.stranger.runner.slots
     cold = write(worse, prompts[0], rate=1e-3)
     assert cold.rounds[0].signals["lessons"] == 0, "another run that does not share begins anew"
+
+
+@needs_bundle
+def test_lessons_can_be_looked_at_saved_and_outlive_a_change_of_method(worse: Models) -> None:
+    """And of the learning rate; a run that begins with the file begins with what was learnt."""
+    learning = registry.get(NAME).with_params(policy="fixed", depth=4, rate=1e-3)
+    request = Request("Once upon a time there was a fox", learning, max_new_tokens=40, stop_at_eos=False)
+    engine = Engine(worse)
+    row = engine.submit(request)
+    for change in ({}, {"method": registry.get("autoregressive")}, {"method": learning.method, **learning.values}):
+        if change:
+            row.change(change.pop("method"), change | ({"rate": 2e-3} if change else {}))
+        for _ in range(4):
+            engine.step()
+        if "rate" not in change:
+            mine = row.state if row.state is not None else next(iter(row.learners.values())).state
+    assert row.state is mine
+    shown = keeping.look(row, engine.token_text)
+    assert shown["kind"] == NAME
+    assert shown["entries"] == row.state.study.pupil.lessons >= 3
+    assert shown["top"], "layers that moved"
+    saved = keeping.save(row)
+    while not engine.idle:
+        engine.step()
+    fresh, taught = (Engine(worse).generate(dataclasses.replace(request, memory=data)) for data in (None, saved))
+    assert fresh.rounds[0].signals["lessons"] == 0
+    assert taught.rounds[0].signals["lessons"] == shown["entries"]
+    assert taught.token_ids == fresh.token_ids
+    unlearnt = registry.get(NAME).with_params(rate=0.0)
+    assert unlearnt.drafter.memory() is None, "whose layers do not learn has nothing to keep"
+
+
+@needs_bundle
+def test_another_stranger_gets_lessons_of_its_own(worse: Models, renumbered: Models) -> None:
+    engine = Engine(worse)
+    method = registry.get(NAME).with_params(policy="fixed", depth=4, rate=1e-3)
+    row = engine.submit(Request("The king had a son", method, max_new_tokens=40, stop_at_eos=False))
+    for _ in range(6):
+        engine.step()
+    first = row.state.study.pupil
+    assert first.lessons
+    other = dataclasses.replace(worse, stranger=renumbered.stranger)
+    row.change(models=other)
+    while row.trace is None or not row.trace.rounds[-1].changes:
+        engine.step()
+    assert row.state.study.pupil is not first
+    assert row.state.study.pupil.runner is other.writer
+    while not engine.idle:
+        engine.step()
+    assert worse.stranger is not None
+    assert not worse.stranger.runner.slots
+    assert other.writer is not None
+    assert not other.writer.slots
 
 
 @needs_bundle

@@ -33,12 +33,13 @@ from workbench.trace.tokens import PLAIN, Emitted
 from workbench.training import recipes
 from workbench.training.answers import ANSWERS, AnswersOptions, rate_of, read, write_answers
 from workbench.training.cards import Trained
-from workbench.training.family import heads, inuse, whole
+from workbench.training.family import eagle_3, heads, inuse, whole
 from workbench.training.family.cards import card
-from workbench.training.family.drafter import ChatDrafterOptions, load_teacher
+from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
 from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
-from workbench.training.family.heads import ahead
+from workbench.training.family.heads import ChatHeadOptions, ahead
 from workbench.training.family.inuse import InUse
+from workbench.training.family.lesson import Course
 from workbench.training.family.readings import GIVEN, Readings, ReadOptions, batches, make_readings
 from workbench.training.family.vocabulary import chosen_tokens
 from workbench.training.heads.artefact import load_saved
@@ -385,6 +386,54 @@ def test_accelerator_adapters_learn_through_the_first_layers_and_draft(options: 
     )
     assert drafted.token_ids == plain.token_ids
     assert metrics.drafted(drafted.rounds) > 0
+
+
+def course_of(options: ReadOptions, tmp_path: Path, everywhere: bool = False, **more: Any) -> Course:
+    asked = ChatHeadOptions(method="eagle-3", target="text-target", readings=options.out, out=tmp_path, threads=1,
+                            draft_vocab_size=64, taps=(1, 3), checkpoint=None, **more)  # fmt: skip
+    teacher, readings = load_teacher(asked), Readings(options.out, everywhere=everywhere)
+    held = readings.part(held=True)
+    return Course(asked, teacher, readings, torch.arange(0, 4096, 64), held, quiet)
+
+
+def test_what_the_target_says_at_a_place_is_asked_of_it_once(
+    options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course, asked = course_of(options, tmp_path), list[int]()
+    likeliest = Teacher.likeliest
+    monkeypatch.setattr(Teacher, "likeliest", lambda self, x: asked.append(len(x)) or likeliest(self, x))
+    row = course.readings.part(held=False)[0]
+    one, said = course.readings.dialogue(row), course.said(row)
+    decides = slice(one.n_prompt - 1, len(one.ids) - 1)
+    assert torch.equal(said[decides], course.teacher.logits(one.features[decides]).argmax(1))
+    assert said[: one.n_prompt - 1].eq(-1).all()
+    assert said[-1] == -1
+    assert course.said(row) is said
+    assert asked == [len(one.ids) - one.n_prompt], "once"
+    prompt = course_of(options, tmp_path, everywhere=True).said(row)
+    assert prompt[:-1].ge(0).all(), "and at the places of the prompt, where these are learnt from, too"
+
+
+def test_streams_are_as_large_as_they_are_but_for_their_first_tokens(options: ReadOptions, tmp_path: Path) -> None:
+    course = course_of(options, tmp_path)
+    found, rows = eagle_3.sizes(course, (1, 3)), course.readings.part(held=False)[: eagle_3.SOME]
+    for at, tap in enumerate((1, 3)):
+        stream = torch.cat([course.readings.stream(f"tap-{tap}", row)[1:].double() for row in rows])
+        share = found[at * 288 : (at + 1) * 288] / stream.square().mean(0).sqrt()
+        assert share.log2().abs().max() < 0.51
+    assert torch.equal(found, found.log2().round().exp2()), "powers of 2, by which nothing is rounded"
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_an_lm_head_that_does_not_learn_stays_the_targets(options: ReadOptions, tmp_path: Path, learns: bool) -> None:
+    course = course_of(
+        options, tmp_path, steps=2, heads=6, ffn=16, rows=4, half=False, head_learns=learns, loss="ce_soft:1"
+    )
+    eagle_3.train(course)
+    net, _ = load_saved(tmp_path / "text-target-eagle-3")
+    assert torch.equal(net.kept, course.kept)
+    is_theirs = torch.allclose(net.lm_head.weight, course.teacher.head[course.kept], rtol=2**-10, atol=1e-5)
+    assert is_theirs != learns, "but for rounding to 16 bits"
 
 
 def test_prompts_are_learnt_from_where_that_is_asked_for_and_never_measured_on(options: ReadOptions) -> None:

@@ -112,12 +112,14 @@ class Learnt(Owned, Generic[_L]):
 
     Attributes:
         learner: of this row alone, or of all that chose to share it.
+        title: what it is, for people.
     """
 
     unit = "lessons"
 
     def __init__(self, learner: _L, shared: bool) -> None:
         self.learner, self.shared = learner, shared
+        self.title = f"What the {learner.called} learnt"
 
     def look(self, n: int) -> Look:
         """The weights that moved furthest."""

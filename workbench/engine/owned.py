@@ -79,7 +79,7 @@ class Owned(ABC):
         sources: who proposed a node that came of it (`DraftTree.source`); none: it drafts alone.
     """
 
-    title: ClassVar[str]
+    title: str
     unit: ClassVar[str]
     asked: int = 0
     hits: int = 0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import takewhile
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -17,6 +15,7 @@ from workbench.core.sampling import likeliest
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import ANY_DRAFTER
+from workbench.engine.learner import Learnt
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
@@ -26,142 +25,13 @@ from workbench.engine.segment import Segment, Slot
 from workbench.engine.stranger import Stranger
 from workbench.engine.told import Outcome
 from workbench.engine.twin import Twin
-from workbench.methods.drafters.omni_lessons import Shared, Stop, Study, borders, places
+from workbench.methods.drafters.omni_lessons import Stop, Study, borders, places
+from workbench.methods.drafters.omni_words import BROKEN, Dictionary
 from workbench.methods.drafters.online import MOST_PLACES
 from workbench.methods.drafters.warmth import WARM, warmth
 
-BROKEN = "\ufffd"
-"""What stands for bytes that are no whole character yet."""
-LONGEST = 64
-"""Characters of a token that is looked for; what is longer is white space or a rule of signs."""
 CHUNK = 512
 """Tokens that are read at once."""
-BEFORE = 48
-"""Characters of the committed text, at most, behind which a draft is cut into tokens."""
-
-
-def pieces(tokenizer: Any, n: int) -> list[str]:
-    """The text that each of the first n tokens adds to what stands before it; "" for marks and parts of characters."""
-    anchor = tokenizer("a", add_special_tokens=False)["input_ids"]
-    asked = [anchor, *([*anchor, token] for token in range(n))]
-    base, *texts = tokenizer.batch_decode(asked, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return [text[len(base) :] if text.startswith(base) and BROKEN not in text else "" for text in texts]
-
-
-@dataclass(frozen=True)
-class Dictionary:
-    """Two vocabularies of the same text.
-
-    Attributes:
-        said: the text of each of the drafter's tokens.
-        token_of: the target's token of each text that is one.
-        ends: the drafter's tokens that end a text.
-        end: the target's.
-        tokenizer: the target's, if it says of each token where in a text it stands.
-    """
-
-    said: Sequence[str]
-    token_of: dict[str, int]
-    ends: frozenset[int]
-    end: int
-    tokenizer: Any = None
-
-    @classmethod
-    def of(cls, models: Models, stranger: Stranger) -> Dictionary:
-        """Of two tokenizers: the better part of a second for 50,000 tokens."""
-        token_of: dict[str, int] = {}
-        for token, text in enumerate(pieces(models.tokenizer, min(len(models.tokenizer), models.target.vocab_size))):
-            if text and len(text) <= LONGEST:
-                token_of.setdefault(text, token)
-        said = pieces(stranger.tokenizer, len(stranger.tokenizer))
-        theirs, ours = Models(stranger.runner, stranger.tokenizer).eos | {stranger.tokenizer.eos_token_id}, models.eos
-        own = models.tokenizer.eos_token_id  # of several, the one that ends an answer
-        cuts = models.tokenizer if getattr(models.tokenizer, "is_fast", False) else None
-        end = own if own in ours else min(ours, default=-1)
-        return cls(said, token_of, frozenset(theirs - {None}) if ours else frozenset(), end, cuts)
-
-    @classmethod
-    def known(cls, models: Models, writer: Stranger) -> Dictionary:
-        """Made once for two tokenizers, and kept with the target."""
-        key = ("omnidraft", models.target_name, writer.name)
-        kept, of = models.shared.get(key, (None, None))
-        if kept is None or of is not writer.tokenizer:  # another model of the same name since
-            kept = cls.of(models, writer)
-            models.shared[key] = kept, writer.tokenizer
-        return kept
-
-    @cached_property
-    def shared(self) -> Shared:
-        """The tokens that are one text in both; of several that are, the first. The end is one of them."""
-        ours: dict[int, int] = {}
-        for theirs, text in enumerate(self.said):
-            if text in self.token_of:
-                ours.setdefault(self.token_of[text], theirs)
-        if self.ends and self.end >= 0:
-            ours.setdefault(self.end, min(self.ends))
-        return Shared(torch.tensor(list(ours.values()), dtype=torch.long), torch.tensor(list(ours), dtype=torch.long))
-
-    def text(self, token: int) -> str:
-        """What the drafter says with a token."""
-        return self.said[token] if token < len(self.said) else ""
-
-    def is_over(self, token: int) -> bool:
-        """Whether a text ends with this token of the drafter's, or goes on with what cannot be said in another's."""
-        return not self.text(token)
-
-    def drafted(self, said: Sequence[int], merge: bool, before: str = "") -> list[int]:
-        """The target's tokens of what the drafter wrote, the end of the text among them.
-
-        What only its last token completes is left out, unless nothing else is there: more text might go on it.
-
-        Args:
-            said: tokens of the drafter's, one at least.
-            merge: whether several may be one of the target's; if not, each has to be one by itself.
-            before: the text that they go on with.
-        """
-        texts = [self.text(token) for token in said]
-        if not merge:
-            same = [self.token_of[text] for text in takewhile(self.token_of.__contains__, texts)]
-            return [*same, self.end] if len(same) + 1 == len(said) and said[-1] in self.ends else same
-        whole = "".join(texts)
-        found = self.cut(before, whole)
-        found = self.translated(whole) if found is None else found
-        ends = said[-1] in self.ends
-        if ends and (found[-1][1] if found else 0) == len(whole):
-            return [*(token for token, _ in found), self.end]
-        sure = len(whole) - len(texts[-1])
-        return [token for token, end in found if end <= sure] or [token for token, _ in found[:1]]
-
-    def cut(self, before: str, text: str) -> list[tuple[int, int]] | None:
-        """The tokens that the target's own tokenizer cuts a text into behind another one, and where each ends in it.
-
-        None where it does not say, or where a token reaches back over the border: the target has cut there already.
-        """
-        if self.tokenizer is None:
-            return None
-        begin = before.find(" ", max(0, len(before) - BEFORE))  # a word begins there, as far as tokenizers have words
-        before = before[begin:] if begin >= 0 else before[-BEFORE:]
-        read = self.tokenizer(before + text, add_special_tokens=False, return_offsets_mapping=True)
-        places = list(zip(read["input_ids"], read["offset_mapping"], strict=True))
-        inside = [(token, end - len(before)) for token, (start, end) in places if start >= len(before)]
-        if any(start < len(before) < end for _, (start, end) in places):
-            return None
-        return inside
-
-    def translated(self, text: str) -> list[tuple[int, int]]:
-        """The target's tokens of a text, each the longest that goes on it, and the characters read up to its end.
-
-        It ends before the first character that no token begins with.
-        """
-        found, at = list[tuple[int, int]](), 0
-        while at < len(text):
-            ends = range(min(len(text), at + LONGEST), at, -1)
-            end = next((end for end in ends if text[at:end] in self.token_of), None)
-            if end is None:
-                break
-            found.append((self.token_of[text[at:end]], end))
-            at = end
-        return found
 
 
 @dataclass
@@ -175,6 +45,7 @@ class Reading:
         text: the committed text, where it is translated.
         broken: whether that ends with a part of a character, behind which nothing can be said.
         study: what is learnt.
+        owned: that of it which can be looked at, saved and loaded; None: its layers learn nothing.
         slot: row of its cache; None: the text is longer than it can read.
         fed: tokens of which the cache has entries, drafts of the last round among them.
     """
@@ -185,6 +56,7 @@ class Reading:
     text: str = ""
     broken: bool = False
     study: Study = field(default_factory=Study)
+    owned: Learnt[Pupil] | None = None
     slot: Slot | None = None
     fed: list[int] = field(default_factory=list[int])
     _seen: tuple[int, tuple[int, ...]] | None = None
@@ -277,6 +149,10 @@ class OmniDraft(Drafter):
         """Warm drafts depend on other runs."""
         return WARM if self.warm and (self.rate or self.stop) else ""
 
+    def memory(self) -> Hashable | None:
+        """What its layers learnt, however it goes on; None: they do not learn."""
+        return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
+
     def prime(self, row: Row, models: Models) -> Reading:
         """Read the committed text but its last token. Of pictures the drafter sees nothing."""
         writer, words = models.stranger, None
@@ -286,6 +162,8 @@ class OmniDraft(Drafter):
         if models.stranger is not None or row.images is not None:
             words = Dictionary.known(models, writer)
         state = Reading(writer, words, [], study=self.begun(models, writer))
+        if state.study.pupil is not None:
+            state.owned = Learnt(state.study.pupil, self.warm)
         state.ids = state.read(row)
         if len(state.ids) > writer.runner.context:
             return state
@@ -318,6 +196,9 @@ class OmniDraft(Drafter):
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """A chain of at most `plan.depth` of the target's tokens."""
+        if row.state.writer.runner is not row.models.writer:  # another draft model since
+            self.release(row, row.models)
+            row.state = self.prime(row, row.models)
         state: Reading = row.state
         said = self.written(row, state, plan.depth)
         tokens = said if state.words is None or not said else state.words.drafted(said, self.merge, state.text)

@@ -38,8 +38,6 @@ class Lessons(Learnt[Pupil]):
         rounds: with such a place, since the last lesson.
     """
 
-    title = "What the draft model learnt"
-
     def __init__(self, pupil: Pupil, slot: Slot, shared: bool) -> None:
         super().__init__(pupil, shared)
         self.slot = slot

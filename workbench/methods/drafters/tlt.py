@@ -51,12 +51,6 @@ class Batch:
         return cast(Batch, models.shared.setdefault("tlt batch", cls()))
 
 
-class Lessons(Learnt[Apprentice]):
-    """What a row has of an apprentice."""
-
-    title = "What the head learnt"
-
-
 @dataclass(slots=True)
 class TLTState(FeatureState):
     """What a drafter that learns knows about one text.
@@ -68,7 +62,7 @@ class TLTState(FeatureState):
         batch: the rows that this one is counted among, until it ends.
     """
 
-    owned: Lessons | None = None
+    owned: Learnt[Apprentice] | None = None
     text: Text | None = None
     version: int = 0
     batch: Batch | None = None
@@ -132,7 +126,7 @@ class TLT(Eagle):
         """Read what is committed by the head as it is now; the text is one to learn from, from here on."""
         mine, features = self.apprentice(models), read_features(row, models)
         state = cast(TLTState, self.primed(row, models, features, mine.net, mine.head, mine.twin))
-        state.owned, state.version, state.batch = Lessons(mine, self.warm), mine.version, Batch.of(models)
+        state.owned, state.version, state.batch = Learnt(mine, self.warm), mine.version, Batch.of(models)
         if row.images is None:
             pieces = features.new_empty(0, models.target.hidden_size) if not len(features) else features
             state.text = Text(mine.pool.step, row.prompt_length, list(row.committed), [pieces])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -62,7 +62,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
         states = net.blocks(tapped(course, batch.rows, taps), batch.embeds, anchors, is_known)
         for place in range(1, net.block):
             use = is_there & still(batch.answer, place - 1).gather(1, anchors) & ~is_known[..., place]
-            yield states[:, :, place][use], deciding(batch.features, anchors + place)[use]
+            yield states[:, :, place][use], deciding(batch.places, anchors + place)[use]
 
     weights = [math.exp(-place / DECAY) for place in range(net.block - 1)]
     return train_drafts(
@@ -102,7 +102,6 @@ def in_sight(shape: Any, block: int, generator: torch.Generator | None) -> Bool[
     return is_known
 
 
-def deciding(features: Float[Tensor, "B n D"], places: Int[Tensor, "B A"]) -> Float[Tensor, "B A D"]:
-    """The features that decide the tokens at these places: those of the places before."""
-    at = (places - 1).clamp_max(features.shape[1] - 1)
-    return features.gather(1, at.unsqueeze(-1).expand(-1, -1, features.shape[2]))
+def deciding(numbers: Int[Tensor, "B n"], places: Int[Tensor, "B A"]) -> Int[Tensor, "B A"]:
+    """The numbers of what decides the tokens at these places: those of the places before."""
+    return numbers.gather(1, (places - 1).clamp_max(numbers.shape[1] - 1))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -121,10 +121,15 @@ class Teacher:
         end = self.tokenizer.eos_token_id
         return [] if end is None else [end]
 
-    def logits(self, features: Tensor) -> Tensor:
-        """Logits of all tokens behind features [N, D], float32."""
+    def logits(self, features: Tensor, table: Tensor | None = None) -> Tensor:
+        """Logits behind features [N, D], float32: of all tokens, or of those whose rows of the LM head these are."""
         with half_precision():
-            return F.linear(features.to(self.head.dtype), self.head).float()
+            return F.linear(features.to(self.head.dtype), self.head if table is None else table).float()
+
+    @torch.inference_mode()
+    def likeliest(self, features: Tensor) -> Int[Tensor, " N"]:
+        """The likeliest token of all behind each feature [N, D]."""
+        return torch.cat([self.logits(part).argmax(-1) for part in features.split(512)])
 
 
 def load_teacher(options: Any) -> Teacher:
@@ -361,8 +366,7 @@ def answers_of(teacher: Teacher, readings: Readings, rows: list[int], size: int 
     for start in range(0, len(order), size):
         some = order[start : start + size]
         ids, features, _, answer = together(readings, some)
-        theirs = torch.cat([teacher.logits(part).argmax(-1) for part in features[answer].split(512)])
-        found.append((some, (ids, answer, theirs)))
+        found.append((some, (ids, answer, teacher.likeliest(features[answer]))))
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from workbench.core.errors import ParameterError
 from workbench.methods.drafters.eagle_3 import Eagle3Net, usual_taps
@@ -20,6 +20,8 @@ SHARE = 4
 """Of so many of the target's tokens it proposes one, unless it is told otherwise: as released, 32,000 of 128,256."""
 LATER = 0.8
 """Weight of each step's loss over that of the step before."""
+SOME, LEAST = 64, 2.0**-10
+"""Texts of which the streams' sizes are taken, and the least size of a number."""
 
 
 def keeps(options: Any, teacher: Teacher) -> int:
@@ -58,6 +60,9 @@ def taps_in(course: Course) -> tuple[int, ...]:
 def train(course: Course) -> tuple[RunResult, Curve]:
     """Train the layer, its fusion and its LM head: `ttt` steps of a draft, the i-th weighing 0.8ⁱ.
 
+    The streams that are fused are as large as the target left them, and of very different sizes: 3 to 25 on average,
+    single numbers of them 300. One rate suits no such inputs, so the fusion learns as if all were of size 1.
+
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2; the weights 0.8ⁱ are those of the released code.
 
     Raises:
@@ -65,6 +70,8 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     """
     options, teacher, taps = course.options, course.teacher, taps_in(course)
     net = begun(options.seed, lambda: fresh(options, course, taps))
+    steady(net.fuse, sizes(course, taps))
+    net.lm_head.requires_grad_(options.head_learns)
     shares = [LATER**step for step in range(options.ttt)]
     return train_unrolled(
         course, net, lambda rows, _: tapped(course, rows, taps), net.logits, shares, vocab_size=len(teacher.head)
@@ -80,6 +87,37 @@ def fresh(options: Any, course: Course, taps: tuple[int, ...]) -> Eagle3Net:
         net.lm_head.weight.copy_(table)
         net.d2t.copy_(course.kept - torch.arange(len(table), device=table.device))
     return net
+
+
+def sizes(course: Course, taps: tuple[int, ...]) -> Float[Tensor, " TD"]:
+    """How large each number of the streams that are fused is, a power of 2 (root mean square, over some texts).
+
+    Their first tokens are left out: what targets let attention rest on is a thousand times as large there.
+    """
+    some = course.readings.part(held=False)[:SOME]
+    streams = [torch.cat([course.readings.stream(f"tap-{tap}", row)[1:].float() for row in some]) for tap in taps]
+    found = torch.cat([stream.square().mean(0).sqrt() for stream in streams])
+    return found.clamp_min(LEAST).log2().round().exp2()
+
+
+def steady(layer: nn.Linear, size: Float[Tensor, " i"]) -> None:
+    """Let a layer learn as if its inputs were divided by their sizes; its saved weights take them as they are.
+
+    Both are the same function. Sizes are powers of 2, so that what is saved and read again is what it was.
+    """
+
+    def divided(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (inputs[0] / size.to(inputs[0].device), *inputs[1:])
+
+    def folded(_: nn.Module, weights: dict[str, Tensor], prefix: str, *__: Any) -> None:
+        weights[f"{prefix}weight"] = weights[f"{prefix}weight"] / size.to(weights[f"{prefix}weight"].device)
+
+    def unfolded(_: nn.Module, weights: dict[str, Tensor], prefix: str, *__: Any) -> None:
+        weights[f"{prefix}weight"] = weights[f"{prefix}weight"] * size.to(weights[f"{prefix}weight"].device)
+
+    layer.register_forward_pre_hook(divided)
+    layer.register_state_dict_post_hook(folded)
+    layer.register_load_state_dict_pre_hook(unfolded)
 
 
 def tapped(course: Course, rows: list[int], taps: tuple[int, ...]) -> Float[Tensor, "B n TD"]:

@@ -73,10 +73,10 @@ def train(course: Course) -> tuple[RunResult, Curve]:
             is_shown = shown(wrong, use & (at == 0), options.glance * (1 - progress * (1 - FALLS_TO)), generator)
             entering = [torch.where(is_shown.unsqueeze(-1), *both) for both in zip(ahead, entering, strict=True)]
             use = use & ~is_shown
-        states, truth = net(net.pairs(*entering), places), on(batch.features, k)[:, :n]
+        states, decided = net(net.pairs(*entering), places), on(batch.places, k)[:, :n]
         for place in range(k):
             asked = use & (at == place)
-            yield states[asked], truth[asked]
+            yield states[asked], decided[asked]
 
     shares = [1 / k] * k
     facts = {"vocab_size": len(teacher.head)} | keeping(course.kept, teacher)

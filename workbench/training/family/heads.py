@@ -75,6 +75,8 @@ class ChatHeadOptions(HeadOptions):
         ensemble: Embeddings of each of them.
         transfers: Tokens ahead for which hidden transfer makes states.
         transfer_layer: Layer behind which it makes them.
+        head_learns: Let EAGLE-3's LM head learn. It begins as the target's rows of its tokens; where it stays these,
+            what leaves the layer comes to mean what it means to the target, in fewer steps.
         ttt: Steps of a draft in EAGLE-3's training-time test, and in MTP's.
         head_size: Numbers of an attention head of a layer of EAGLE's, MTP's or block diffusion's; 0: the heads share
             the target's width.
@@ -122,6 +124,7 @@ class ChatHeadOptions(HeadOptions):
     ensemble: int = 1
     transfers: int = 3
     transfer_layer: int = 4
+    head_learns: bool = True
     ttt: int = 3
     head_size: int = 0
     wide: int = 2
@@ -248,7 +251,7 @@ def _train_layer(
         return [readings.dialogue(row) for row in rows(step)]
 
     def theirs(said: Tensor, features: Tensor) -> Tensor:
-        return kept[said] == torch.cat([teacher.logits(part).argmax(-1) for part in features.split(512)])
+        return kept[said] == teacher.likeliest(features)
 
     net, result = train_net(options, Shared(teacher, kept), batch, report, groups, net, on_measured=keep, theirs=theirs)
     if before and options.average:

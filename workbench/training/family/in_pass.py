@@ -174,7 +174,7 @@ def hit_rates(net: ProbeNet, model: Any, reads: Reads, course: Course) -> list[l
             some = cuts(answer, CUTS, generator)
             for step, (states, truth) in enumerate(guesses(net, model, reads, ids, features, some)):
                 logits = net.said(F.linear(states, course.teacher.head))[:, 0]
-                theirs = course.teacher.logits(truth).argmax(-1)
+                theirs = course.teacher.likeliest(truth)
                 hits[step] += (logits.topk(RANKS, dim=-1).indices == theirs[:, None]).float().sum(0)
                 total[step] += len(theirs)
     return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]

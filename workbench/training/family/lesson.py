@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -65,6 +66,22 @@ class Course:
     def device(self) -> torch.device:
         """Where they learn: where the teacher lies."""
         return self.teacher.head.device
+
+    def said(self, row: int) -> Int[Tensor, " n"]:
+        """The target's likeliest token behind each place of an answer that decides one of its tokens, −1 elsewhere.
+
+        A run comes to the same places over and over: what it was at the first time is kept.
+        """
+        if row not in self._said:
+            found = self.readings.dialogue(row)
+            decides = slice(found.n_prompt - 1, len(found.ids) - 1)
+            self._said[row] = torch.full_like(found.ids, -1)
+            self._said[row][decides] = self.teacher.likeliest(found.features[decides])
+        return self._said[row]
+
+    @cached_property
+    def _said(self) -> dict[int, Tensor]:
+        return {}
 
     def run(
         self,

@@ -53,7 +53,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
         states = net.drafts(on(batch.embeds, 1)[:, :-1], batch.features[:, :-1].float(), columns)
         for step, (state, asked) in enumerate(zip(states, columns, strict=True)):
             use = follows[step][:, asked]
-            yield state[use], on(batch.features, step + 1)[:, :-1][:, asked][use]
+            yield state[use], on(batch.places, step + 1)[:, :-1][:, asked][use]
 
     shares = [max(RETAINED**step, LEAST) for step in range(options.ahead)]
     return train_drafts(

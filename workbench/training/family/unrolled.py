@@ -16,7 +16,7 @@ from torch import Tensor
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained import TrainedNet
 from workbench.methods.drafters.unrolled import unroll
-from workbench.training.family.drafter import Curve, together
+from workbench.training.family.drafter import Curve, beside, together
 from workbench.training.family.lesson import HELD_ROWS, Course, on, some_of, still
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import RunResult
@@ -35,6 +35,7 @@ class Batch(NamedTuple):
         embeds: of the target's input, at each token.
         features: the target's, at each token.
         answer: places whose feature decides a token of the answer.
+        said: the target's likeliest token behind each of these places; −1 at others.
     """
 
     rows: list[int]
@@ -42,11 +43,17 @@ class Batch(NamedTuple):
     embeds: Float[Tensor, "B n D"]
     features: Float[Tensor, "B n D"]
     answer: Bool[Tensor, "B n"]
+    said: Int[Tensor, "B n"]
+
+    @property
+    def places(self) -> Int[Tensor, "B n"]:
+        """The number of each place, counted through all answers."""
+        return torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids)
 
 
 Drafts = Callable[[Batch, torch.Generator | None], Iterable[tuple[Tensor, Tensor]]]
 """(answers, chance, or None where all that there is is measured) → of each step of the drafts behind their places the
-states [N, D], and the target's features [N, D] of which they are to say the same."""
+states [N, D], and the numbers [N] of the places where the target says what they are to say."""
 
 
 def train_unrolled(
@@ -71,7 +78,7 @@ def train_unrolled(
     def drafts(batch: Batch, _: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
         given = entering(batch.rows, batch.features)
         for step, (state, use) in enumerate(steps(net, batch.embeds, given, batch.answer, len(shares))):
-            yield state[use], on(batch.features, step + 1)[:, :-1][use]
+            yield state[use], on(batch.places, step + 1)[:, :-1][use]
 
     return train_drafts(course, net, drafts, logits, shares, **facts)
 
@@ -101,21 +108,22 @@ def train_drafts(
     """
     options, teacher, loss = course.options, course.teacher, Weighted.parse(course.options.loss)
 
+    table = teacher.head[course.kept]
+
     def read(rows: list[int]) -> Batch:
         ids, features, _, answer = together(course.readings, rows)
-        return Batch(rows, ids, teacher.embedding[ids], features, answer)
+        return Batch(rows, ids, teacher.embedding[ids], features, answer, beside([course.said(row) for row in rows]))
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
         batch, named, total = read(rows), dict[str, Tensor](), torch.zeros((), device=course.device)
         with half_precision(options.half):
-            for step, (state, features) in enumerate(drafts(batch, generator)):
+            for step, (state, at) in enumerate(drafts(batch, generator)):
                 some = some_of(len(state), options.places, generator)
-                truth, guess = features[some].float(), state[some]
-                said = teacher.logits(truth)
-                counts = torch.isin(said.argmax(-1), course.kept)
-                if counts.any():
-                    mine, wanted = logits(guess[counts]).float(), said[counts][:, course.kept]
-                    found, _ = loss(Places(guess[counts].float(), truth[counts], mine, wanted))
+                some = some[torch.isin(batch.said.flatten()[at[some]], course.kept).to(some.device)]
+                if len(some):
+                    guess, truth = state[some], batch.features.flatten(0, 1)[at[some]].float()
+                    wanted = teacher.logits(truth, table)
+                    found, _ = loss(Places(guess.float(), truth, logits(guess).float(), wanted))
                     named[f"step {step + 1}"] = found
                     total = total + shares[step] * found
         return int(batch.answer.sum()), named, total
@@ -126,10 +134,9 @@ def train_drafts(
         for start in range(0, len(course.held), HELD_ROWS):
             batch = read(course.held[start : start + HELD_ROWS])
             with half_precision(options.half):
-                for step, (state, features) in enumerate(drafts(batch, None)):
-                    theirs = torch.cat([teacher.logits(part).argmax(-1) for part in features.split(512)])
-                    right[step] += (course.kept[logits(state).argmax(-1)] == theirs).sum()
-                    count[step] += len(theirs)
+                for step, (state, at) in enumerate(drafts(batch, None)):
+                    right[step] += (course.kept[logits(state).argmax(-1)] == batch.said.flatten()[at]).sum()
+                    count[step] += len(at)
         return {f"agreement {i + 1}": share for i, share in enumerate((right / count.clamp_min(1)).tolist())}
 
     return course.run(net, step_losses, measure, on_progress, **facts)

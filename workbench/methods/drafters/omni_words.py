@@ -1,0 +1,146 @@
+"""Two vocabularies of the same text: what a draft model says in its own tokens, said in the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+
+import torch
+
+from workbench.engine.models import Models
+from workbench.engine.stranger import Stranger
+from workbench.methods.drafters.omni_lessons import Shared
+
+BROKEN = "\ufffd"
+"""What stands for bytes that are no whole character yet."""
+LONGEST = 64
+"""Characters of a token that is looked for; what is longer is white space or a rule of signs."""
+BEFORE = 48
+"""Characters of the committed text, at most, behind which a draft is cut into tokens."""
+
+
+def pieces(tokenizer: Any, n: int) -> list[str]:
+    """The text that each of the first n tokens adds to what stands before it; "" for marks and parts of characters."""
+    anchor = tokenizer("a", add_special_tokens=False)["input_ids"]
+    asked = [anchor, *([*anchor, token] for token in range(n))]
+    base, *texts = tokenizer.batch_decode(asked, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return [text[len(base) :] if text.startswith(base) and BROKEN not in text else "" for text in texts]
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """Two vocabularies of the same text.
+
+    Attributes:
+        said: the text of each of the drafter's tokens.
+        token_of: the target's token of each text that is one.
+        ends: the drafter's tokens that end a text.
+        end: the target's.
+        tokenizer: the target's, if it says of each token where in a text it stands.
+    """
+
+    said: Sequence[str]
+    token_of: dict[str, int]
+    ends: frozenset[int]
+    end: int
+    tokenizer: Any = None
+
+    @classmethod
+    def of(cls, models: Models, stranger: Stranger) -> Dictionary:
+        """Of two tokenizers: the better part of a second for 50,000 tokens."""
+        token_of: dict[str, int] = {}
+        for token, text in enumerate(pieces(models.tokenizer, min(len(models.tokenizer), models.target.vocab_size))):
+            if text and len(text) <= LONGEST:
+                token_of.setdefault(text, token)
+        said = pieces(stranger.tokenizer, len(stranger.tokenizer))
+        theirs, ours = Models(stranger.runner, stranger.tokenizer).eos | {stranger.tokenizer.eos_token_id}, models.eos
+        own = models.tokenizer.eos_token_id  # of several, the one that ends an answer
+        cuts = models.tokenizer if getattr(models.tokenizer, "is_fast", False) else None
+        end = own if own in ours else min(ours, default=-1)
+        return cls(said, token_of, frozenset(theirs - {None}) if ours else frozenset(), end, cuts)
+
+    @classmethod
+    def known(cls, models: Models, writer: Stranger) -> Dictionary:
+        """Made once for two tokenizers, and kept with the target."""
+        key = ("omnidraft", models.target_name, writer.name)
+        kept, of = models.shared.get(key, (None, None))
+        if kept is None or of is not writer.tokenizer:  # another model of the same name since
+            kept = cls.of(models, writer)
+            models.shared[key] = kept, writer.tokenizer
+        return kept
+
+    @cached_property
+    def shared(self) -> Shared:
+        """The tokens that are one text in both; of several that are, the first. The end is one of them."""
+        ours: dict[int, int] = {}
+        for theirs, text in enumerate(self.said):
+            if text in self.token_of:
+                ours.setdefault(self.token_of[text], theirs)
+        if self.ends and self.end >= 0:
+            ours.setdefault(self.end, min(self.ends))
+        return Shared(torch.tensor(list(ours.values()), dtype=torch.long), torch.tensor(list(ours), dtype=torch.long))
+
+    def text(self, token: int) -> str:
+        """What the drafter says with a token."""
+        return self.said[token] if token < len(self.said) else ""
+
+    def is_over(self, token: int) -> bool:
+        """Whether a text ends with this token of the drafter's, or goes on with what cannot be said in another's."""
+        return not self.text(token)
+
+    def drafted(self, said: Sequence[int], merge: bool, before: str = "") -> list[int]:
+        """The target's tokens of what the drafter wrote, the end of the text among them.
+
+        What only its last token completes is left out, unless nothing else is there: more text might go on it.
+
+        Args:
+            said: tokens of the drafter's, one at least.
+            merge: whether several may be one of the target's; if not, each has to be one by itself.
+            before: the text that they go on with.
+        """
+        texts = [self.text(token) for token in said]
+        if not merge:
+            same = [self.token_of[text] for text in takewhile(self.token_of.__contains__, texts)]
+            return [*same, self.end] if len(same) + 1 == len(said) and said[-1] in self.ends else same
+        whole = "".join(texts)
+        found = self.cut(before, whole)
+        found = self.translated(whole) if found is None else found
+        ends = said[-1] in self.ends
+        if ends and (found[-1][1] if found else 0) == len(whole):
+            return [*(token for token, _ in found), self.end]
+        sure = len(whole) - len(texts[-1])
+        return [token for token, end in found if end <= sure] or [token for token, _ in found[:1]]
+
+    def cut(self, before: str, text: str) -> list[tuple[int, int]] | None:
+        """The tokens that the target's own tokenizer cuts a text into behind another one, and where each ends in it.
+
+        None where it does not say, or where a token reaches back over the border: the target has cut there already.
+        """
+        if self.tokenizer is None:
+            return None
+        begin = before.find(" ", max(0, len(before) - BEFORE))  # a word begins there, as far as tokenizers have words
+        before = before[begin:] if begin >= 0 else before[-BEFORE:]
+        read = self.tokenizer(before + text, add_special_tokens=False, return_offsets_mapping=True)
+        places = list(zip(read["input_ids"], read["offset_mapping"], strict=True))
+        inside = [(token, end - len(before)) for token, (start, end) in places if start >= len(before)]
+        if any(start < len(before) < end for _, (start, end) in places):
+            return None
+        return inside
+
+    def translated(self, text: str) -> list[tuple[int, int]]:
+        """The target's tokens of a text, each the longest that goes on it, and the characters read up to its end.
+
+        It ends before the first character that no token begins with.
+        """
+        found, at = list[tuple[int, int]](), 0
+        while at < len(text):
+            ends = range(min(len(text), at + LONGEST), at, -1)
+            end = next((end for end in ends if text[at:end] in self.token_of), None)
+            if end is None:
+                break
+            found.append((self.token_of[text[at:end]], end))
+            at = end
+        return found
