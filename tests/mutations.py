@@ -2498,4 +2498,38 @@ MUTATIONS: tuple[Mutation, ...] = (
         FAMILY + "test_a_finished_layer_is_trained_further_and_keeps_its_tokens",
         why="a finished layer is named and PARD's drafter begins with nothing",
     ),
+    _m(
+        "a-fusion-is-saved-as-it-learns",
+        "training/family/eagle_3.py",
+        "    layer.register_state_dict_post_hook(folded)\n",
+        "",
+        "tests/methods/test_eagle_3.py::"
+        "test_the_fusion_learns_as_if_its_inputs_were_of_one_size_and_is_saved_as_it_is_used",
+        why="EAGLE-3's layer drafts from streams a dozen times larger than those that it learnt from",
+    ),
+    _m(
+        "a-draft-learns-what-comes-one-place-later",
+        "training/family/unrolled.py",
+        "yield state[use], on(batch.places, step + 1)[:, :-1][use]",
+        "yield state[use], on(batch.places, step + 2)[:, :-1][use]",
+        "tests/methods/test_eagle_3.py::"
+        "test_the_state_behind_a_pair_is_held_against_the_place_that_decides_what_it_guesses",
+        why="heads that draft by steps learn to say the token behind the one that is asked for",
+    ),
+    _m(
+        "what-the-target-says-is-kept-for-the-wrong-places",
+        "training/family/lesson.py",
+        "decides = slice(found.n_prompt - 1, len(found.ids) - 1)",
+        "decides = slice(found.n_prompt, len(found.ids))",
+        FAMILY + "test_what_the_target_says_at_a_place_is_asked_of_it_once",
+        why="the first token of every answer is never learnt, and what follows its end is",
+    ),
+    _m(
+        "omnidrafts-lessons-end-with-a-switch",
+        "methods/drafters/omni_draft.py",
+        'return ("omnidraft", self.warm, self.stop > 0) if self.rate else None',
+        "return None",
+        OMNI + "test_lessons_can_be_looked_at_saved_and_outlive_a_change_of_method",
+        why="what a drafter of another vocabulary learnt is lost when another method drafts for a while",
+    ),
 )

@@ -18,8 +18,10 @@ from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.eagle_3 import Eagle3Net, OwnHead, usual_taps
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.unrolled import unroll
+from workbench.training.family import unrolled
 from workbench.training.family.eagle_3 import steady, taps_of
 from workbench.training.family.lesson import on, still
+from workbench.training.family.unrolled import Batch, steps
 
 D, N, STEPS = 8, 4, 3
 PROMPT = worlds.random_prompt(9)
@@ -160,3 +162,22 @@ def test_the_fusion_learns_as_if_its_inputs_were_of_one_size_and_is_saved_as_it_
     net.load_state_dict(saved)
     assert torch.equal(net.fuse.weight, inside), "a run that goes on has, bit for bit, what it had"
     assert torch.equal(saved["fuse.weight"], inside / size), "and the saved weights are left alone"
+
+
+def test_the_state_behind_a_pair_is_held_against_the_place_that_decides_what_it_guesses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of step i behind the pair at s that is s + 1 + i, if all places up to there are of the answer."""
+    net, found = net_of(), list[Any]()
+    monkeypatch.setattr(unrolled, "train_drafts", lambda course, net, drafts, *_, **__: found.append(drafts))
+    nothing: Any = None
+    unrolled.train_unrolled(nothing, net, lambda _, features: features, net.logits, [1.0] * STEPS)
+    answer = torch.zeros(2, 12, dtype=torch.bool)
+    answer[0, 2:7] = answer[1, 8:11] = True
+    streams, ids = torch.randn(2, 12, 2 * D, dtype=torch.float64), torch.arange(24).view(2, 12)
+    batch = Batch([0, 1], ids, torch.randn(2, 12, D, dtype=torch.float64), streams, answer, ids)
+    whole = [state for state, _ in steps(net, batch.embeds, batch.features, answer, STEPS)]
+    for step, (states, at) in enumerate(found[0](batch, None)):
+        behind = [(b, s) for b in range(2) for s in range(11) if answer[b, s + 1 : s + 2 + step].sum() == step + 1]
+        assert at.tolist() == [b * 12 + s + 1 + step for b, s in behind]
+        torch.testing.assert_close(states, torch.stack([whole[step][b, s] for b, s in behind]), rtol=0, atol=0)
