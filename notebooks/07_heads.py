@@ -527,17 +527,20 @@ assert len(trees[1].rounds) < len(trees[0].rounds)  # the larger budget saves pa
 w.app_link(trees[1])
 
 # %% [markdown]
-# ## The same layer, asked in three ways
+# ## The same layer, asked in four ways
 #
-# For text, too, the bundled target has EAGLE's layer (`eagle-2`), and two methods that change one thing of it each.
-# *Multi-token prediction* (`mtp`, DeepSeek-V3) does not ask that the layer's state be a guess at a feature: only the laws
-# are held against the target's. *PARD* (`pard`) does not wait for its own tokens: where the next one is not known yet it
-# reads a learned *mask*, so one call writes the whole draft. **Predict**, for chains of five: who calls how often? And
-# from which place on does `pard` lose, and to whom is it a cousin there?
+# For text, too, the bundled target has EAGLE's layer. EAGLE-1 and EAGLE-2 (`eagle`, `eagle-2`) are one layer under two
+# trees, a fixed one and the dynamic one of above. Three methods change what the layer is asked. *Multi-token prediction*
+# (`mtp`, DeepSeek-V3) does not ask that its state be a guess at a feature: only the laws are held against the target's.
+# *EAGLE-3* (`eagle-3`) does not ask that either; it reads a low, a middle and a high layer of the target, fused, where the
+# others read the last one, it learns in drafts of its own, where it reads its own states (exercise 2 is about the
+# difference), and it knows only a quarter of the tokens. *PARD* (`pard`) does not wait for its own tokens: where the next
+# one is not known yet it reads a learned *mask*, so one call writes the whole draft. **Predict**, for chains of five: who
+# calls how often? And from which place on does `pard` lose, and to whom is it a cousin there?
 
 # %%
-calls = {}
-for method, params in (("eagle-2", {"grower": "chain"}), ("mtp", {"grower": "chain"}), ("pard", {})):
+calls, chained = {}, {"grower": "chain"}
+for method, params in (("eagle-2", chained), ("mtp", chained), ("eagle-3", chained), ("pard", {})):
     rounds_ = [
         r
         for name in names
@@ -547,10 +550,17 @@ for method, params in (("eagle-2", {"grower": "chain"}), ("mtp", {"grower": "cha
     print(f"{method:8} τ = {tau(rounds_):.2f}, {calls[method]:.1f} calls a round; by place:",
           *(f"{kept}/{tried}" for _, tried, kept in acceptance_by_depth(rounds_)))  # fmt: skip
 assert calls["pard"] <= 1
-assert min(calls["eagle-2"], calls["mtp"]) > 3
+assert min(calls["eagle-2"], calls["mtp"], calls["eagle-3"]) > 3
+
+for method in ("eagle", "eagle-2", "eagle-3"):
+    taus = [tau(wb.generate(prompts[name], method=method, params={"nodes": 12}, max_new_tokens=length).rounds)
+            for name in names]  # fmt: skip
+    print(f"{method:8} in a tree of 12: τ =", *(f"{one:.2f}" for one in taus))
 
 # %% [markdown]
-# The first place is the same question for all three. From the second on `pard` has not been told which tokens it drafted:
+# The first place is the same question for all four. What the cards of these heads say (`workbench models` names their
+# folders) is the rest of the comparison: how much each has read, and how long it learnt. EAGLE-3's paper found that *its*
+# way goes on gaining from more text where imitating features does not; a few minutes of training cannot show that. From the second on `pard` has not been told which tokens it drafted:
 # it is as blind as Medusa's heads, and pays for one call with acceptance. What a call costs beside a pass of the target
 # decides which of them is faster; here, with a drafter of a third of a million parameters, calls are cheap. A cousin
 # of `pard`, `block-diffusion` (in the manner of DFlash), fills a whole block of masks in, which see one another and, in every

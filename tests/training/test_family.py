@@ -425,15 +425,33 @@ def test_streams_are_as_large_as_they_are_but_for_their_first_tokens(options: Re
 
 
 @pytest.mark.parametrize("learns", [False, True])
-def test_an_lm_head_that_does_not_learn_stays_the_targets(options: ReadOptions, tmp_path: Path, learns: bool) -> None:
+def test_eagle_3_speaks_by_the_targets_lm_head_or_by_one_of_its_own(
+    options: ReadOptions, tmp_path: Path, learns: bool
+) -> None:
     course = course_of(
         options, tmp_path, steps=2, heads=6, ffn=16, rows=4, half=False, head_learns=learns, loss="ce_soft:1"
     )
     eagle_3.train(course)
-    net, _ = load_saved(tmp_path / "text-target-eagle-3")
-    assert torch.equal(net.kept, course.kept)
-    is_theirs = torch.allclose(net.lm_head.weight, course.teacher.head[course.kept], rtol=2**-10, atol=1e-5)
-    assert is_theirs != learns, "but for rounding to 16 bits"
+    folder = tmp_path / "text-target-eagle-3"
+    net, config = load_saved(folder)
+    if learns:
+        assert torch.equal(net.kept, course.kept)
+        assert not torch.allclose(net.lm_head.weight, course.teacher.head[course.kept], rtol=2**-10, atol=1e-5)
+    else:
+        assert not any("lm_head" in name or "d2t" in name for name in net.state_dict())
+    assert config.get("draft_vocabulary") == (None if learns else course.kept.tolist())
+    models = load_models("text-target", None, "cpu", "float64")
+    models.heads["eagle-3"] = HeadInfo("heads", folder, config)
+    prompt = models.tokenizer("Once upon a time")["input_ids"]
+    plain, drafted = (
+        Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
+        for name in ("autoregressive", "eagle-3")
+    )
+    assert drafted.token_ids == plain.token_ids
+    tokens = {token for r in drafted.rounds for token in r.nodes.tokens}
+    assert tokens
+    assert tokens <= set(course.kept.tolist())
+    assert any("outside the draft vocabulary" in r.signals for r in drafted.rounds)
 
 
 def test_prompts_are_learnt_from_where_that_is_asked_for_and_never_measured_on(options: ReadOptions) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from workbench.core.errors import ModelError
+from workbench.core.transfer import listed
 from workbench.engine.layers import text_config
 from workbench.engine.looking import weigh
 from workbench.engine.packed import Matrix, is_small_on_cpu
@@ -86,6 +87,11 @@ class SharedHead:
         self._head, self._size = head, size
         self.kept = None if ids is None else torch.tensor(ids, device=head.get_parameter("weight").device)
         self._product = None if self.kept is None else product_with(head, self.kept)
+
+    @cached_property
+    def vocabulary(self) -> frozenset[int] | None:
+        """The tokens kept; None: all are."""
+        return None if self.kept is None else frozenset(listed(self.kept))
 
     @property
     def rows(self) -> Float[Tensor, "K D"] | None:

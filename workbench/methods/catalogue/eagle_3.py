@@ -30,7 +30,7 @@ METHOD = Method(
     teaches="Do not make a drafter imitate features: let it read early layers too, and train it on its own drafts.",
     idea=(
         "The target's streams behind a low, a middle and a high layer are fused into one state; one decoder layer "
-        "reads it with the token that follows and says, by a small LM head of its own, what comes next; deeper in a "
+        "reads it with the token that follows and says, by a small LM head, what comes next; deeper in a "
         "draft it reads its own last state. It was trained on drafts unrolled that way, and never on features; "
         "the tree is EAGLE-2's."
     ),
@@ -41,6 +41,8 @@ METHOD = Method(
     differs=(
         "Three steps of a draft in training instead of seven, some minutes of it, and the loss is the mean over the "
         "places that count, where the released code divides by all: τ is lower than a long training would give.",
+        "Unless `head_learns` is set in training it has no LM head of its own and speaks by the target's: in minutes "
+        "of training its layer learns faster so. Heads with one, as in the paper, draft, too.",
         "Layers to fuse are distinct by construction; the released code compares with 2, L/2 and L − 3, which in a "
         "shallow target are fewer than three.",
         "By default 12 nodes, 3 children and 5 levels instead of 60, 10 and 7, because a small target pays more for "
@@ -68,8 +70,8 @@ METHOD = Method(
     ),
     head=Head(
         Eagle3Net,
-        "EAGLE-3's layer (Li et al. 2025, arXiv 2503.01840) on the fused outputs of the target's layers {taps}, with "
-        "an LM head over {draft_vocab_size} tokens.",
+        "EAGLE-3's layer (Li et al. 2025, arXiv 2503.01840) on the fused outputs of the target's layers {taps}; "
+        "{draft_vocab_size} tokens have an LM head of its own, where 0 means that it speaks by the target's.",
         settings={"loss": "ce_soft:1"},
     ),
     suites={

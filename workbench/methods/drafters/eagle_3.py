@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
-from workbench.core.transfer import listed, to_device
+from workbench.core.transfer import to_device
 from workbench.engine.growing import Growth
 from workbench.engine.heard import states_of
 from workbench.engine.models import Models
@@ -33,17 +33,18 @@ from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState, load_net
 from workbench.methods.drafters.feature_net import Entered, FeatureNet
+from workbench.methods.drafters.trained import head_of
 
 
 class Eagle3Net(FeatureNet):
-    """One decoder layer on [embedding ; state], each normed, with a draft vocabulary's LM head of its own.
+    """One decoder layer on [embedding ; state], each normed, with a draft vocabulary's LM head of its own, or without.
 
     Args:
         width: the target's hidden size D.
         heads: attention heads.
         ffn: width of the gated feed-forward.
         taps: T layers of the target whose outputs are fused, counted from 1, rising.
-        draft_vocab_size: W, tokens that it can propose.
+        draft_vocab_size: W, tokens of its own LM head; 0: it has none and speaks by the target's.
         context: longest sequence, in positions.
 
     Raises:
@@ -68,9 +69,15 @@ class Eagle3Net(FeatureNet):
         del self.norm_feature  # a state is normed by `before`, and fused only where it is true
         self.fuse = nn.Linear(len(taps) * width, width, bias=False)
         self.qkv = nn.Linear(2 * width, 3 * width, bias=False)
-        self.lm_head = nn.Linear(width, draft_vocab_size, bias=False)
-        self.register_buffer("d2t", torch.zeros(draft_vocab_size, dtype=torch.int64))
-        """Of each of its tokens, the target's number for it less its own, int64 [W]; as in the released weights."""
+        if draft_vocab_size:
+            self.lm_head = nn.Linear(width, draft_vocab_size, bias=False)
+            self.register_buffer("d2t", torch.zeros(draft_vocab_size, dtype=torch.int64))
+            """Of each of its tokens, the target's number for it less its own, int64 [W]; as in the released weights."""
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it has an LM head of its own."""
+        return hasattr(self, "lm_head")
 
     @property
     def kept(self) -> Int[Tensor, " W"]:
@@ -91,13 +98,13 @@ class Eagle3Net(FeatureNet):
         return state, torch.cat([embeds, self.before(state)], -1)
 
     def logits(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b W"]:
-        """What a state says of the next token, over its own tokens."""
+        """What a state says of the next token by its own LM head, over its own tokens."""
         return self.lm_head(self.said(state))
 
     @property
     def sizes(self) -> dict[str, Any]:
         """What the constructor needs to build it again."""
-        return super().sizes | {"taps": list(self.taps), "draft_vocab_size": len(self.d2t)}
+        return super().sizes | {"taps": list(self.taps), "draft_vocab_size": len(self.d2t) if self.speaks else 0}
 
 
 def usual_taps(layers: int) -> tuple[int, ...]:
@@ -137,7 +144,6 @@ class OwnHead(SharedHead):
                 "Train them again for this target, or fetch them again.",
             )
         self.kept, self._size = kept, size
-        self.vocabulary: frozenset[int] = frozenset(listed(kept))
         weight = net.lm_head.get_parameter("weight").detach()
         self._product = Matrix(weight) if is_small_on_cpu(net) else partial(nn.functional.linear, weight=weight)
 
@@ -169,10 +175,7 @@ class Eagle3(FeatureDrafter):
         first = min(slot.n_pictured, end)
         like = torch.empty(0, dtype=target.dtype, device=target.device)
         capacity = len(row.committed) + row.remaining + SCRATCH
-        key = ("head of", net.kind, models.heads[net.kind].name)
-        if key not in models.shared:
-            models.shared[key] = OwnHead(net, target.vocab_size)
-        state = FeatureState(net, models, models.shared[key], Entries(net.heads, net.head_size, capacity, like))
+        state = FeatureState(net, models, _head(net, models), Entries(net.heads, net.head_size, capacity, like))
         with torch.inference_mode():
             if first < end:
                 streams = states_of(row, models, streams_of(net.taps), first).streams
@@ -183,10 +186,10 @@ class Eagle3(FeatureDrafter):
         return state
 
     def begin(self, row: Row) -> Growth | None:
-        """As its kin; of the last round's tokens it tells how many it could not have proposed."""
+        """As its kin; where it keeps a part of the tokens it tells how many of the last round's it had not."""
         state: FeatureState = row.state
-        assert isinstance(state.head, OwnHead)
-        row.signals["outside the draft vocabulary"] = sum(t not in state.head.vocabulary for t in state.tokens)
+        if (known := state.head.vocabulary) is not None:
+            row.signals["outside the draft vocabulary"] = sum(t not in known for t in state.tokens)
         return super().begin(row)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
@@ -215,6 +218,20 @@ def _net(models: Models) -> Eagle3Net:
             "Train them for this target: workbench train eagle-3 --target …",
         )
     return net
+
+
+def _head(net: Eagle3Net, models: Models) -> SharedHead:
+    """By which it speaks: its own, or the target's for the tokens that it keeps; laid out once.
+
+    Raises:
+        ModelError: it keeps tokens that the target does not have.
+    """
+    if not net.speaks:
+        return head_of(Eagle3Net, models)
+    key = ("head of", net.kind, models.heads[net.kind].name)
+    if key not in models.shared:
+        models.shared[key] = OwnHead(net, models.target.vocab_size)
+    return models.shared[key]
 
 
 def streams_of(taps: Sequence[int]) -> Wanted:

@@ -7,17 +7,19 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError
 from workbench.methods.drafters.eagle_3 import Eagle3Net, usual_taps
 from workbench.training.family.drafter import Curve, Teacher, beside
-from workbench.training.family.lesson import Course, begun
+from workbench.training.family.lesson import Course, begun, keeping
 from workbench.training.family.unrolled import train_unrolled
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult
 
 SHARE = 4
-"""Of so many of the target's tokens it proposes one, unless it is told otherwise: as released, 32,000 of 128,256."""
+"""Of so many of the target's tokens its own LM head has one, unless it is told otherwise: as released, 32,000 of
+128,256."""
 LATER = 0.8
 """Weight of each step's loss over that of the step before."""
 SOME, LEAST = 64, 2.0**-10
@@ -26,7 +28,9 @@ SOME, LEAST = 64, 2.0**-10
 
 def keeps(options: Any, teacher: Teacher) -> int:
     """Size of the draft vocabulary."""
-    return options.draft_vocab_size or max(1, len(teacher.head) // SHARE)
+    if options.draft_vocab_size:
+        return options.draft_vocab_size
+    return max(1, len(teacher.head) // SHARE) if options.head_learns else options.vocabulary
 
 
 def taps_of(options: Any, layers: int) -> tuple[int, ...]:
@@ -58,7 +62,7 @@ def taps_in(course: Course) -> tuple[int, ...]:
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train the layer, its fusion and its LM head: `ttt` steps of a draft, the i-th weighing 0.8ⁱ.
+    """Train the layer, its fusion and its LM head, where it has one: `ttt` steps of a draft, the i-th weighing 0.8ⁱ.
 
     The streams that are fused are as large as the target left them, and of very different sizes: 3 to 25 on average,
     single numbers of them 300. One rate suits no such inputs, so the fusion learns as if all were of size 1.
@@ -71,18 +75,29 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     options, teacher, taps = course.options, course.teacher, taps_in(course)
     net = begun(options.seed, lambda: fresh(options, course, taps))
     steady(net.fuse, sizes(course, taps))
-    net.lm_head.requires_grad_(options.head_learns)
-    shares = [LATER**step for step in range(options.ttt)]
+    table = teacher.head[course.kept]
+
+    def theirs(state: Tensor) -> Tensor:
+        return F.linear(net.said(state), table)
+
     return train_unrolled(
-        course, net, lambda rows, _: tapped(course, rows, taps), net.logits, shares, vocab_size=len(teacher.head)
+        course,
+        net,
+        lambda rows, _: tapped(course, rows, taps),
+        net.logits if net.speaks else theirs,
+        [LATER**step for step in range(options.ttt)],
+        vocab_size=len(teacher.head),
+        **({} if net.speaks else keeping(course.kept, teacher)),
     )
 
 
 def fresh(options: Any, course: Course, taps: tuple[int, ...]) -> Eagle3Net:
-    """A net whose LM head begins as the target's, over the tokens that it keeps."""
+    """A net whose LM head, where it has one, begins as the target's, over the tokens that it keeps."""
     table = course.teacher.head[course.kept]
-    net = Eagle3Net(table.shape[1], options.heads, options.ffn, taps, len(table))
+    net = Eagle3Net(table.shape[1], options.heads, options.ffn, taps, len(table) if options.head_learns else 0)
     begin_at(net, course.teacher.last_norm)
+    if not net.speaks:
+        return net
     with torch.no_grad():
         net.lm_head.weight.copy_(table)
         net.d2t.copy_(course.kept - torch.arange(len(table), device=table.device))

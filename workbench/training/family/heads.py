@@ -63,7 +63,8 @@ class ChatHeadOptions(HeadOptions):
         cond: Numbers that Hydra's heads are told of a token; the width inside Hydra++'s, Clover's and Chimera's, and
             inside block diffusion's fusion; the width of S2D's layers; of the state of Falcon's LSTM, 0: a third of the
             target's width.
-        draft_vocab_size: Tokens that EAGLE-3 can propose; 0: a quarter of the target's.
+        draft_vocab_size: Tokens that EAGLE-3 can propose; 0: `vocabulary`, or with an LM head of its own a quarter of
+            the target's.
         taps: Layers that EAGLE-3 and block diffusion fuse, counted from 1; none: low, middle and high.
         block: Places of a block (block diffusion, the known token's among them; Falcon).
         glance: Of the places that Falcon guesses wrong, the share that is shown to it when training begins; it falls to
@@ -75,8 +76,8 @@ class ChatHeadOptions(HeadOptions):
         ensemble: Embeddings of each of them.
         transfers: Tokens ahead for which hidden transfer makes states.
         transfer_layer: Layer behind which it makes them.
-        head_learns: Let EAGLE-3's LM head learn. It begins as the target's rows of its tokens; where it stays these,
-            what leaves the layer comes to mean what it means to the target, in fewer steps.
+        head_learns: Give EAGLE-3 an LM head of its own, as in its paper, which begins as the target's rows of its
+            tokens. Without, it speaks by the target's, as EAGLE does, and its layer learns in fewer steps.
         ttt: Steps of a draft in EAGLE-3's training-time test, and in MTP's.
         head_size: Numbers of an attention head of a layer of EAGLE's, MTP's or block diffusion's; 0: the heads share
             the target's width.
@@ -124,7 +125,7 @@ class ChatHeadOptions(HeadOptions):
     ensemble: int = 1
     transfers: int = 3
     transfer_layer: int = 4
-    head_learns: bool = True
+    head_learns: bool = False
     ttt: int = 3
     head_size: int = 0
     wide: int = 2
