@@ -71,7 +71,7 @@ METHOD = Method(
     head=Head(
         Eagle3Net,
         "EAGLE-3's layer (Li et al. 2025, arXiv 2503.01840) on the fused outputs of the target's layers {taps}; "
-        "{draft_vocab_size} tokens have an LM head of its own, where 0 means that it speaks by the target's.",
+        "tokens of an LM head of its own: {draft_vocab_size} (0: it speaks by the target's).",
         settings={"loss": "ce_soft:1"},
     ),
     suites={
