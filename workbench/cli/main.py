@@ -106,6 +106,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     debug, as_json = "--debug" in args, "--json" in args
     say.reset()
+    if argv is None and args[:1] == ["train"]:  # this process does nothing else
+        from workbench.training.memory import keep_memory
+
+        keep_memory()
     try:
         with no_panic():
             status = app(args=args, prog_name="workbench", standalone_mode=False, default_map=_own_defaults(args))

@@ -8,6 +8,7 @@ import sys
 import time
 
 from workbench.core.errors import WorkbenchError
+from workbench.training.memory import keep_memory
 from workbench.training.recipes import RECIPES, run
 
 
@@ -30,6 +31,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the recipe that the command line names; return the exit code."""
+    if arguments is None:
+        keep_memory()
     values = vars(_parser().parse_args(arguments))
     name = values.pop("recipe")
 

@@ -93,7 +93,7 @@ class LookaheadState(Owned):
         probing: the window in the target's pass of the round that goes on.
     """
 
-    title: ClassVar[str] = "Pool of n-grams"
+    title = "Pool of n-grams"
     unit: ClassVar[str] = "n-grams"
     pool: Pool
     rows: list[list[int]] = field(default_factory=list[list[int]])

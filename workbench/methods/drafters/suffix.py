@@ -135,7 +135,7 @@ class SuffixState(Owned):
     The store has what earlier runs wrote, where those share it, or what a file brought.
     """
 
-    title: ClassVar[str] = "Suffixes of texts"
+    title = "Suffixes of texts"
     unit: ClassVar[str] = "tokens"
     text: Text
     since: int

@@ -142,7 +142,7 @@ class Trie:
 class TrieState(Owned):
     """One request's view: the trie, its number in it, and how far the output has been inserted."""
 
-    title: ClassVar[str] = "Trie of branches"
+    title = "Trie of branches"
     unit: ClassVar[str] = "nodes"
     trie: Trie
     request: int
