@@ -61,10 +61,10 @@ METHOD = Method(
             1.38, 1.38, "Li et al. 2025, arXiv:2503.01840, table 1 (recalled)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
             why=(
-                "2026-11-24 14:53 UTC",
-                f"{WRONG_SCALE}: both heads had 600 steps of 32 answers of a 13M target (their cards), where the "
-                "paper's gain comes with eight times the data; after them EAGLE-3's likeliest token is the target's at "
-                "76 % of held-out places, EAGLE's at 85 %.",
+                "2026-11-27 18:48 UTC",
+                f"{WRONG_SCALE}: both heads had 600 steps of 32 answers of a 13M target (their cards), after which the "
+                "likeliest token of each is the target's at 85 % of held-out places; the paper's gain comes with eight "
+                "times the data, from which its EAGLE-2 gained little more.",
             ),
         ),
     ),
