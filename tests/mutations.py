@@ -2532,4 +2532,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         OMNI + "test_lessons_can_be_looked_at_saved_and_outlive_a_change_of_method",
         why="what a drafter of another vocabulary learnt is lost when another method drafts for a while",
     ),
+    _m(
+        "a-training-in-a-session-of-its-own",
+        "service/lab/supervisor.py",
+        'Path(f"/proc/{process.pid}/autogroup").write_text(str(NICE))',
+        "pass",
+        "tests/service/test_lab.py::"
+        "test_a_killed_training_goes_on_at_its_step_and_loses_no_more_than_since_its_checkpoint",
+        why="where Linux shares a processor between sessions, a training in the lab takes half of it from those who decode",
+    ),
+    _m(
+        "a-training-returns-its-memory-in-every-step",
+        "training/memory.py",
+        "return bool(mallopt(M_MMAP_MAX, 0))",
+        "return bool(mallopt(M_MMAP_MAX, 1 << 16))",
+        "tests/training/test_memory.py::test_large_tensors_come_and_go_in_memory_that_stays",
+        why="a third of the time of large steps goes into pages that the system clears again",
+    ),
 )

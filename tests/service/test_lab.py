@@ -54,6 +54,8 @@ def test_a_killed_training_goes_on_at_its_step_and_loses_no_more_than_since_its_
     process = run.process
     assert process is not None
     assert process.nice() >= supervisor.NICE
+    if (session := Path(f"/proc/{process.pid}/autogroup")).is_file():  # it has one of its own, which counts first
+        assert session.read_text().split()[-1] == str(supervisor.NICE)
     assert run.memory() > 1 << 20
     with pytest.raises(CapacityError, match="eagle-3 for text-target") as refused:
         lab.start(wish())

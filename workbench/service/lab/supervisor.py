@@ -222,6 +222,8 @@ class Lab:
             child = psutil.Process(process.pid)
             born = child.create_time()
             child.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else max(NICE, child.nice()))
+        with contextlib.suppress(OSError):  # Linux may share a processor between sessions first, priorities within each
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(NICE))
         run.note(pid=process.pid, born=born)
 
     def _check_disk(self, wish: Wish) -> None:
