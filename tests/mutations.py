@@ -2539,7 +2539,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "pass",
         "tests/service/test_lab.py::"
         "test_a_killed_training_goes_on_at_its_step_and_loses_no_more_than_since_its_checkpoint",
-        why="where Linux shares a processor between sessions, a training in the lab takes half of it from those who decode",
+        why="where Linux shares a processor between sessions, a training in the lab takes half of it from the demo",
     ),
     _m(
         "a-training-returns-its-memory-in-every-step",
