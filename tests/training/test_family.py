@@ -114,6 +114,19 @@ def test_a_batch_depends_on_its_step_alone(options: ReadOptions) -> None:
     assert first[:n] != first[n:], "in a new order"
 
 
+def written_with(kind: str, folder: Path, config: dict[str, Any]) -> Trace:
+    """What text-target writes with a head of its own; the text is that of plain decoding."""
+    models = load_models("text-target", None, "cpu", "float64")
+    models.heads[kind] = HeadInfo("heads", folder, config)
+    prompt = models.tokenizer("Once upon a time")["input_ids"]
+    plain, drafted = (
+        Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
+        for name in ("autoregressive", kind)
+    )
+    assert drafted.token_ids == plain.token_ids
+    return drafted
+
+
 def readings_of(out: Path) -> list[list[int]]:
     """All rows, as they are on disk now."""
     return Readings(out).rows.tolist()
@@ -345,14 +358,7 @@ def test_what_guesses_in_the_targets_pass_learns_through_it(
     net, config = load_saved(folder)
     assert {name: tuple(weight.shape) for name, weight in net.named_parameters()} == trained
     assert "draft_vocabulary" not in config, "the target guesses, and keeps all of its tokens"
-    models = load_models("text-target", None, "cpu", "float64")
-    models.heads[method] = HeadInfo("probes", folder, config)
-    prompt = models.tokenizer("Once upon a time")["input_ids"]
-    plain, drafted = (
-        Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
-        for name in ("autoregressive", method)
-    )
-    assert drafted.token_ids == plain.token_ids
+    drafted = written_with(method, folder, config)
     assert metrics.drafted(drafted.rounds) > 0
 
 
@@ -377,14 +383,7 @@ def test_accelerator_adapters_learn_through_the_first_layers_and_draft(options: 
     assert net.sizes == {"width": 288, "exit_layer": 2, "rank": 8} == config["net"]
     assert sum(weight.numel() for weight in net.parameters()) == 8 * 2 * 8 * 288
     assert "draft_vocabulary" not in config, "the target's own head guesses, and keeps all of its tokens"
-    models = load_models("text-target", None, "cpu", "float64")
-    models.heads["m2r2"] = HeadInfo("adapters", folder, config)
-    prompt = models.tokenizer("Once upon a time")["input_ids"]
-    plain, drafted = (
-        Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
-        for name in ("autoregressive", "m2r2")
-    )
-    assert drafted.token_ids == plain.token_ids
+    drafted = written_with("m2r2", folder, config)
     assert metrics.drafted(drafted.rounds) > 0
 
 
@@ -440,14 +439,7 @@ def test_eagle_3_speaks_by_the_targets_lm_head_or_by_one_of_its_own(
     else:
         assert not any("lm_head" in name or "d2t" in name for name in net.state_dict())
     assert config.get("draft_vocabulary") == (None if learns else course.kept.tolist())
-    models = load_models("text-target", None, "cpu", "float64")
-    models.heads["eagle-3"] = HeadInfo("heads", folder, config)
-    prompt = models.tokenizer("Once upon a time")["input_ids"]
-    plain, drafted = (
-        Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
-        for name in ("autoregressive", "eagle-3")
-    )
-    assert drafted.token_ids == plain.token_ids
+    drafted = written_with("eagle-3", folder, config)
     tokens = {token for r in drafted.rounds for token in r.nodes.tokens}
     assert tokens
     assert tokens <= set(course.kept.tolist())

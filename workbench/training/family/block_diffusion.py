@@ -47,7 +47,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
         ParameterError: the readings hold nothing of a layer that is to be fused.
     """
     options, teacher = course.options, course.teacher
-    taps, table = taps_in(course), teacher.head[course.kept]
+    taps, table = taps_in(course), course.table
 
     def fresh() -> BlockNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options) | {"taps": taps})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -75,10 +76,9 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     options, teacher, taps = course.options, course.teacher, taps_in(course)
     net = begun(options.seed, lambda: fresh(options, course, taps))
     steady(net.fuse, sizes(course, taps))
-    table = teacher.head[course.kept]
 
     def theirs(state: Tensor) -> Tensor:
-        return F.linear(net.said(state), table)
+        return F.linear(net.said(state), course.table)
 
     return train_unrolled(
         course,
@@ -93,7 +93,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
 def fresh(options: Any, course: Course, taps: tuple[int, ...]) -> Eagle3Net:
     """A net whose LM head, where it has one, begins as the target's, over the tokens that it keeps."""
-    table = course.teacher.head[course.kept]
+    table = course.table
     net = Eagle3Net(table.shape[1], options.heads, options.ffn, taps, len(table) if options.head_learns else 0)
     begin_at(net, course.teacher.last_norm)
     if not net.speaks:
@@ -124,15 +124,16 @@ def steady(layer: nn.Linear, size: Float[Tensor, " i"]) -> None:
     def divided(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (inputs[0] / size.to(inputs[0].device), *inputs[1:])
 
-    def folded(_: nn.Module, weights: dict[str, Tensor], prefix: str, *__: Any) -> None:
-        weights[f"{prefix}weight"] = weights[f"{prefix}weight"] / size.to(weights[f"{prefix}weight"].device)
+    def times(by: Tensor) -> Callable[..., None]:
+        def change(_: nn.Module, weights: dict[str, Tensor], prefix: str, *__: Any) -> None:
+            name = f"{prefix}weight"
+            weights[name] = weights[name] * by.to(weights[name].device)
 
-    def unfolded(_: nn.Module, weights: dict[str, Tensor], prefix: str, *__: Any) -> None:
-        weights[f"{prefix}weight"] = weights[f"{prefix}weight"] * size.to(weights[f"{prefix}weight"].device)
+        return change
 
     layer.register_forward_pre_hook(divided)
-    layer.register_state_dict_post_hook(folded)
-    layer.register_load_state_dict_pre_hook(unfolded)
+    layer.register_state_dict_post_hook(times(1 / size))
+    layer.register_load_state_dict_pre_hook(times(size))
 
 
 def tapped(course: Course, rows: list[int], taps: tuple[int, ...]) -> Float[Tensor, "B n TD"]:

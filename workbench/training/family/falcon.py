@@ -38,7 +38,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (coupled sequential glancing distillation).
     """
     options, teacher = course.options, course.teacher
-    table, progress = teacher.head[course.kept], 0.0
+    table, progress = course.table, 0.0
 
     def fresh() -> FalconNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))

@@ -38,7 +38,7 @@ def train_told(course: Course, guesses: Guesses, later: float = 1.0) -> tuple[Ru
         later: weight of a level's loss over that of the level before.
     """
     options, teacher = course.options, course.teacher
-    table, loss = teacher.head[course.kept], Weighted.parse(options.loss)
+    table, loss = course.table, Weighted.parse(options.loss)
     net = begun(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:

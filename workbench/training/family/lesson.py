@@ -67,6 +67,11 @@ class Course:
         """Where they learn: where the teacher lies."""
         return self.teacher.head.device
 
+    @cached_property
+    def table(self) -> Float[Tensor, "W D"]:
+        """The rows of the target's LM head for the tokens kept."""
+        return self.teacher.head[self.kept]
+
     def said(self, row: int) -> Int[Tensor, " n"]:
         """The target's likeliest token behind each place of an answer that decides one of its tokens, −1 elsewhere.
 

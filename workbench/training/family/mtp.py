@@ -19,7 +19,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2, equations 24 and 25.
     """
     options, teacher = course.options, course.teacher
-    table = teacher.head[course.kept]
+    table = course.table
 
     def fresh() -> FeatureNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))

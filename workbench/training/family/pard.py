@@ -34,7 +34,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     Source: An et al. 2025, PARD, arXiv:2504.18583, §3.2 (conditional drop of tokens; it begins with a trained drafter).
     """
     options, teacher = course.options, course.teacher
-    table = teacher.head[course.kept]
+    table = course.table
 
     def fresh() -> PARDNet:
         if course.finished is not None:

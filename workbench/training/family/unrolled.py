@@ -108,8 +108,6 @@ def train_drafts(
     """
     options, teacher, loss = course.options, course.teacher, Weighted.parse(course.options.loss)
 
-    table = teacher.head[course.kept]
-
     def read(rows: list[int]) -> Batch:
         ids, features, _, answer = together(course.readings, rows)
         return Batch(rows, ids, teacher.embedding[ids], features, answer, beside([course.said(row) for row in rows]))
@@ -122,7 +120,7 @@ def train_drafts(
                 some = some[torch.isin(batch.said.flatten()[at[some]], course.kept).to(some.device)]
                 if len(some):
                     guess, truth = state[some], batch.features.flatten(0, 1)[at[some]].float()
-                    wanted = teacher.logits(truth, table)
+                    wanted = teacher.logits(truth, course.table)
                     found, _ = loss(Places(guess.float(), truth, logits(guess).float(), wanted))
                     named[f"step {step + 1}"] = found
                     total = total + shares[step] * found
