@@ -2500,7 +2500,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "a-fusion-is-saved-as-it-learns",
-        "training/family/eagle_3.py",
+        "training/family/fusing.py",
         "    layer.register_state_dict_post_hook(times(1 / size))\n",
         "",
         "tests/methods/test_eagle_3.py::"
@@ -2556,5 +2556,29 @@ MUTATIONS: tuple[Mutation, ...] = (
         "",
         FAMILY + "test_eagle_3_speaks_by_the_targets_lm_head_or_by_one_of_its_own",
         why="EAGLE-3's layer is asked for tokens that it never learnt to tell apart",
+    ),
+    _m(
+        "a-layer-that-goes-on-asks-as-loudly-of-the-feature-as-of-the-token",
+        "training/family/eagle_3.py",
+        "asked * of_feature",
+        "asked",
+        FAMILY + "test_eagle_3_asks_of_the_fused_streams_what_eagles_layer_asked_of_the_feature",
+        why="EAGLE-3's layer begins with queries, keys and values that the finished one never had",
+    ),
+    _m(
+        "a-fusion-is-not-guessed",
+        "training/family/eagle_3.py",
+        "    net.fuse.weight.copy_(guessed(course, net.taps, size, part))\n",
+        "",
+        FAMILY + "test_eagle_3_asks_of_the_fused_streams_what_eagles_layer_asked_of_the_feature",
+        why="EAGLE-3's layer goes on from a finished one with an input that tells it nothing",
+    ),
+    _m(
+        "a-fusion-is-guessed-with-first-tokens",
+        "training/family/fusing.py",
+        "x, y = entering(course, row, taps)[1:] / size, wanted(course.readings.dialogue(row).features[1:].float())",
+        "x, y = entering(course, row, taps) / size, wanted(course.readings.dialogue(row).features.float())",
+        FAMILY + "test_a_fusion_is_guessed_by_ridge_regression_without_first_tokens",
+        why="what targets let attention rest on, a thousand times as large, decides how streams are fused",
     ),
 )

@@ -19,7 +19,7 @@ from workbench.methods.drafters.eagle_3 import Eagle3Net, OwnHead, usual_taps
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.unrolled import unroll
 from workbench.training.family import unrolled
-from workbench.training.family.eagle_3 import steady, taps_of
+from workbench.training.family.fusing import steady, taps_of
 from workbench.training.family.lesson import on, still
 from workbench.training.family.unrolled import Batch, steps
 

@@ -33,7 +33,7 @@ from workbench.trace.tokens import PLAIN, Emitted
 from workbench.training import recipes
 from workbench.training.answers import ANSWERS, AnswersOptions, rate_of, read, write_answers
 from workbench.training.cards import Trained
-from workbench.training.family import eagle_3, heads, inuse, whole
+from workbench.training.family import eagle_3, fusing, heads, inuse, whole
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
 from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
@@ -415,7 +415,7 @@ def test_what_the_target_says_at_a_place_is_asked_of_it_once(
 
 def test_streams_are_as_large_as_they_are_but_for_their_first_tokens(options: ReadOptions, tmp_path: Path) -> None:
     course = course_of(options, tmp_path)
-    found, rows = eagle_3.sizes(course, (1, 3)), course.readings.part(held=False)[: eagle_3.SOME]
+    found, rows = fusing.sizes(course, (1, 3)), course.readings.part(held=False)[: fusing.SOME]
     for at, tap in enumerate((1, 3)):
         stream = torch.cat([course.readings.stream(f"tap-{tap}", row)[1:].double() for row in rows])
         share = found[at * 288 : (at + 1) * 288] / stream.square().mean(0).sqrt()
@@ -458,20 +458,35 @@ def test_prompts_are_learnt_from_where_that_is_asked_for_and_never_measured_on(o
     assert [all_of_it.dialogue(row).n_prompt for row in held] == [plain.dialogue(row).n_prompt for row in held]
 
 
-def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadOptions, tmp_path: Path) -> None:
-    chosen = {"target": "text-target", "readings": options.out, "ffn": 32, "heads": 4, "rows": 8, "places": 256,
-              "threads": 1, "held": 4, "half": False, "checkpoint": tmp_path / "run.pt", "resume": False}  # fmt: skip
-    first = recipes.run("chat-heads", chosen | {"vocabulary": 650, "steps": 60, "out": tmp_path / "first"}, quiet)
-    folder = tmp_path / "first" / "text-target-eagle"
+def further_options(options: ReadOptions, tmp_path: Path) -> dict[str, Any]:
+    """How a small head is trained; a run ends where its steps do, and leaves nothing to go on from."""
+    return {"target": "text-target", "readings": options.out, "ffn": 32, "heads": 4, "rows": 8, "places": 256,
+            "threads": 1, "held": 4, "half": False, "checkpoint": tmp_path / "run.pt", "resume": False}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(options: ReadOptions, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A layer of EAGLE's that keeps 650 tokens, and what its run came to."""
+    out = tmp_path_factory.mktemp("first")
+    asked = further_options(options, out) | {"vocabulary": 650, "steps": 60, "out": out}
+    return out / "text-target-eagle", recipes.run("chat-heads", asked, quiet)
+
+
+def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(
+    options: ReadOptions, finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    chosen, (folder, first) = further_options(options, tmp_path), finished
     further = recipes.run("chat-heads", chosen | {"begin": folder, "steps": 1, "out": tmp_path / "second"}, quiet)
     assert further["begun"]["steps"] == first["steps"], "its card says what it was before"
     assert further["kept"] == 650, "not the 8,192 that a fresh one would keep"
-    configs = [json.loads((tmp_path / name / folder.name / "config.json").read_text()) for name in ("first", "second")]
+    written = tmp_path / "second" / folder.name
+    configs = [json.loads((path / "config.json").read_text()) for path in (folder, written)]
     assert configs[0]["draft_vocabulary"] == configs[1]["draft_vocabulary"]
     for name, average in (("moved", 0.0), ("mean", 0.5)):
         asked = {"begin": folder, "steps": 12, "average": average, "out": tmp_path / name}
         recipes.run("chat-heads", chosen | asked, quiet)
-    one, two, mean = (load_file(tmp_path / n / folder.name / "model.safetensors") for n in ("first", "moved", "mean"))
+    folders = (folder, *(tmp_path / name / folder.name for name in ("moved", "mean")))
+    one, two, mean = (load_file(path / "model.safetensors") for path in folders)
     assert any((one[name].float() - two[name].float()).abs().max() > 1e-3 for name in one), "a step moved it"
     for name in one:
         torch.testing.assert_close(
@@ -480,20 +495,76 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(options: ReadO
     fresh = recipes.run("chat-heads", chosen | {"vocabulary": 650, "steps": 1, "out": tmp_path / "third"}, quiet)
     assert further["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
     assert first["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
-    asked = chosen | {"method": "pard", "steps": 1, "out": tmp_path / "masks"}
-    masks, anew = (recipes.run("chat-heads", asked | more, quiet) for more in ({"begin": folder}, {"vocabulary": 650}))
-    assert masks["kept"] == 650
-    assert masks["losses"]["step 1"] < 0.95 * anew["losses"]["step 1"], "it says what the layer said"
     with pytest.raises(ParameterError, match="what the run begins with, and where it would write"):
-        recipes.run("chat-heads", chosen | {"begin": folder, "out": tmp_path / "first"}, quiet)
-    with pytest.raises(ParameterError, match="does not go on from a finished head"):
+        recipes.run("chat-heads", chosen | {"begin": folder, "out": folder.parent}, quiet)
+    with pytest.raises(ParameterError, match=r"does not go on from a finished head: eagle, eagle-3, pard do"):
         recipes.run("chat-heads", chosen | {"method": "medusa", "begin": folder, "out": tmp_path}, quiet)
     config = configs[0] | {WEIGHTS: f"{int(configs[0][WEIGHTS], 16) ^ (1 << 99) - 1:064x}"}
-    (folder / "config.json").write_text(json.dumps(config))
+    shutil.copytree(folder, tmp_path / "strange")
+    (tmp_path / "strange" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ParameterError, match="other weights"):
-        recipes.run("chat-heads", chosen | {"begin": folder, "out": tmp_path}, quiet)
+        recipes.run("chat-heads", chosen | {"begin": tmp_path / "strange", "out": tmp_path}, quiet)
     with pytest.raises(ParameterError, match="no head to begin with"):
         recipes.run("chat-heads", chosen | {"begin": tmp_path / "none", "out": tmp_path}, quiet)
+
+
+@pytest.mark.parametrize(("method", "more"), [("pard", {}), ("eagle-3", {"taps": (1, 3)})])
+def test_heads_of_other_kinds_go_on_from_a_layer_of_eagles(
+    options: ReadOptions, finished: tuple[Path, dict[str, Any]], tmp_path: Path, method: str, more: dict[str, Any]
+) -> None:
+    asked = further_options(options, tmp_path) | {"method": method, "steps": 1, "out": tmp_path} | more
+    if method == "eagle-3":
+        asked |= {"ffn": 16, "heads": 3}  # of no account: they are the layer's
+    on, anew = (recipes.run("chat-heads", asked | x, quiet) for x in ({"begin": finished[0]}, {"vocabulary": 650}))
+    assert on["kept"] == 650
+    assert on["begun"]["steps"] == 60
+    assert on["losses"]["step 1"] < 0.95 * anew["losses"]["step 1"], "it says what the layer said"
+
+
+def test_eagle_3_asks_of_the_fused_streams_what_eagles_layer_asked_of_the_feature(
+    options: ReadOptions, finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    layer, _ = load_saved(finished[0])
+    assert isinstance(layer, FeatureNet)
+    course = replace(course_of(options, tmp_path, heads=4, ffn=32), finished=layer)
+    net = eagle_3.fresh(course.options, course, (1, 3))
+    size = fusing.sizes(course, (1, 3))
+    fusing.steady(net.fuse, size)
+    eagle_3.go_on(course, net, layer, size)
+    text = course.readings.dialogue(course.readings.part(held=True)[0])
+    features, following = text.features[1:-1].float(), course.teacher.embedding[text.ids[2:]]
+    pairs = layer.pairs(following, features)
+    with torch.inference_mode():
+        feature = layer.fuse.weight[:, 288:] @ layer.norm_feature(features).mT  # as if the fusion had told it exactly
+        read = net.reads(net.pairs(following, feature.mT)[None])[1]
+        wanted, found = layer.qkv(layer.before(pairs)), net.qkv(read)[0]
+        told = net.taken(fusing.tapped(course, [course.readings.part(held=True)[0]], (1, 3)))[0, 1:-1]
+    cosine = torch.nn.functional.cosine_similarity
+    assert cosine(wanted, found, dim=-1).mean() > 0.95
+    assert 0.8 < float(found.norm() / wanted.norm()) < 1.25
+    assert cosine(told, feature.mT, dim=-1).mean() > 0.5, "and the streams below tell much of it"
+    for name in ("out", "gate_up", "down", "after"):
+        assert torch.equal(net.get_submodule(name).weight, layer.get_submodule(name).weight)
+
+
+def test_a_layer_of_another_form_is_nothing_for_eagle_3_to_go_on_from(options: ReadOptions, tmp_path: Path) -> None:
+    layer = FeatureNet(288, 4, 32, norms=("after",), fuse_bias=True)
+    course = replace(course_of(options, tmp_path), finished=layer)
+    with pytest.raises(ParameterError, match=r"fuse_bias, norms of its own"):
+        eagle_3.train(course)
+
+
+def test_a_fusion_is_guessed_by_ridge_regression_without_first_tokens(options: ReadOptions, tmp_path: Path) -> None:
+    course = course_of(options, tmp_path)
+    size = fusing.sizes(course, (1, 3))
+    found = fusing.guessed(course, (1, 3), size, lambda features: features[:, :5])
+    rows = course.readings.part(held=False)
+    x = torch.cat([fusing.entering(course, row, (1, 3))[1:] for row in rows]).double() / size
+    y = torch.cat([course.readings.dialogue(row).features[1:, :5] for row in rows]).double()
+    ridge = torch.eye(len(size), dtype=x.dtype) * (fusing.RIDGE * len(x)) ** 0.5
+    wanted = torch.linalg.lstsq(torch.cat([x, ridge]), torch.cat([y, y.new_zeros(len(size), 5)])).solution.mT
+    assert found.shape == (5, 2 * 288)
+    assert (found - wanted).norm() < 1e-2 * wanted.norm()
 
 
 def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.block_diffusion import BlockNet
 from workbench.training.family.drafter import Curve
-from workbench.training.family.eagle_3 import tapped, taps_in, taps_of
+from workbench.training.family.fusing import tapped, taps_in, taps_of
 from workbench.training.family.lesson import Course, begun, keeping, still
 from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import begin_at

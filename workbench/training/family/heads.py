@@ -91,8 +91,8 @@ class ChatHeadOptions(HeadOptions):
         answers: Folder of the answers that were read. With it and `curves`, the heads as they are at each checkpoint
             draft for some of its held-out prompts.
         drafted: Prompts that they draft for.
-        begin: Folder of a finished layer of EAGLE's for these weights, with whose weights EAGLE's or PARD's begins and
-            whose tokens it keeps; none: fresh ones.
+        begin: Folder of a finished layer of EAGLE's for these weights, with whose weights EAGLE's, PARD's or EAGLE-3's
+            begins and whose tokens it keeps; none: fresh ones.
         average: Share of the weights of `begin` in those that are kept at the end; the rest is what this run came to.
             Of two runs on different texts the mean knows both, where the second alone has forgotten some of the first.
             Source: Wortsman et al. 2022, Model soups, arXiv:2203.05482.
@@ -214,7 +214,8 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
     finished, before = None, None
     if options.begin is not None:
         if options.method != FeatureNet.kind and not getattr(lesson, "GOES_ON", False):
-            message = f"{options.method} does not go on from a finished head: {FeatureNet.kind} and pard do."
+            those = [kind for kind in registry.heads() if getattr(lesson_of(kind), "GOES_ON", kind == FeatureNet.kind)]
+            message = f"{options.method} does not go on from a finished head: {', '.join(sorted(those))} do."
             raise ParameterError(message, "Leave `begin` out.")
         refuse_same(options.begin, options.folder)
         finished, before = _begun(options.begin, teacher)
