@@ -92,7 +92,7 @@ length = 40 if FAST else 96
 # $$\text{head}_k(h) = \text{LM head}\,\big(h + \text{SiLU}(W_k h + b_k)\big)$$
 
 # %%
-folder = Path(locate("text-medusa"))
+folder = Path(locate("text-target-medusa"))
 weights = load_file(folder / "model.safetensors")
 config = json.loads((folder / "config.json").read_text())
 K = config["n_heads"]
@@ -133,9 +133,9 @@ for k in range(K):
 assert best.values[2, 0] > best.values[0, 0]
 
 # %% [markdown]
-# Farther is not simply vaguer. Head 1 has many adjectives to choose from, head 2 is between a boy and a girl, head 3 is nearly
-# sure that whoever it is will be *called* something, and head 4 cannot know the name. But on average over all texts, farther
-# is harder. The card of the heads says how often each rank was right on held-out text (`head_accuracy`):
+# Farther is not simply vaguer. Head 1 has many adjectives to choose from, head 2 is between a boy and a girl, head 3 expects
+# that whoever it is will be *called* something, or be *there*, and head 4 cannot know what comes of that. But on average over
+# all texts, farther is harder. The card of the heads says how often each rank was right on held-out text (`head_accuracy`):
 
 # %%
 accuracy = config["head_accuracy"]  # [K][10]: of head k, how often its r-th best token is right
@@ -533,10 +533,10 @@ w.app_link(trees[1])
 # trees, a fixed one and the dynamic one of above. Three methods change what the layer is asked. *Multi-token prediction*
 # (`mtp`, DeepSeek-V3) does not ask that its state be a guess at a feature: only the laws are held against the target's.
 # *EAGLE-3* (`eagle-3`) does not ask that either; it reads a low, a middle and a high layer of the target, fused, where the
-# others read the last one, it learns in drafts of its own, where it reads its own states (exercise 2 is about the
-# difference), and it knows only a quarter of the tokens. *PARD* (`pard`) does not wait for its own tokens: where the next
-# one is not known yet it reads a learned *mask*, so one call writes the whole draft. **Predict**, for chains of five: who
-# calls how often? And from which place on does `pard` lose, and to whom is it a cousin there?
+# others read the last one, and it learns in drafts of its own, where it reads its own states (exercise 3 is about the
+# difference). *PARD* (`pard`) does not wait for its own tokens: where the next one is not known yet it reads a learned
+# *mask*, so one call writes the whole draft. **Predict**, for chains of five: who calls how often? And from which place on
+# does `pard` lose, and to whom is it a cousin there?
 
 # %%
 calls, chained = {}, {"grower": "chain"}
@@ -560,9 +560,10 @@ for method in ("eagle", "eagle-2", "eagle-3"):
 # %% [markdown]
 # The first place is the same question for all four. What the cards of these heads say (`workbench models` names their
 # folders) is the rest of the comparison: how much each has read, and how long it learnt. EAGLE-3's paper found that *its*
-# way goes on gaining from more text where imitating features does not; a few minutes of training cannot show that. From the second on `pard` has not been told which tokens it drafted:
-# it is as blind as Medusa's heads, and pays for one call with acceptance. What a call costs beside a pass of the target
-# decides which of them is faster; here, with a drafter of a third of a million parameters, calls are cheap. A cousin
+# way goes on gaining from more text where imitating features does not; a few minutes of training cannot show that. From the
+# second place on `pard` has not been told which tokens it drafted: it is as blind as Medusa's heads, and pays for one call
+# with acceptance. What a call costs beside a pass of the target decides which of them is faster; here, with a drafter of a
+# third of a million parameters, calls are cheap. A cousin
 # of `pard`, `block-diffusion` (in the manner of DFlash), fills a whole block of masks in, which see one another and, in every
 # layer, streams of three of the target's: put it into the cell above, with `{"depth": 5}`, and look at the second place.
 
@@ -614,7 +615,7 @@ else:
 #
 # **1. What should the static tree yield?** If head k's rank r is right with probability `accuracy[k][r]`, independently of
 # the other heads, how many levels does a tree accept on average? Compute it for 12 nodes, and compare with what was
-# measured above. Which two assumptions could be wrong?
+# measured above. Which assumption is wrong?
 
 # %% tags=["answer"]
 my_levels = None  # a number, to two digits
@@ -641,8 +642,8 @@ print(f"expected {expected:.2f} levels, measured {mean[12][0]:.2f}")
 assert expected < mean[12][0]
 assert static_yield(expected).right
 assert not static_yield(sum(accuracy[len(node) - 1][node[-1]] for node in static)).right  # each node by itself
-# (1) Independence: in easy stretches all heads are right together. (2) The accuracies are those of all kinds of text;
-# these five are stories, which this target writes most predictably.
+# Independence: in easy stretches all heads are right together. That the accuracies are those of all kinds of text, and these
+# five are stories, is another assumption; exercise 2 asks what it matters.
 
 # %% [markdown]
 # **2. A fair objection.** Perhaps the dynamic tree wins only because the static one was fitted to other texts. Measure the
@@ -677,8 +678,8 @@ for n in (4, 8, 16, 32):
     assert level >= mean[n][0] - 0.1
 assert objection(own).right
 assert not objection(accuracy).right
-# Fitting closes much of the gap, at some budgets most of it: a good part of what the dynamic tree knows is what kind of
-# text this is. But it learns that by itself, from one place, for every text; what is left is knowledge of the moment.
+# Fitting hardly closes the gap, and at some budgets the averages of all texts do better than those of these: a product of
+# averages is no chance of a path. So what the dynamic tree knows is not what kind of text this is. It knows the moment.
 
 # %% [markdown]
 # **3. How much is lost by extrapolating?** In `extrapolate`, the drafter reads its own guesses from the second step on. Go

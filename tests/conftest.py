@@ -26,7 +26,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("WORKBENCH_BEHIND", "none")  # no app of a test loads a model of half a gigabyte behind its own
 for folder in (ROOT / "assets" / "models", ROOT / ".cache" / "models"):
-    if all((folder / name / "config.json").is_file() for name in ("text-target", "text-drafter", "text-medusa")):
+    if all((folder / name / "config.json").is_file() for name in ("text-target", "text-drafter", "text-target-medusa")):
         os.environ.setdefault("WORKBENCH_MODELS", str(folder))
 typechecker.install()
 torch.set_num_threads(1)  # test models are small: threads that wait for each other cost more than they bring

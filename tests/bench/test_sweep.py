@@ -276,7 +276,7 @@ def test_the_conditions_of_a_backend_say_dtype_machine_and_the_weights_that_take
     assert (draft["dtype"], draft["drafter_dtype"], draft["device"]) == ("float64", "float64", "cpu")
     assert set(draft["weights"]) == {"text-target", "text-drafter"}
     assert set(plain["weights"]) == {"text-target"}
-    assert set(medusa["weights"]) == {"text-target", "text-medusa"}
+    assert set(medusa["weights"]) == {"text-target", "text-target-medusa"}
     assert draft["machine"]["cpu"]
     assert bench.conditions("draft-model:depth=2") == draft, "settings are no conditions"
 

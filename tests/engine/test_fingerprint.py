@@ -57,7 +57,7 @@ def test_every_bundled_head_says_for_which_weights_it_is(name: str) -> None:
 def test_a_head_for_other_weights_is_refused_with_what_to_do_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("text-target", "text-medusa"):
+    for name in ("text-target", "text-target-medusa"):
         shutil.copytree(bundled_folder() / name, tmp_path / name)
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
     models = load_models("text-target", None, "cpu")
@@ -66,13 +66,13 @@ def test_a_head_for_other_weights_is_refused_with_what_to_do_and_the_rest_goes_o
     models.heads = find_heads("text-target", models.target)
     medusa = registry.get("medusa")
     why = models.why_not(medusa.needs)
-    assert "text-medusa was trained for other weights than those of this text-target" in why
+    assert "text-target-medusa was trained for other weights than those of this text-target" in why
     assert "workbench train" in why
     engine = Engine(models)
     with pytest.raises(MethodUnavailableError, match="other weights"):
         engine.generate(Request([5, 6, 7], medusa, max_new_tokens=4))
     assert engine.generate(Request([5, 6, 7], registry.get("prompt-lookup"), max_new_tokens=4)).footer.error == ""
-    config = tmp_path / "text-medusa" / "config.json"
+    config = tmp_path / "text-target-medusa" / "config.json"
     said = json.loads(config.read_text())
     del said[WEIGHTS]
     config.write_text(json.dumps(said))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs th
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The bundled text models, in a folder that more can be put into."""
-    for name in ("text-target", "text-drafter", "text-medusa"):
+    for name in ("text-target", "text-drafter", "text-target-medusa"):
         (tmp_path / name).symlink_to(bundled()[name])
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
     return tmp_path
@@ -29,7 +29,7 @@ def test_a_configuration_that_is_none_hurts_no_other_model(text: str, folder: Pa
     (folder / "broken").mkdir()
     (folder / "broken" / "config.json").write_bytes(text.encode("latin-1"))
     assert [name for name, _, _ in known_targets()] == ["text-drafter", "text-target"]
-    assert heads_of("text-target", ("medusa",)) == ["text-medusa"]
+    assert heads_of("text-target", ("medusa",)) == ["text-target-medusa"]
     assert static_reasons("text-target", None)(("medusa",)) == ""
     assert list(load_models("text-target", None, "cpu").heads) == ["medusa"]
 

@@ -93,7 +93,7 @@ def test_a_layer_that_was_written_reads_back_to_the_same_guesses(
 
 @pytest.mark.unchecked
 def test_bundled_medusa_heads_read_back_to_the_same_drafts(tmp_path: Path, text_models: Models) -> None:
-    written = export_heads("text-medusa", tmp_path / "theirs", "vllm")
+    written = export_heads("text-target-medusa", tmp_path / "theirs", "vllm")
     assert written["layout"] == "Medusa (vLLM)"
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert config["original_lm_head"]
@@ -115,7 +115,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     for folder in ("new", "there"):
         (tmp_path / "there").mkdir(exist_ok=True)
         with pytest.raises(WorkbenchError, match="cannot be written: No space left on device"):
-            export_heads("text-medusa", tmp_path / folder, "vllm")
+            export_heads("text-target-medusa", tmp_path / folder, "vllm")
     assert [path.name for path in tmp_path.rglob("*")] == ["there"], "a folder that was there stays"
 
 
@@ -124,15 +124,15 @@ def test_what_no_layout_holds_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"none of the norms of ours.*--to speculators"):
         export_heads(layer, tmp_path / "a", "vllm")
     with pytest.raises(ModelError, match=r"No layout of speculators holds medusa heads\. Use --to vllm"):
-        export_heads("text-medusa", tmp_path / "a", "speculators")
+        export_heads("text-target-medusa", tmp_path / "a", "speculators")
     with pytest.raises(ModelError, match="No layout of vllm holds judge heads"):
         export_heads("text-judge", tmp_path / "a", "vllm")
     with pytest.raises(ModelError, match="holds no heads that were trained here"):
         export_heads("text-target", tmp_path / "a")
     with pytest.raises(ParameterError, match="holds something"):
-        export_heads("text-medusa", tmp_path, "vllm")
+        export_heads("text-target-medusa", tmp_path, "vllm")
     with pytest.raises(ParameterError, match="There is no layout 'onnx'"):
-        export_heads("text-medusa", tmp_path / "a", "onnx")
+        export_heads("text-target-medusa", tmp_path / "a", "onnx")
     assert not (tmp_path / "a").exists(), "nothing was written"
 
 

@@ -38,7 +38,7 @@ def test_bundled_models_are_told_with_their_role_and_size() -> None:
     assert {entry["name"] for entry in inventory() if entry["kind"] == "bundled"} == set(bundled())
     assert row("text-target")["role"] == "target"
     assert row("text-drafter")["role"] == "drafter"
-    assert row("text-medusa")["role"] == "heads of text-target"
+    assert row("text-target-medusa")["role"] == "heads of text-target"
     weights = sum(f.stat().st_size for f in bundled()["text-target"].iterdir())
     assert row("text-target")["bytes"] == weights
     assert all(entry["licence"] for entry in inventory())

@@ -38,7 +38,6 @@ from workbench.training.family.whole import WholeOptions, train_whole
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.judge import JudgeOptions, train_judge
 from workbench.training.loop import Report, RunResult
-from workbench.training.medusa import MedusaOptions, train_medusa
 from workbench.training.models import save_tokenizer
 from workbench.training.pretrain import PretrainOptions, pretrain
 from workbench.training.recipe import Recipe, chosen, finish, of_heads
@@ -246,12 +245,6 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "drafter", "the bundled drafter (0.7 M parameters), distilled from the target", DrafterOptions, _drafter
-        ),
-        Recipe(
-            "medusa",
-            "four Medusa heads on the frozen target",
-            MedusaOptions,
-            lambda options, report: finish(train_medusa(options, report), options.out),
         ),
         Recipe(
             "evaluate", "exact match, held-out loss and acceptance of the bundled models", EvaluateOptions, evaluate

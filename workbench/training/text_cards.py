@@ -28,14 +28,6 @@ distilled from that target by `python -m workbench.training drafter`: divergence
 training mixture and on text that the target wrote itself.
 """
 
-_MEDUSA = """\
-{heads} Medusa-1 heads on the frozen `text-target` (Cai et al. 2024, arXiv 2401.10774), trained by
-`python -m workbench.training medusa`. Head k turns the target's last hidden state after the final norm, x, into
-x + SiLU(W x + b); the target's own LM head, which is not stored here, reads the token at t + 1 + k from it.
-`config.json` holds `head_accuracy`: for each head the share of held-out positions at which its r-th best token is
-right, r = 1 to 10.
-"""
-
 
 def _data() -> str:
     groups: dict[str, float] = {}
@@ -88,13 +80,13 @@ def write_cards(models: Path, results: Figures, hardware: str | None = None) -> 
     """Write `README.md` into the folders of the bundled models.
 
     Args:
-        models: Folder with `text-target`, `text-drafter` and `text-medusa`.
+        models: Folder with `text-target` and `text-drafter`.
         results: What the `evaluate` recipe measured.
         hardware: Description of the machine; the processor's name by default.
     """
     hardware = hardware or f"{platform.machine()} CPU, {results.get('threads', 2)} threads"
     told: dict[str, Callable[[Trained, Figures, str], str]] = {
-        "text-target": _target, "text-drafter": _drafter, "text-medusa": _medusa,
+        "text-target": _target, "text-drafter": _drafter,
     }  # fmt: skip
     cards.write_cards(models, {name: _of(card, results, hardware) for name, card in told.items()})
 
@@ -117,19 +109,6 @@ def _drafter(model: Trained, results: Figures, hardware: str) -> str:
         + "\n## Greedy acceptance\n\nShare of the tokens of the target's greedy continuations, held-out prompts, at"
         f" which the drafter's best token is the target's.\n\n{table(['task', 'acceptance'], rows)}"
         "\n\nMade to draft for `text-target`; its own text is poor.\n"
-    )
-
-
-def _medusa(model: Trained, results: Figures, hardware: str) -> str:
-    rows = [
-        (str(k + 1), *(f"{sum(row[:best]):.3f}" for best in (1, 3, 10)))
-        for k, row in enumerate(model.config["head_accuracy"])
-    ]
-    return (
-        _MEDUSA.format(heads=model.config["n_heads"])
-        + told_runs(model.figures, hardware)
-        + f"\n{table(['head', 'top 1', 'top 3', 'top 10'], rows, left=0)}\n"
-        "\nThe heads fit this target only, and know nothing of the tokens drafted before theirs.\n"
     )
 
 

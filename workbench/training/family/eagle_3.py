@@ -13,12 +13,13 @@ from workbench.core.errors import ParameterError
 from workbench.methods.drafters.eagle_3 import Eagle3Net
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.family.drafter import Curve, Teacher
-from workbench.training.family.fusing import SOME, guessed, sizes, steady, tapped, taps_in
+from workbench.training.family.fusing import SOME, guessed, sizes, steady, tapped, taps_in, taps_of
 from workbench.training.family.lesson import Course, begun, keeping
 from workbench.training.family.unrolled import train_unrolled
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult
 
+__all__ = ["GOES_ON", "keeps", "taps_of", "train"]
 SHARE = 4
 """Of so many of the target's tokens its own LM head has one, unless it is told otherwise: as released, 32,000 of
 128,256."""

@@ -44,7 +44,6 @@ from workbench.training.heads.features import Dialogue
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.heads.trainer import HeadOptions, begin_at, train_net
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.medusa import keep_heads
 from workbench.training.models import half_precision
 
 
@@ -366,7 +365,9 @@ def _train_medusa(
         result.held = {f"accuracy {k + 1}": row[0] for k, row in enumerate(accuracy)}
         curve.add(result.tokens, accuracy[0][0])
         of = {"target": teacher.name, "vocab_size": len(teacher.head), WEIGHTS: teacher.weights}
-        return keep_heads(heads, options.folder, accuracy, **of, **keeping(kept, teacher))
+        heads.accuracy = tuple(map(tuple, accuracy))
+        save_net(heads, options.folder, **of, **keeping(kept, teacher))
+        return "medusa: held-out top-1 accuracy " + " ".join(f"{row[0]:.3f}" for row in accuracy)
 
     loop = options.loop("medusa")
     return run_loop(loop, heads, optimizers, step_losses, report, on_checkpoint), curve

@@ -50,6 +50,8 @@ class WholeOptions:
         ffn: Width of the head's feed-forward, where it has one; 0: two thirds of the target's width.
         half: Compute in bfloat16.
         dtype: Number format of the target.
+        begin: Folder of a finished layer of EAGLE's for this target, with whose weights EAGLE's, PARD's or EAGLE-3's
+            begins; none: fresh ones.
         seed: Seed of answers, weights and batches.
         threads: CPU threads.
         resume: Go on from what is there; without it the head starts over, answers and readings stay.
@@ -77,6 +79,7 @@ class WholeOptions:
     ffn: int = 0
     half: bool = True
     dtype: str = "auto"
+    begin: Path | None = None
     seed: int = 0
     threads: int = 2
     resume: bool = True
@@ -116,7 +119,7 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
         transfer_layer=transfer_layer, rows=options.rows, places=options.places, minutes=options.minutes,
         steps=options.steps, half=options.half, seed=options.seed, threads=options.threads,
         checkpoint_seconds=options.checkpoint_seconds, loss=options.loss, curves=options.run, answers=work / "answers",
-        device=options.device,
+        device=options.device, begin=options.begin,
     )  # fmt: skip
     taps = _taps(kind, asked, shape.num_hidden_layers)
     asked.readings = work / "-".join(["readings", *map(str, taps)])
