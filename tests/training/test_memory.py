@@ -20,15 +20,15 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 print(keep_memory() if sys.argv[1] == "keep" else "as it was")
-for _ in range(3):
-    torch.ones(24 << 20)
+for _ in range(40):  # a small object in a gap too small for the next tensor, and the heap grows by one
+    torch.ones(12 << 20)
 before = faults()
 for _ in range(10):
-    torch.ones(24 << 20)
+    torch.ones(12 << 20)
 print(faults() - before)
 """
-PAGES = (24 << 20) * 4 // 4096
-"""Of one such tensor, 96 MB."""
+HUGE = (12 << 20) * 4 >> 21
+"""Pages of one such tensor, 48 MB, if all are huge ones."""
 
 
 def faults(mode: str) -> tuple[str, int]:
@@ -42,8 +42,8 @@ def faults(mode: str) -> tuple[str, int]:
 def test_large_tensors_come_and_go_in_memory_that_stays() -> None:
     said, kept = faults("keep")
     assert said == "True"
-    assert kept < PAGES, "less than one of ten was cleared anew"
-    assert faults("leave")[1] > kept, "which the system does otherwise"
+    assert kept < HUGE, "less than one of ten was cleared anew"
+    assert faults("leave")[1] >= 10 * HUGE, "which the system does otherwise"
 
 
 def test_only_a_process_that_trains_is_changed(
