@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import transformers.modeling_utils  # noqa: F401  (before the import hook, under which nothing compiled is found again)
 import typechecker
 import weights
 from _pytest.mark.expression import Expression
