@@ -14,7 +14,7 @@ from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlusHeads
 from workbench.training.family.hydra import guesses
-from workbench.training.family.lesson import lesson_of
+from workbench.training.family.lesson import own_lesson
 
 D, C, BLOCKS, N = 12, 8, 3, 5
 PROMPT = worlds.random_prompt(9)
@@ -58,7 +58,7 @@ def test_no_two_layers_are_one() -> None:
 
 def test_the_whole_text_is_learnt_from_and_no_label_lies_outside_the_answer() -> None:
     """Hydra's lesson: an answer's guesses go back to features before it, and through each layer of the prefix."""
-    assert getattr(lesson_of(HydraPlusPlusHeads.kind), "train", None) is not None
+    assert own_lesson(HydraPlusPlusHeads.kind) is not None
     net, features, embedding = net_of().float(), drawn(1, 8, D).float().requires_grad_(), drawn(8, D, seed=1).float()
     answer = torch.zeros(1, 8, dtype=torch.bool)
     answer[0, 4:7] = True

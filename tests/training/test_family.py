@@ -37,9 +37,10 @@ from workbench.training.family import eagle_3, fusing, heads, inuse, whole
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
 from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
-from workbench.training.family.heads import ChatHeadOptions, ahead
+from workbench.training.family.heads import ChatHeadOptions
 from workbench.training.family.inuse import InUse
 from workbench.training.family.lesson import Course
+from workbench.training.family.medusa import ahead
 from workbench.training.family.readings import GIVEN, Readings, ReadOptions, batches, make_readings
 from workbench.training.family.vocabulary import chosen_tokens
 from workbench.training.heads.artefact import load_saved

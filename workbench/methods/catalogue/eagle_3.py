@@ -43,8 +43,8 @@ METHOD = Method(
         "places that count, where the released code divides by all: τ is lower than a long training would give.",
         "Unless `head_learns` is set in training it has no LM head of its own and speaks by the target's: in minutes "
         "of training its layer learns faster so. Heads with one, as in the paper, draft, too.",
-        "It may begin with a finished layer of EAGLE's (`begin`), as the one bundled for SmolLM2 does: queries, keys and "
-        "values then ask of the fused streams what that one asked of the feature. In the papers each begins afresh.",
+        "It may begin with a finished layer of EAGLE's (`begin`), as the one bundled for SmolLM2 did: queries, keys "
+        "and values then ask of the fused streams what that one asked of the feature. The paper's begins afresh.",
         "Layers to fuse are distinct by construction; the released code compares with 2, L/2 and L − 3, which in a "
         "shallow target are fewer than three.",
         "By default 12 nodes, 3 children and 5 levels instead of 60, 10 and 7, because a small target pays more for "

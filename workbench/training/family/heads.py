@@ -1,4 +1,4 @@
-"""Heads for a chat model, trained on readings of its own answers: EAGLE's layer, Kangaroo's adapter, Medusa's blocks.
+"""Heads for a chat model, trained on readings of its own answers: the recipe, whose lessons are files beside this one.
 
 All draft through the target's own LM head over the tokens that they keep, and are trained that way.
 """
@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError
 from workbench.engine.fingerprint import WEIGHTS, differ
@@ -23,28 +19,19 @@ from workbench.engine.trimmed import KEY
 from workbench.methods import registry
 from workbench.methods.drafters.block_diffusion import LONGEST
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.kangaroo import ExitAdapter
-from workbench.methods.drafters.medusa import RANKS, MedusaHeads
+from workbench.methods.drafters.medusa import RANKS
 from workbench.training.family.drafter import (
-    Curve,
     Teacher,
-    answers_of,
-    beside,
     load_teacher,
-    meant,
     refuse_same,
-    together,
 )
 from workbench.training.family.inuse import InUse
-from workbench.training.family.lesson import HELD_ROWS, Course, keeping, lesson_of, still
-from workbench.training.family.readings import Readings, batches
-from workbench.training.family.vocabulary import LEFT_OUT, chosen_tokens, places_among
-from workbench.training.heads.artefact import load_saved, save_net
-from workbench.training.heads.features import Dialogue
-from workbench.training.heads.losses import Places, Weighted
-from workbench.training.heads.trainer import HeadOptions, begin_at, train_net
-from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import half_precision
+from workbench.training.family.lesson import Course, goes_on, lesson_of
+from workbench.training.family.readings import Readings
+from workbench.training.family.vocabulary import chosen_tokens
+from workbench.training.heads.artefact import load_saved
+from workbench.training.heads.trainer import HeadOptions
+from workbench.training.loop import LoopOptions, Report, RunResult
 
 
 @dataclass
@@ -160,34 +147,6 @@ class ChatHeadOptions(HeadOptions):
         return [] if path is None else [path.with_stem(f"{path.stem}-{self.method}")]
 
 
-class Shared(nn.Module):
-    """Of a target, what feature drafters share while they learn: its embedding, last norm, and part of its LM head.
-
-    Args:
-        teacher: its LM head, to which its embedding is tied or which comes with it.
-        kept: the tokens that they keep.
-    """
-
-    def __init__(self, teacher: Teacher, kept: Tensor) -> None:
-        super().__init__()
-        self.embed = nn.Embedding.from_pretrained(teacher.embedding)
-        self.part = nn.Linear(teacher.head.shape[1], len(kept), bias=False)
-        self.part.weight = nn.Parameter(teacher.head[kept], requires_grad=False)
-        self.norm = teacher.last_norm
-
-    def get_input_embeddings(self) -> nn.Module:
-        """As a model has it."""
-        return self.embed
-
-    def get_output_embeddings(self) -> nn.Module:
-        """As a model has it, but for the tokens left out."""
-        return self.part
-
-    def get_decoder(self) -> nn.Module:
-        """Whose `norm` the drafter's own begins as."""
-        return self
-
-
 def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
     """Train heads and write them to their folder; returns their figures, and what else their card says.
 
@@ -206,59 +165,21 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
     teacher = load_teacher(options)
     readings = Readings(options.readings, teacher.head.device, options.everywhere)
     held = readings.part(held=True)[: options.held]
-    lesson = lesson_of(options.method)
-    size = options.vocabulary
-    if lesson is not None and hasattr(lesson, "keeps"):
+    lesson, size = lesson_of(options.method), options.vocabulary
+    if hasattr(lesson, "keeps"):
         size = lesson.keeps(options, teacher)
     finished, before = None, None
     if options.begin is not None:
-        if options.method != FeatureNet.kind and not getattr(lesson, "GOES_ON", False):
-            those = [kind for kind in registry.heads() if getattr(lesson_of(kind), "GOES_ON", kind == FeatureNet.kind)]
-            message = f"{options.method} does not go on from a finished head: {', '.join(sorted(those))} do."
+        if not goes_on(options.method):
+            those = sorted(filter(goes_on, registry.heads()))
+            message = f"{options.method} does not go on from a finished head: {', '.join(those)} do."
             raise ParameterError(message, "Leave `begin` out.")
         refuse_same(options.begin, options.folder)
         finished, before = _begun(options.begin, teacher)
     kept, facts = chosen_tokens(readings, held, size, teacher.ends, before)
     tokens = torch.tensor(kept, device=readings.device)
-    if lesson is not None:
-        result, curve = lesson.train(Course(options, teacher, readings, tokens, held, report, finished))
-    else:
-        layer = partial(_train_layer, net=finished)
-        train = {"medusa": _train_medusa, ExitAdapter.kind: _train_adapter}.get(options.method, layer)
-        result, curve = train(options, teacher, readings, tokens, held, report)
+    result, curve = lesson.train(Course(options, teacher, readings, tokens, held, report, finished))
     return result, facts | {"curve": curve.points}
-
-
-def _train_layer(
-    options: ChatHeadOptions,
-    teacher: Teacher,
-    readings: Readings,
-    kept: Tensor,
-    held: list[int],
-    report: Report,
-    net: FeatureNet | None = None,
-) -> tuple[RunResult, Curve]:
-    before = {} if net is None else {name: weight.clone() for name, weight in net.state_dict().items()}
-    rows = batches(readings, readings.part(held=False), options.rows, options.seed)
-    order = sorted(held, key=lambda row: readings.rows[row, 3])
-    groups = [[readings.dialogue(row) for row in order[i : i + HELD_ROWS]] for i in range(0, len(order), HELD_ROWS)]
-    curve = Curve.of(options)
-
-    def keep(net: FeatureNet, result: RunResult) -> None:
-        curve.add(result.tokens, result.held["agreement 1"])
-        save_net(net, options.folder, teacher.name, **_facts(options, teacher, kept, net))
-
-    def batch(pictured: bool, step: int) -> list[Dialogue]:
-        return [readings.dialogue(row) for row in rows(step)]
-
-    def theirs(said: Tensor, features: Tensor) -> Tensor:
-        return kept[said] == teacher.likeliest(features)
-
-    net, result = train_net(options, Shared(teacher, kept), batch, report, groups, net, on_measured=keep, theirs=theirs)
-    if before and options.average:
-        net.load_state_dict(meant(net.state_dict(), before, options.average))
-        save_net(net, options.folder, teacher.name, **_facts(options, teacher, kept, net))
-    return result, curve
 
 
 def _begun(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[int]]:
@@ -275,132 +196,3 @@ def _begun(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[int]]:
         message = f"The head in {folder} is of another kind, or was trained for other weights than these."
         raise ParameterError(message, f"Give the folder of a head of {FeatureNet.kind} for {teacher.name}.")
     return net, list(config.get(KEY, range(len(teacher.head))))
-
-
-def _train_adapter(
-    options: ChatHeadOptions, teacher: Teacher, readings: Readings, kept: Tensor, held: list[int], report: Report
-) -> tuple[RunResult, Curve]:
-    stream = f"tap-{options.exit_layer}"
-    if options.exit_layer not in readings.facts["taps"]:
-        raise ParameterError(
-            f"{options.readings} holds nothing of layer {options.exit_layer}.",
-            f"Make readings with taps={options.exit_layer} in another folder"
-            + (f", or give exit_layer among {taps}." if (taps := readings.facts["taps"]) else "."),
-        )
-    table = teacher.head[kept]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.seed)
-        net = ExitAdapter(table.shape[1], options.heads, options.exit_layer)
-        begin_at(net, teacher.last_norm)
-    net.to(readings.device)
-    report(f"kangaroo: {sum(p.numel() for p in net.parameters()):,} parameters behind layer {options.exit_layer}")
-    rows = batches(readings, readings.part(held=False), options.rows, options.seed)
-    loss, curve, exam = Weighted.parse(options.loss), Curve.of(options), answers_of(teacher, readings, held)
-
-    def guesses(some: list[int], decide: Tensor) -> Tensor:
-        exits = beside([readings.stream(stream, row) for row in some])
-        return net(exits.float(), torch.arange(exits.shape[1], device=exits.device))[decide]
-
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        some = rows(step)
-        _, features, _, answer = together(readings, some)
-        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        chosen = torch.randperm(int(answer.sum()), generator=generator)[: options.places]
-        with half_precision(options.half):
-            guess, truth = guesses(some, answer)[chosen], features[answer][chosen].float()
-            with torch.no_grad():
-                wanted = F.linear(truth, table)
-            logits = F.linear(guess, table)
-        total, named = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
-        total.backward()
-        return int(answer.sum()), named
-
-    @torch.inference_mode()
-    def on_checkpoint(result: RunResult) -> str:
-        right = total = 0
-        for some, (_, answer, theirs) in exam:
-            with half_precision(options.half):
-                mine = kept[F.linear(guesses(some, answer), table).argmax(-1)]
-            right, total = right + int((mine == theirs).sum()), total + len(mine)
-        result.held = {"agreement 1": right / max(total, 1)}
-        curve.add(result.tokens, result.held["agreement 1"])
-        save_net(net, options.folder, teacher.name, **_facts(options, teacher, kept, net))
-        return f"kangaroo: held out: agreement {result.held['agreement 1']:.3f}"
-
-    loop = options.loop(options.method)
-    optimizers = options.optimizers(net, weight_decay=0.0)
-    return run_loop(loop, net, optimizers, step_losses, report, on_checkpoint), curve
-
-
-def _facts(options: ChatHeadOptions, teacher: Teacher, kept: Tensor, net: nn.Module) -> dict[str, Any]:
-    """What the configuration says of a head beside its sizes."""
-    count = sum(p.numel() for p in net.parameters())
-    return keeping(kept, teacher) | {WEIGHTS: teacher.weights, "parameters": count, "loss": options.loss}
-
-
-def _train_medusa(
-    options: ChatHeadOptions, teacher: Teacher, readings: Readings, kept: Tensor, held: list[int], report: Report
-) -> tuple[RunResult, Curve]:
-    heads, table = MedusaHeads(teacher.head.shape[1], options.blocks).to(readings.device), teacher.head[kept]
-    report(f"medusa: {sum(p.numel() for p in heads.parameters()):,} parameters")
-    optimizers = options.optimizers(heads, weight_decay=0.0)
-    rows = batches(readings, readings.part(held=False), options.rows, options.seed)
-    place = places_among(kept, len(teacher.head))
-    curve = Curve.of(options)
-
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        ids, features, _, answer = together(readings, rows(step))
-        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        read, wanted = ahead(ids, features, answer, options.blocks)
-        some = torch.randperm(len(read), generator=generator)[: options.places]
-        labels = place[wanted[:, some]].masked_fill(wanted[:, some] < 0, LEFT_OUT)
-        with half_precision(options.half):
-            logits = F.linear(heads(read[some].float()), table).float()
-        losses = [F.cross_entropy(said, right) for said, right in zip(logits, labels, strict=True)]
-        torch.stack(losses).sum().backward()
-        return int(answer.sum()), {f"head {k + 1}": float(loss.detach()) for k, loss in enumerate(losses)}
-
-    def on_checkpoint(result: RunResult) -> str:
-        accuracy = hit_rates(heads, readings, held, kept, table)
-        result.held = {f"accuracy {k + 1}": row[0] for k, row in enumerate(accuracy)}
-        curve.add(result.tokens, accuracy[0][0])
-        of = {"target": teacher.name, "vocab_size": len(teacher.head), WEIGHTS: teacher.weights}
-        heads.accuracy = tuple(map(tuple, accuracy))
-        save_net(heads, options.folder, **of, **keeping(kept, teacher))
-        return "medusa: held-out top-1 accuracy " + " ".join(f"{row[0]:.3f}" for row in accuracy)
-
-    loop = options.loop("medusa")
-    return run_loop(loop, heads, optimizers, step_losses, report, on_checkpoint), curve
-
-
-def ahead(
-    ids: Int[Tensor, "B n"], features: Float[Tensor, "B n D"], answer: Bool[Tensor, "B n"], n_heads: int
-) -> tuple[Float[Tensor, "N D"], Int[Tensor, "K N"]]:
-    """What Medusa's heads read, and what they should say: head k the token k + 1 places on, or −1 behind the end.
-
-    Args:
-        ids: dialogues side by side.
-        features: the target's.
-        answer: places whose feature decides a token of the answer, each row's in one piece.
-        n_heads: K.
-    """
-    on = torch.stack([ids.roll(-k - 2, 1).masked_fill(~still(answer, k + 1), -1) for k in range(n_heads)])
-    use = still(answer, 1)  # the last place of an answer has nothing but the target's own token behind it
-    return features[use], on[:, use]
-
-
-@torch.inference_mode()
-def hit_rates(
-    heads: MedusaHeads, readings: Readings, rows: list[int], kept: Tensor, table: Tensor
-) -> list[list[float]]:
-    """How often the r-th best token of each head is what the target said, r = 1 … 10: [K, 10]."""
-    hits = torch.zeros(len(heads.heads), RANKS, device=table.device)
-    total = hits.new_zeros(len(heads.heads))
-    for start in range(0, len(rows), HELD_ROWS):
-        ids, features, _, answer = together(readings, rows[start : start + HELD_ROWS])
-        read, wanted = ahead(ids, features, answer, len(heads.heads))
-        with half_precision():
-            best = kept[F.linear(heads(read.float()), table).topk(RANKS, dim=-1).indices]  # [K, N, 10]
-        hits += (best == wanted[..., None]).float().sum(1)
-        total += (wanted >= 0).float().sum(1)
-    return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]

@@ -1,7 +1,9 @@
 """What lessons have in common: how one kind of trained head learns from readings.
 
 A lesson is the module of this package that is named after the head's kind (`eagle_3` for "eagle-3") and has `train`;
-kinds without one learn as EAGLE's layer does. So a new head's recipe is its file.
+kinds without one learn as EAGLE's layer does. So a new head's recipe is its file. It may have, too: `taps_of` (which
+layers' streams it reads), `keeps` (how many tokens it can propose), `exit_of` (where it exits), and `GOES_ON`, if it
+can begin with a finished layer of EAGLE's.
 """
 
 from __future__ import annotations
@@ -29,15 +31,27 @@ from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunResult, run_loop
 
 _Net = TypeVar("_Net", bound=TrainedNet)
+USUAL = FeatureNet.kind
+"""Whose lesson kinds without one have."""
 HELD_ROWS = 16
 """Held-out dialogues side by side."""
 
 
-def lesson_of(kind: str) -> ModuleType | None:
-    """The module that says how a head of this kind learns; None: as EAGLE's layer does."""
+def own_lesson(kind: str) -> ModuleType | None:
+    """The module that says how heads of this kind learn, and no others; None: there is none."""
     name = f"{__package__}.{kind.replace('-', '_')}"
     found = importlib.import_module(name) if importlib.util.find_spec(name) else None
     return found if hasattr(found, "train") else None
+
+
+def lesson_of(kind: str) -> ModuleType:
+    """The module that says how a head of this kind learns."""
+    return own_lesson(kind) or importlib.import_module(f"{__package__}.{USUAL}")
+
+
+def goes_on(kind: str) -> bool:
+    """Whether such a head can begin with a finished layer of EAGLE's."""
+    return hasattr(own_lesson(kind), "GOES_ON")
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,11 @@ class Course:
     def _said(self) -> dict[int, Tensor]:
         return {}
 
+    def facts(self, net: TrainedNet) -> dict[str, Any]:
+        """What the configuration says of every head beside its sizes and tokens."""
+        count = sum(p.numel() for p in net.parameters())
+        return {WEIGHTS: self.teacher.weights, "parameters": count, "loss": self.options.loss}
+
     def run(
         self,
         net: TrainedNet,
@@ -110,7 +129,7 @@ class Course:
         self.report(f"{options.method}: {n:,} parameters")
         rows = batches(self.readings, self.readings.part(held=False), options.rows, options.seed)
         curve = Curve.of(options)
-        facts |= {WEIGHTS: self.teacher.weights, "parameters": n, "loss": options.loss}
+        facts |= self.facts(net)
 
         def step(number: int) -> tuple[int, dict[str, float]]:
             generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)

@@ -17,7 +17,6 @@ from workbench.engine.bundle import bundled_folder
 from workbench.engine.layers import text_config
 from workbench.engine.names import locate
 from workbench.engine.placed import named
-from workbench.methods.drafters.kangaroo import ExitAdapter
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
@@ -111,7 +110,7 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     out = options.out or options.run or bundled_folder()
     work = options.work / Path(named(options.target)).name
     exit_layer, transfer_layer = (max(1, shape.num_hidden_layers // share) for share in (6, 3))
-    if (lesson := lesson_of(kind)) is not None and hasattr(lesson, "exit_of"):
+    if hasattr(lesson := lesson_of(kind), "exit_of"):
         exit_layer = lesson.exit_of(shape.num_hidden_layers)
     asked = ChatHeadOptions(
         method=kind, target=options.target, out=out, checkpoint=(options.run or work) / "heads.pt", heads=heads,
@@ -159,7 +158,5 @@ def _heads(width: int, theirs: int) -> int:
 
 def _taps(kind: str, asked: ChatHeadOptions, layers: int) -> tuple[int, ...]:
     """The layers whose streams a kind of head reads beside the features."""
-    if kind == ExitAdapter.kind:
-        return (asked.exit_layer,)
     lesson = lesson_of(kind)
-    return lesson.taps_of(asked, layers) if lesson is not None and hasattr(lesson, "taps_of") else ()
+    return lesson.taps_of(asked, layers) if hasattr(lesson, "taps_of") else ()

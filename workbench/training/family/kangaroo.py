@@ -1,0 +1,78 @@
+"""How Kangaroo's adapter learns: behind an early exit it is to say what the target says in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.core.errors import ParameterError
+from workbench.methods.drafters.kangaroo import ExitAdapter
+from workbench.training.family.drafter import Curve, beside, together
+from workbench.training.family.lesson import HELD_ROWS, Course, begun, keeping, some_of
+from workbench.training.heads.losses import Places, Weighted
+from workbench.training.heads.trainer import begin_at
+from workbench.training.loop import RunResult
+from workbench.training.models import half_precision
+
+
+def taps_of(options: Any, layers: int) -> tuple[int, ...]:
+    """The layer whose stream is read."""
+    return (options.exit_layer,)
+
+
+def train(course: Course) -> tuple[RunResult, Curve]:
+    """Train the adapter.
+
+    Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1.
+
+    Raises:
+        ParameterError: the readings hold nothing of the layer behind which it exits.
+    """
+    options, table, taps = course.options, course.table, course.readings.facts["taps"]
+    if options.exit_layer not in taps:
+        raise ParameterError(
+            f"{options.readings} holds nothing of layer {options.exit_layer}.",
+            f"Make readings with taps={options.exit_layer} in another folder"
+            + (f", or give exit_layer among {taps}." if taps else "."),
+        )
+    loss = Weighted.parse(options.loss)
+
+    def fresh() -> ExitAdapter:
+        net = ExitAdapter(table.shape[1], options.heads, options.exit_layer)
+        begin_at(net, course.teacher.last_norm)
+        return net
+
+    net = begun(options.seed, fresh)
+
+    def guesses(rows: list[int], decide: Tensor) -> Tensor:
+        exits = beside([course.readings.stream(f"tap-{options.exit_layer}", row) for row in rows])
+        return net(exits.float(), torch.arange(exits.shape[1], device=exits.device))[decide]
+
+    def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
+        _, features, _, answer = together(course.readings, rows)
+        chosen = some_of(int(answer.sum()), options.places, generator)
+        with half_precision(options.half):
+            guess, truth = guesses(rows, answer)[chosen], features[answer][chosen].float()
+            with torch.no_grad():
+                wanted = F.linear(truth, table)
+            logits = F.linear(guess, table)
+        total, _ = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
+        return int(answer.sum()), {"adapter": total}, total
+
+    @torch.inference_mode()
+    def measure() -> dict[str, float]:
+        right = count = 0
+        for start in range(0, len(course.held), HELD_ROWS):
+            rows = course.held[start : start + HELD_ROWS]
+            answer, said = together(course.readings, rows)[3], beside([course.said(row) for row in rows])
+            with half_precision(options.half):
+                mine = course.kept[F.linear(guesses(rows, answer), table).argmax(-1)]
+            right, count = right + int((mine == said[answer]).sum()), count + len(mine)
+        return {"agreement 1": right / max(count, 1)}
+
+    return course.run(
+        net, step_losses, measure, vocab_size=len(course.teacher.head), **keeping(course.kept, course.teacher)
+    )

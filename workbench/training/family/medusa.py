@@ -1,0 +1,73 @@
+"""How Medusa's heads learn: head k of the features of answers, what stands k + 1 places on."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.methods.drafters.medusa import RANKS, MedusaHeads
+from workbench.training.family.drafter import Curve, together
+from workbench.training.family.lesson import HELD_ROWS, Course, begun, keeping, some_of, still
+from workbench.training.family.vocabulary import LEFT_OUT, places_among
+from workbench.training.loop import RunResult
+from workbench.training.models import half_precision
+
+
+def train(course: Course) -> tuple[RunResult, Curve]:
+    """Train the heads; their losses are summed. The loss is on what was written, so that one kind of loss is known.
+
+    Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.2.1 (Medusa-1: the target stays as it is).
+    """
+    options, table, size = course.options, course.table, len(course.teacher.head)
+    heads = begun(options.seed, lambda: MedusaHeads(table.shape[1], options.blocks))
+    place = places_among(course.kept, size)
+
+    def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
+        ids, features, _, answer = together(course.readings, rows)
+        read, wanted = ahead(ids, features, answer, options.blocks)
+        some = some_of(len(read), options.places, generator)
+        labels = place[wanted[:, some]].masked_fill(wanted[:, some] < 0, LEFT_OUT)
+        with half_precision(options.half):
+            logits = F.linear(heads(read[some].float()), table).float()
+        losses = [F.cross_entropy(said, right) for said, right in zip(logits, labels, strict=True)]
+        named = {f"head {k + 1}": loss for k, loss in enumerate(losses)}
+        return int(answer.sum()), named, torch.stack(losses).sum()
+
+    def measure() -> dict[str, float]:
+        heads.accuracy = tuple(map(tuple, hit_rates(heads, course)))
+        return {f"accuracy {k + 1}": row[0] for k, row in enumerate(heads.accuracy)}
+
+    return course.run(heads, step_losses, measure, vocab_size=size, **keeping(course.kept, course.teacher))
+
+
+def ahead(
+    ids: Int[Tensor, "B n"], features: Float[Tensor, "B n D"], answer: Bool[Tensor, "B n"], n_heads: int
+) -> tuple[Float[Tensor, "N D"], Int[Tensor, "K N"]]:
+    """What Medusa's heads read, and what they should say: head k the token k + 1 places on, or −1 behind the end.
+
+    Args:
+        ids: dialogues side by side.
+        features: the target's.
+        answer: places whose feature decides a token of the answer, each row's in one piece.
+        n_heads: K.
+    """
+    on = torch.stack([ids.roll(-k - 2, 1).masked_fill(~still(answer, k + 1), -1) for k in range(n_heads)])
+    use = still(answer, 1)  # the last place of an answer has nothing but the target's own token behind it
+    return features[use], on[:, use]
+
+
+@torch.inference_mode()
+def hit_rates(heads: MedusaHeads, course: Course) -> list[list[float]]:
+    """How often the r-th best token of each head is what the target said, r = 1 … 10: [K, 10]."""
+    hits = torch.zeros(len(heads.heads), RANKS, device=course.device)
+    total = hits.new_zeros(len(heads.heads))
+    for start in range(0, len(course.held), HELD_ROWS):
+        ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])
+        read, wanted = ahead(ids, features, answer, len(heads.heads))
+        with half_precision():
+            best = course.kept[F.linear(heads(read.float()), course.table).topk(RANKS, dim=-1).indices]  # [K, N, 10]
+        hits += (best == wanted[..., None]).float().sum(1)
+        total += (wanted >= 0).float().sum(1)
+    return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]
