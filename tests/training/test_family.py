@@ -33,7 +33,7 @@ from workbench.trace.tokens import PLAIN, Emitted
 from workbench.training import recipes
 from workbench.training.answers import ANSWERS, AnswersOptions, rate_of, read, write_answers
 from workbench.training.cards import Trained
-from workbench.training.family import eagle_3, fusing, heads, inuse, whole
+from workbench.training.family import eagle, eagle_3, fusing, inuse, whole
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
 from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
@@ -182,7 +182,7 @@ def test_readings_of_another_kind_are_not_gone_on_with(options: ReadOptions, tmp
 
 def test_a_resumed_run_of_heads_reads_on(options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(heads, "batches", lambda *how: lambda step: asked.append(step) or batches(*how)(step))
+    monkeypatch.setattr(eagle, "batches", lambda *how: lambda step: asked.append(step) or batches(*how)(step))
     chosen = {"target": "text-target", "readings": options.out, "vocabulary": 300, "ffn": 16, "heads": 4, "rows": 4,
               "places": 64, "threads": 1, "held": 2, "half": False, "out": tmp_path,
               "checkpoint": tmp_path / "run.pt"}  # fmt: skip
