@@ -135,7 +135,7 @@ assert best.values[2, 0] > best.values[0, 0]
 # %% [markdown]
 # Farther is not simply vaguer. Head 1 has many adjectives to choose from, head 2 is between a boy and a girl, head 3 expects
 # that whoever it is will be *called* something, or be *there*, and head 4 cannot know what comes of that. But on average over
-# all texts, farther is harder. The card of the heads says how often each rank was right on held-out text (`head_accuracy`):
+# all texts, farther is harder. Their configuration says how often each rank was right on held-out text (`head_accuracy`):
 
 # %%
 accuracy = config["head_accuracy"]  # [K][10]: of head k, how often its r-th best token is right
@@ -476,8 +476,8 @@ assert blocks["eagle-vlm", "chain of 8"][1] > 2 * blocks["flash", "chain of 8"][
 # little to be told, as the section above counted. What remains is how well each of the two was trained, and how much of the
 # picture it reads.
 #
-# That is a property of these texts, no law. On free text the card of the text target's heads says what is left of a blind
-# guess four tokens ahead: 22 % for the first choice. And there trees, too, gain more:
+# That is a property of these texts, no law. On free text the accuracies of above say what is left of a blind guess four tokens
+# ahead: 34 % for the first choice. And there trees, too, gain more:
 
 # %%
 by_nodes = {}

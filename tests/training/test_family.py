@@ -500,11 +500,21 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(
         recipes.run("chat-heads", chosen | {"begin": folder, "out": folder.parent}, quiet)
     with pytest.raises(ParameterError, match=r"does not go on from a finished head: eagle, eagle-3, pard do"):
         recipes.run("chat-heads", chosen | {"method": "medusa", "begin": folder, "out": tmp_path}, quiet)
-    config = configs[0] | {WEIGHTS: f"{int(configs[0][WEIGHTS], 16) ^ (1 << 99) - 1:064x}"}
-    shutil.copytree(folder, tmp_path / "strange")
-    (tmp_path / "strange" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ParameterError, match="other weights"):
-        recipes.run("chat-heads", chosen | {"begin": tmp_path / "strange", "out": tmp_path}, quiet)
+    strange = Path(shutil.copytree(folder, tmp_path / "strange")) / "config.json"
+    for what, why in (
+        ({WEIGHTS: f"{int(configs[0][WEIGHTS], 16) ^ (1 << 99) - 1:064x}"}, "other weights"),
+        ({"workbench_head": "mtp"}, "of another kind than eagle: mtp"),
+    ):
+        strange.write_text(json.dumps(configs[0] | what))
+        with pytest.raises(ParameterError, match=why):
+            recipes.run("chat-heads", chosen | {"begin": strange.parent, "out": tmp_path}, quiet)
+    with pytest.raises(ParameterError, match="kept of eagle alone, not of pard"):
+        recipes.run("chat-heads", chosen | {"method": "pard", "average": 0.5, "out": tmp_path}, quiet)
+    nowhere = {"target": "text-target", "work": tmp_path / "work", "out": tmp_path}
+    for more, why in (({"begin": tmp_path / "none"}, "no head to begin with"), ({"begin": folder}, "does not go on")):
+        with pytest.raises(ParameterError, match=why):
+            recipes.run("medusa" if why.startswith("does") else "eagle-3", nowhere | more, quiet)
+    assert not (tmp_path / "work").exists(), "refused before any answer is written"
     with pytest.raises(ParameterError, match="no head to begin with"):
         recipes.run("chat-heads", chosen | {"begin": tmp_path / "none", "out": tmp_path}, quiet)
 
@@ -601,11 +611,19 @@ def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
     assert [(row.method, dict(row.params)) for row in rows_of("msd")] == [("msd", {})], "it says nothing: by default"
 
 
-@pytest.mark.parametrize("name", ["drafter", "eagle", "kangaroo", "medusa"])
+FAMILY = sorted(name for target in ("text-target", "smollm2") for name in folders_of(target).values()
+                if name in bundled())  # fmt: skip
+
+
+def test_the_bundled_families_are_there() -> None:
+    assert {"smollm2-drafter", "smollm2-eagle", "smollm2-medusa", "text-target-medusa"} <= set(FAMILY)
+
+
+@pytest.mark.parametrize("name", FAMILY)
 def test_the_cards_of_the_bundled_family_say_what_was_measured(name: str) -> None:
-    folder = bundled()["text-target"].parent / f"smollm2-{name}"
+    folder = bundled()[name]
     written = (folder / "README.md").read_text(encoding="utf-8")
-    assert written == f"# {folder.name}\n\n{card(Trained.at(folder))}\n"
+    assert written == f"# {name}\n\n{card(Trained.at(folder))}\n"
 
 
 def test_one_branch_of_medusas_heads_is_a_chain(tmp_path: Path) -> None:

@@ -30,12 +30,17 @@ from workbench.training import recipes
 from workbench.training.answers import ANSWERS, AnswersOptions, first_turns, read, write_answers
 from workbench.training.family import drafter
 from workbench.training.family import made as texts
+from workbench.training.family.lesson import goes_on
 from workbench.training.family.readings import Readings, ReadOptions, make_readings, read_one
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled tokenizer")
 VOCABULARY = 70_000
 """More tokens than 16 bits can number."""
 KINDS = sorted(kind for kind, head in registry.heads().items() if head.recipe == "chat-heads")
+SMALL: dict[str, Any] = {"vocabulary": 600, "ffn": 16, "heads": 4, "blocks": 2, "exit_layer": 1, "places": 32,
+                         "block": 4, "transfer_layer": 2, "transfers": 2, "prompts": 2}  # fmt: skip
+OWN_SIZE = {"head_size": 8}
+"""Of a head's attention; what goes on from a finished layer has that one's."""
 
 
 @pytest.fixture(scope="module")
@@ -108,18 +113,26 @@ def test_tokens_beyond_16_bits_are_read_as_they_were_said(target: str, readings:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_learns_on_a_gpu_is_what_learns_here(kind: str, target: str, readings: Path, tmp_path: Path) -> None:
+    same_on_both(kind, target, readings, tmp_path)
+
+
+@pytest.mark.parametrize("kind", filter(goes_on, KINDS))
+def test_what_goes_on_from_a_finished_layer_on_a_gpu_is_what_goes_on_here(
+    kind: str, target: str, readings: Path, tmp_path: Path
+) -> None:
+    recipes.run("chat-heads", asked(target, readings, tmp_path / "first", "cpu", method="eagle", **SMALL), quiet)
+    same_on_both(kind, target, readings, tmp_path, begin=tmp_path / "first" / "tiny-chat-eagle")
+
+
+def same_on_both(kind: str, target: str, readings: Path, folder: Path, **more: Any) -> None:
     """Step for step: weights, losses and what is measured are the same, and so nothing was left behind."""
     figures = []
     for device in ("cpu", "cuda"):
-        more = {"vocabulary": 600, "ffn": 16, "heads": 4, "blocks": 2, "exit_layer": 1, "places": 32, "block": 4,
-                "transfer_layer": 2, "transfers": 2, "prompts": 2, "head_size": 8, "method": kind}  # fmt: skip
-        options = asked(target, readings, tmp_path / device, device, **more)
+        options = asked(target, readings, folder / device, device, method=kind, **SMALL, **(more or OWN_SIZE))
         with Elsewhere() as gpu:
             figures.append(recipes.run("chat-heads", options, quiet))
         assert (gpu.n > 200) == (device == "cuda")
-    here, there = (
-        load_file(tmp_path / device / f"tiny-chat-{kind}" / "model.safetensors") for device in ("cpu", "cuda")
-    )
+    here, there = (load_file(folder / device / f"tiny-chat-{kind}" / "model.safetensors") for device in ("cpu", "cuda"))
     assert figures[0]["losses"] == figures[1]["losses"]
     assert figures[0]["held"] == figures[1]["held"]
     assert here.keys() == there.keys()

@@ -61,8 +61,11 @@ def test_bundled_tokenizer_is_lossless() -> None:
 def test_bundled_models_are_small_enough_and_share_the_tokenizer() -> None:
     root = BUNDLED.parent
     weights = [
-        path for name in ("target", "drafter", "medusa") for path in (root / f"text-{name}").glob("*.safetensors")
+        path
+        for name in ("text-target", "text-drafter", "text-target-medusa")
+        for path in (root / name).glob("*.safetensors")
     ]
+    assert len(weights) == 5
     assert sum(path.stat().st_size for path in weights) < 44 * 2**20
     assert max(path.stat().st_size for path in weights) <= 9.1e6
     first, second = ((root / f"text-{name}" / "tokenizer.json").read_bytes() for name in ("target", "drafter"))

@@ -61,6 +61,14 @@ def finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> 
     return figures
 
 
+def begun_with(folder: Path | None) -> dict[str, Any]:
+    """What a run says of the finished model that it goes on from; nothing where there is none, or it does not say."""
+    try:
+        return {} if folder is None else {"begun": json.loads((folder / "training.json").read_text())}
+    except (OSError, ValueError):
+        return {}
+
+
 def chosen(options: Any) -> dict[str, str]:
     """Options that differ from their defaults, as `--set` takes them; paths aside, which say nothing elsewhere."""
     found = {}

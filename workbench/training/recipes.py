@@ -40,7 +40,7 @@ from workbench.training.judge import JudgeOptions, train_judge
 from workbench.training.loop import Report, RunResult
 from workbench.training.models import save_tokenizer
 from workbench.training.pretrain import PretrainOptions, pretrain
-from workbench.training.recipe import Recipe, chosen, finish, of_heads
+from workbench.training.recipe import Recipe, begun_with, chosen, finish, of_heads
 from workbench.training.resuming import settle
 from workbench.training.scenes.drafters import (
     TextDrafterOptions,
@@ -127,13 +127,13 @@ def _drafter(options: DrafterOptions, report: Report) -> dict[str, Any]:
 
 
 def _chat_drafter(options: ChatDrafterOptions, report: Report) -> dict[str, Any]:
-    begun = _begun(options.begin)
+    begun = begun_with(options.begin)
     result, facts = train_chat_drafter(options, report)
     return finish(result, options.out, {"options": chosen(options), **facts, **begun})
 
 
 def _chat_heads(options: ChatHeadOptions, report: Report) -> dict[str, Any]:
-    begun = _begun(options.begin)
+    begun = begun_with(options.begin)
     result, facts = train_chat_heads(options, report)
     return finish(result, options.folder, {"options": chosen(options), **facts, **begun})
 
@@ -154,16 +154,8 @@ def _judge(options: JudgeOptions, report: Report) -> dict[str, Any]:
 
 def _finish_begun(train: Callable[[Any, Report], RunResult], options: Any, report: Report) -> dict[str, Any]:
     """Train; where the run goes on from a finished model, the figures of that one's training stay with it."""
-    begun = _begun(options.begin)
+    begun = begun_with(options.begin)
     return finish(train(options, report), options.out, {"options": chosen(options), **begun})
-
-
-def _begun(folder: Path | None) -> dict[str, Any]:
-    """What a run says of the finished model that it goes on from; nothing where there is none, or it does not say."""
-    try:
-        return {} if folder is None else {"begun": json.loads((Path(folder) / "training.json").read_text())}
-    except (OSError, ValueError):
-        return {}
 
 
 RECIPES: dict[str, Recipe] = {
@@ -203,7 +195,7 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "chat-heads",
-            "EAGLE's layer, Kangaroo's exit adapter or Medusa's heads for a chat model, on its readings",
+            "heads of any kind for a chat model, on its readings: method=eagle, eagle-3, medusa, hydra, kangaroo …",
             ChatHeadOptions,
             _chat_heads,
         ),

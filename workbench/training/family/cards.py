@@ -11,6 +11,9 @@ from workbench.training.heads.artefact import STORED
 
 BITS = "bits"
 """Among the figures of what was measured: in how many a weight is stored, where that is not 16."""
+RANKED, BEST = "head_accuracy", (1, 3, 10)
+"""In the configuration of heads that a static tree is made for: how often the r-th best guess of each is right; and of
+how many best ones a card tells it."""
 _DRAFTER = "A draft model with the target's tokenizer, distilled from the target's laws over its own answers."
 
 
@@ -46,6 +49,7 @@ def card(model: Trained) -> str:
         "",
         table(["tokens", "agreement"], curve, left=0),
         "",
+        *_ranks(config),
         "## On policy",
         "",
         f"Greedy decoding of {measured['prompts']} held-out prompts, up to {measured['tokens']} tokens each, target in"
@@ -56,6 +60,15 @@ def card(model: Trained) -> str:
         if isinstance(found, dict):
             lines += ["", *_measured(name, found)]
     return "\n".join(lines)
+
+
+def _ranks(config: Figures) -> list[str]:
+    """How often one of the best guesses of each head was right, where static trees are made of that."""
+    if not config.get(RANKED):
+        return []
+    rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
+    said = "Share of the places of held-out answers at which the first, or one of the first, tokens of a head is right:"
+    return ["## By rank", "", said, "", table(["head", *(f"top {best}" for best in BEST)], rows, left=0), ""]
 
 
 def _stored(stored: Figures, measured: Figures) -> str:

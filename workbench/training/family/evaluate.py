@@ -22,15 +22,13 @@ from workbench.trace.events import Trace
 from workbench.trace.files import write_whole
 from workbench.training.answers import is_held, read
 from workbench.training.cards import write_card
-from workbench.training.family.cards import BITS, card
+from workbench.training.family.cards import BITS, RANKED, card
 from workbench.training.heads.artefact import STORED
 from workbench.training.loop import Report
 
 SUITE = "on-policy"
 """By this name methods declare how their drafter is measured: `workbench.engine.method.Method.suites`. In a row called
 "chain" a tree has one branch, so that a place is accepted or not."""
-RANKED = "head_accuracy"
-"""In the configuration of heads that a static tree is made for: how often the r-th best guess of each is right."""
 RECIPES = ("chat-drafter", "chat-heads")
 """What trains the drafters that are measured here."""
 

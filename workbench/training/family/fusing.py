@@ -85,16 +85,16 @@ def guessed(
         size: of the numbers that enter, by which they are divided.
         wanted: the target's features [n, D] → what the fusion is to make of the streams of the same places.
     """
-    squares, products, n = size.new_zeros(len(size), len(size)), size.new_zeros(0), 0
+    squares, products, n = size.new_zeros(len(size), len(size)), list[Tensor](), 0
     for row in course.readings.part(held=False):
         x, y = entering(course, row, taps)[1:] / size, wanted(course.readings.dialogue(row).features[1:].float())
         squares = torch.addmm(squares, x.mT, x)
-        products = x.mT @ y + (products if n else 0)
+        products = [x.mT @ y + (products[0] if products else 0)]
         n += len(x)
         if n >= PLACES * len(size):
             break
     squares.diagonal().add_(RIDGE * n)
-    return torch.cholesky_solve(products.double(), torch.linalg.cholesky(squares.double())).mT.float()
+    return torch.cholesky_solve(products[0].double(), torch.linalg.cholesky(squares.double())).mT.float()
 
 
 def steady(layer: nn.Linear, size: Float[Tensor, " i"]) -> None:

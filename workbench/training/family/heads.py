@@ -6,6 +6,7 @@ All draft through the target's own LM head over the tokens that they keep, and a
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,10 +79,10 @@ class ChatHeadOptions(HeadOptions):
             draft for some of its held-out prompts.
         drafted: Prompts that they draft for.
         begin: Folder of a finished layer of EAGLE's for these weights, with whose weights EAGLE's, PARD's or EAGLE-3's
-            begins and whose tokens it keeps; none: fresh ones.
-        average: Share of the weights of `begin` in those that are kept at the end; the rest is what this run came to.
-            Of two runs on different texts the mean knows both, where the second alone has forgotten some of the first.
-            Source: Wortsman et al. 2022, Model soups, arXiv:2203.05482.
+            begins and whose tokens and sizes it keeps, whatever `vocabulary`, `heads` and `ffn` say; none: fresh ones.
+        average: For EAGLE's layer: share of the weights of `begin` in those that are kept at the end; the rest is what
+            this run came to. Of two runs on different texts the mean knows both, where the second alone has forgotten
+            some of the first. Source: Wortsman et al. 2022, Model soups, arXiv:2203.05482.
         everywhere: Learn behind the tokens of prompts, too. They are not the target's words, and its laws there cost
             nothing more: a run that has little time, or few answers, learns more a step.
         device: Where they learn: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
@@ -158,6 +159,7 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
         raise ParameterError(
             f"vocabulary={options.vocabulary} is too few tokens to draft from.", f"Give {RANKS} or more."
         )
+    check_begin(options)
     checkpoint = next(iter(options.checkpoints()), None)
     if head := registry.heads().get(options.method):
         options = head.settle(options)
@@ -170,11 +172,6 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
         size = lesson.keeps(options, teacher)
     finished, before = None, None
     if options.begin is not None:
-        if not goes_on(options.method):
-            those = sorted(filter(goes_on, registry.heads()))
-            message = f"{options.method} does not go on from a finished head: {', '.join(those)} do."
-            raise ParameterError(message, "Leave `begin` out.")
-        refuse_same(options.begin, options.folder)
         finished, before = _begun(options.begin, teacher)
     kept, facts = chosen_tokens(readings, held, size, teacher.ends, before)
     tokens = torch.tensor(kept, device=readings.device)
@@ -182,17 +179,44 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
     return result, facts | {"curve": curve.points}
 
 
+def check_begin(options: ChatHeadOptions) -> None:
+    """See to it that a head can begin as it is asked to, before hours go into what it learns from.
+
+    Raises:
+        ParameterError: it cannot begin with a finished layer, or be the mean of two; or there is none, or it is of
+            another kind, or lies where the new one would.
+    """
+    if options.average and options.method != FeatureNet.kind:
+        message = f"The mean with what a head begins with is kept of {FeatureNet.kind} alone, not of {options.method}."
+        raise ParameterError(message, "Leave `average` out.")
+    if options.begin is None:
+        return
+    if not goes_on(options.method):
+        those = sorted(filter(goes_on, registry.heads()))
+        message = f"{options.method} does not go on from a finished head: {', '.join(those)} do."
+        raise ParameterError(message, "Leave `begin` out.")
+    refuse_same(options.begin, options.folder)
+    try:
+        kind = json.loads((options.begin / "config.json").read_text()).get("workbench_head")
+    except (OSError, ValueError) as error:
+        message = f"{options.begin} holds no head to begin with: {error}"
+        raise ParameterError(message, "Give the folder of one.") from None
+    if kind != FeatureNet.kind:
+        message = f"The head in {options.begin} is of another kind than {FeatureNet.kind}: {kind}."
+        raise ParameterError(message, f"Give the folder of a head of {FeatureNet.kind}.")
+
+
 def _begun(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[int]]:
     """The head to go on from and the tokens that it keeps.
 
     Raises:
-        ParameterError: it is of another kind, or was trained for other weights.
+        ParameterError: it cannot be read, or was trained for other weights.
     """
     try:
         net, config = load_saved(folder)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ParameterError(f"{folder} holds no head to begin with: {error}", "Give the folder of one.") from None
-    if not isinstance(net, FeatureNet) or differ(config.get(WEIGHTS, ""), teacher.weights):
-        message = f"The head in {folder} is of another kind, or was trained for other weights than these."
+    if differ(config.get(WEIGHTS, ""), teacher.weights):
+        message = f"The head in {folder} was trained for other weights than these."
         raise ParameterError(message, f"Give the folder of a head of {FeatureNet.kind} for {teacher.name}.")
     return net, list(config.get(KEY, range(len(teacher.head))))

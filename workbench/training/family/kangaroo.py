@@ -59,8 +59,8 @@ def train(course: Course) -> tuple[RunResult, Curve]:
             with torch.no_grad():
                 wanted = F.linear(truth, table)
             logits = F.linear(guess, table)
-        total, _ = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
-        return int(answer.sum()), {"adapter": total}, total
+        total, named = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
+        return int(answer.sum()), {name: torch.tensor(value) for name, value in named.items()}, total
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:

@@ -51,7 +51,7 @@ def lesson_of(kind: str) -> ModuleType:
 
 def goes_on(kind: str) -> bool:
     """Whether such a head can begin with a finished layer of EAGLE's."""
-    return hasattr(own_lesson(kind), "GOES_ON")
+    return getattr(own_lesson(kind), "GOES_ON", False)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Course:
         self.report(f"{options.method}: {n:,} parameters")
         rows = batches(self.readings, self.readings.part(held=False), options.rows, options.seed)
         curve = Curve.of(options)
-        facts |= self.facts(net)
+        facts = self.facts(net) | facts
 
         def step(number: int) -> tuple[int, dict[str, float]]:
             generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)

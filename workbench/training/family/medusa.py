@@ -39,7 +39,8 @@ def train(course: Course) -> tuple[RunResult, Curve]:
         heads.accuracy = tuple(map(tuple, hit_rates(heads, course)))
         return {f"accuracy {k + 1}": row[0] for k, row in enumerate(heads.accuracy)}
 
-    return course.run(heads, step_losses, measure, vocab_size=size, **keeping(course.kept, course.teacher))
+    facts = keeping(course.kept, course.teacher)
+    return course.run(heads, step_losses, measure, vocab_size=size, loss="cross-entropy of what was written", **facts)
 
 
 def ahead(

@@ -20,11 +20,11 @@ from workbench.engine.placed import named
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
-from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
+from workbench.training.family.heads import ChatHeadOptions, check_begin, train_chat_heads
 from workbench.training.family.lesson import lesson_of
 from workbench.training.family.readings import ReadOptions, last_norm, make_readings
 from workbench.training.loop import Report
-from workbench.training.recipe import chosen, finish
+from workbench.training.recipe import begun_with, chosen, finish
 from workbench.training.resuming import settle
 
 
@@ -122,6 +122,8 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     )  # fmt: skip
     taps = _taps(kind, asked, shape.num_hidden_layers)
     asked.readings = work / "-".join(["readings", *map(str, taps)])
+    check_begin(asked)
+    begun = begun_with(asked.begin)
     report(f"{kind} for {named(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of its own answers")
     both: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads, "device": options.device}
     asking = AnswersOptions(
@@ -134,7 +136,7 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     report(f"{kind}: 3 of 4, training")
     ready = settle(asked, {} if options.resume else {"resume": False}, report)
     result, facts = train_chat_heads(ready, report)
-    figures = finish(result, ready.folder, {"options": chosen(ready), **facts})
+    figures = finish(result, ready.folder, {"options": chosen(ready), **facts, **begun})
     report(f"{kind}: 4 of 4, drafting for held-out prompts")
     measure = ChatEvaluateOptions(
         options.target, work / "answers", out, options.each, options.measured_tokens, only=kind, **both
