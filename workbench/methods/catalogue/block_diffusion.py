@@ -77,18 +77,19 @@ METHOD = Method(
             "a block that sees itself and the target's depths, beside masks in a row", None, None,
             "ours: engines offer both as parallel drafting; the paper compares with EAGLE-3",
             lambda lab: lab.tau_over("pard", {"depth": 5}, {"depth": 5}, 0.0), key="beside-pard",
-            why=("2026-11-26 17:17 UTC", UNDECIDED),
+            why=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
             "τ / τ of Medusa, both chains of 3", "keys and values from several depths, beside heads on the last state",
             None, None, "ours: Medusa drafts in one pass, too; the paper compares with EAGLE-3",
             lambda lab: lab.tau_over("medusa", {"depth": 3}, {"grower": "chain", "depth": 3}, 0.0),
-            key="beside-medusa", why=("2026-11-26 17:25 UTC", UNDECIDED),
+            key="beside-medusa", why=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
             "τ with three steps / τ with one", "tokens in sight help the places that are left", None, None,
             "Chang et al. 2022, MaskGIT, arXiv:2202.04200, §4 (direction): more steps are better, up to a number",
             lambda lab: lab.tau_over("block-diffusion", {"unmaskings": 3, "depth": 7}, {"depth": 7}, 0.0), key="steps",
+            why=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
     ),
     head=Head(

@@ -63,11 +63,18 @@ METHOD = Method(
             1.38, 1.38, "Li et al. 2025, arXiv:2503.01840, table 1 (recalled)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
             why=(
-                "2026-11-27 18:48 UTC",
+                "2026-11-27 23:07 UTC",
                 f"{WRONG_SCALE}: both heads had 600 steps of 32 answers of a 13M target (their cards), after which the "
                 "likeliest token of each is the target's at 85 % of held-out places; the paper's gain comes with eight "
                 "times the data, from which its EAGLE-2 gained little more.",
             ),
+            why_on={
+                "smollm2": (
+                    "2026-11-27 23:01 UTC",
+                    f"{WRONG_SCALE}: it began with the layer that it is compared with and learnt for 80 minutes more, "
+                    "from a quarter of that one's answers; 14 prompts do not tell them apart.",
+                )
+            },
         ),
     ),
     head=Head(

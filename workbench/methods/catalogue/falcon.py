@@ -82,7 +82,7 @@ METHOD = Method(
             "Gao et al. 2024, arXiv:2412.12639, abstract (direction; no figure recalled)",
             lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
             why=(
-                "2026-11-27 07:00 UTC",
+                "2026-11-27 23:07 UTC",
                 f"{WRONG_SETTING}: each head has read 19,200 answers; Falcon's then says the target's likeliest token "
                 "at 0.81 of held-out places and EAGLE's at 0.85, and both still rose.",
             ),

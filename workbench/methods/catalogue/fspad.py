@@ -61,7 +61,7 @@ METHOD = Method(
             "Vicuna and LLaMA-3-instruct targets, all tasks, greedy and sampled: above EAGLE-2",
             None, None, "Gui et al. 2024, arXiv:2408.15562, abstract (direction; no figure recalled)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
-            why=("2026-11-26 18:14 UTC", UNDECIDED),
+            why=("2026-11-27 23:08 UTC", UNDECIDED),
         ),
     ),
     head=Head(

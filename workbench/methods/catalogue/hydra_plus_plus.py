@@ -61,7 +61,7 @@ METHOD = Method(
             lambda lab: lab.tau_over("hydra", {}, {}, 0.0),
             needs=("hydra",),
             why=(
-                "2026-11-24 18:30 UTC",
+                "2026-11-27 23:03 UTC",
                 f"{WRONG_SCALE}: these heads have 275,328 parameters and Hydra's 526,752, both after 600 steps of 32 "
                 "answers of a 13M target (their cards); after them the first head's likeliest token is the target's at "
                 "58 % of held-out places, Hydra's at 56 %, and 25 prompts do not tell a gain of 3 % from none.",

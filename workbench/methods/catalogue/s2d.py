@@ -85,7 +85,7 @@ METHOD = Method(
             "ours: what is gained where the smallest is unsure; the paper compares speeds",
             lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
             why=(
-                "2026-11-27 07:01 UTC",
+                "2026-11-27 23:08 UTC",
                 f"{WRONG_SCALE}: its drafts end where all of it is unsure (least=0.2), those of the smallest never; "
                 "with least=0 it is 1.01 (0.97–1.05): these sizes are too much alike for a choice to pay.",
             ),
