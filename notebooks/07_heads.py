@@ -642,8 +642,8 @@ print(f"expected {expected:.2f} levels, measured {mean[12][0]:.2f}")
 assert expected < mean[12][0]
 assert static_yield(expected).right
 assert not static_yield(sum(accuracy[len(node) - 1][node[-1]] for node in static)).right  # each node by itself
-# Independence: in easy stretches all heads are right together. That the accuracies are those of all kinds of text, and these
-# five are stories, is another assumption; exercise 2 asks what it matters.
+# Independence: in easy stretches all heads are right together. That the accuracies are those of all kinds of text, and
+# these five are stories, is another assumption; exercise 2 asks what it matters.
 
 # %% [markdown]
 # **2. A fair objection.** Perhaps the dynamic tree wins only because the static one was fitted to other texts. Measure the
@@ -678,8 +678,8 @@ for n in (4, 8, 16, 32):
     assert level >= mean[n][0] - 0.1
 assert objection(own).right
 assert not objection(accuracy).right
-# Fitting hardly closes the gap, and at some budgets the averages of all texts do better than those of these: a product of
-# averages is no chance of a path. So what the dynamic tree knows is not what kind of text this is. It knows the moment.
+# Fitting hardly closes the gap, and at some budgets the averages of all texts do better than those of these: a product
+# of averages is no chance of a path. So what the dynamic tree knows is not what kind of text this is. It knows the moment.
 
 # %% [markdown]
 # **3. How much is lost by extrapolating?** In `extrapolate`, the drafter reads its own guesses from the second step on. Go
