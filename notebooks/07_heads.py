@@ -679,7 +679,7 @@ for n in (4, 8, 16, 32):
 assert objection(own).right
 assert not objection(accuracy).right
 # Fitting hardly closes the gap, and at some budgets the averages of all texts do better than those of these: a product
-# of averages is no chance of a path. So what the dynamic tree knows is not what kind of text this is. It knows the moment.
+# of averages is no chance of a path. So what the dynamic tree knows is not what kind of text this is, but the moment.
 
 # %% [markdown]
 # **3. How much is lost by extrapolating?** In `extrapolate`, the drafter reads its own guesses from the second step on. Go
