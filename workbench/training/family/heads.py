@@ -198,7 +198,7 @@ def check_begin(options: ChatHeadOptions) -> None:
     refuse_same(options.begin, options.folder)
     try:
         kind = json.loads((options.begin / "config.json").read_text()).get("workbench_head")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         message = f"{options.begin} holds no head to begin with: {error}"
         raise ParameterError(message, "Give the folder of one.") from None
     if kind != FeatureNet.kind:
