@@ -139,19 +139,19 @@ def test_what_no_layout_holds_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_shrunk_head_drafts_nearly_the_same_and_writes_the_same(tmp_path: Path, text_models: Models) -> None:
     own.choose()
     text_models.heads = find_heads("text-target", text_models.target)
-    before, text = guesses(text_models, "eagle-3")
-    made = shrink(bundled_folder() / "text-target-eagle-3", tmp_path / "less")
+    before, text = guesses(text_models, "mtp")
+    made = shrink(bundled_folder() / "text-target-mtp", tmp_path / "less")
     assert made["after"] < 0.56 * made["before"]
     assert 0 < made["error"] < 0.01
-    found, same = guesses(found_in(text_models, tmp_path / "less", "eagle-3"), "eagle-3")
+    found, same = guesses(found_in(text_models, tmp_path / "less", "mtp"), "mtp")
     assert same == text
     alike = [a == b for one, other in zip(before, found, strict=False) for a, b in zip(one, other, strict=False)]
     assert sum(alike) > 0.8 * len(alike)
     config = load_saved(tmp_path / "less")[1]
     assert config.pop("stored") == {"bits": 8, "error": round(made["error"], 5)}
-    assert config == load_saved(bundled_folder() / "text-target-eagle-3")[1]
+    assert config == load_saved(bundled_folder() / "text-target-mtp")[1]
     assert sorted(p.name for p in (tmp_path / "less").iterdir()) == sorted(
-        p.name for p in (bundled_folder() / "text-target-eagle-3").iterdir()
+        p.name for p in (bundled_folder() / "text-target-mtp").iterdir()
     )
     check_sums(tmp_path / "less")
 
