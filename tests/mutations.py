@@ -2581,4 +2581,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         FAMILY + "test_a_fusion_is_guessed_by_ridge_regression_without_first_tokens",
         why="what targets let attention rest on, a thousand times as large, decides how streams are fused",
     ),
+    _m(
+        "a-head-of-another-kind-is-begun-with",
+        "training/family/heads.py",
+        "    if kind != FeatureNet.kind:\n",
+        "    if not kind:\n",
+        FAMILY + "test_a_finished_layer_is_trained_further_and_keeps_its_tokens",
+        why="a head begins with weights that learnt another question, and its card says that they were EAGLE's",
+    ),
 )

@@ -507,7 +507,7 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(
     ):
         strange.write_text(json.dumps(configs[0] | what))
         with pytest.raises(ParameterError, match=why):
-            recipes.run("chat-heads", chosen | {"begin": strange.parent, "out": tmp_path}, quiet)
+            recipes.run("chat-heads", chosen | {"begin": strange.parent, "steps": 1, "out": tmp_path}, quiet)
     with pytest.raises(ParameterError, match="kept of eagle alone, not of pard"):
         recipes.run("chat-heads", chosen | {"method": "pard", "average": 0.5, "out": tmp_path}, quiet)
     nowhere = {"target": "text-target", "work": tmp_path / "work", "out": tmp_path}

@@ -124,12 +124,11 @@ class Course:
             on_progress: is told before each step what share of the run is over.
             facts: more for the configuration.
         """
-        options, n = self.options, sum(p.numel() for p in net.to(self.device).parameters())
+        options, facts = self.options, self.facts(net.to(self.device)) | facts
         loop = options.loop(options.method)
-        self.report(f"{options.method}: {n:,} parameters")
+        self.report(f"{options.method}: {facts['parameters']:,} parameters")
         rows = batches(self.readings, self.readings.part(held=False), options.rows, options.seed)
         curve = Curve.of(options)
-        facts = self.facts(net) | facts
 
         def step(number: int) -> tuple[int, dict[str, float]]:
             generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)
