@@ -15,9 +15,11 @@ from workbench.engine.models import HeadInfo
 from workbench.engine.trimmed import SharedHead
 from workbench.methods import registry
 from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.eagle_3 import Eagle3Net
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.feature_twin import FeatureTwin
 from workbench.methods.drafters.mtp import MTPNet
+from workbench.methods.drafters.pard import PARDNet
 from workbench.trace import metrics
 from workbench.training.heads.artefact import save_net
 
@@ -32,7 +34,7 @@ def parts(
     """A net with weights of its own everywhere, the target's head as it keeps it, and the target's embedding."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        net = kind(D, HEADS, FFN, capacity)
+        net = kind(D, HEADS, FFN, context=capacity)
         for name, weight in net.named_parameters():
             nn.init.normal_(weight, 1.0 if name.startswith(("norm", "before", "between", "after")) else 0.0, 0.15)
         head, embed = nn.Linear(D, VOCABULARY, bias=False, dtype=dtype), nn.Embedding(VOCABULARY, D, dtype=dtype)
@@ -52,17 +54,19 @@ def close(mine: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(mine.float(), theirs.float(), atol=0.06, rtol=0.04)
 
 
+@pytest.mark.parametrize("kind", [FeatureNet, MTPNet, Eagle3Net])
 @torch.inference_mode()
-def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code() -> None:
-    net, head, embed = parts()
+def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code(kind: type[FeatureNet]) -> None:
+    net, head, embed = parts(kind)
     twin = FeatureTwin.of(net, head, embed, CAPACITY)
     assert twin is not None
     assert twin.takes(5)
     mine, theirs = entries(net), entries(net)
-    tokens, features = torch.tensor([4, 39, 0, 7, 7]), torch.randn(5, D, generator=torch.Generator().manual_seed(1))
-    features = features.bfloat16()
+    tokens, streams = torch.tensor([4, 39, 0, 7, 7]), 2 if kind is Eagle3Net else 1
+    true = torch.randn(5, streams * D, generator=torch.Generator().manual_seed(1)).bfloat16()
     places = torch.arange(11, 16)
-    said = twin.level(tokens, features, places, None, mine)
+    said = twin.level(tokens, true, places, None, mine)
+    features = net.taken(true)
     wanted = net(net.pairs(embed(tokens), features)[None], places, None, theirs)[0]
     close(said.states, wanted)
     close(said.logits, head(net.said(wanted)))
@@ -71,7 +75,7 @@ def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code() -> None:
     close(said.weighed.logs[:, :3], best)
     mine.settle()
     theirs.settle()
-    last = twin.level(tokens, features, places + 5, None, copied(mine), last_only=True)
+    last = twin.level(tokens, true, places + 5, None, copied(mine), last_only=True)
     close(last.states, net(net.pairs(embed(tokens), features)[None], places + 5, None, copied(theirs))[0, -1:])
     sees = torch.tensor([[True, False], [False, True]])  # two siblings, which do not see each other
     siblings, place = (tokens[:2], features[:2]), torch.tensor([16, 16])
@@ -100,28 +104,42 @@ def test_far_into_a_text_it_turns_as_the_net_does() -> None:
 
 
 def test_nets_that_run_otherwise_have_none() -> None:
-    assert FeatureTwin.of(*parts(MTPNet), CAPACITY) is None
+    assert FeatureTwin.of(*parts(PARDNet), CAPACITY) is None
+    assert FeatureTwin.of(*parts(type("Other", (Eagle3Net,), {"said": lambda _, state: state})), CAPACITY) is None
     assert FeatureTwin.of(*parts(dtype=torch.float32), CAPACITY) is None
     net, _, embed = parts()
     assert FeatureTwin.of(net, SharedHead(nn.Linear(D, VOCABULARY, bias=False), {}), embed, CAPACITY) is None
 
 
+def nets_of_a_wide_vocabulary() -> dict[tuple[str, ...], FeatureNet]:
+    """By the methods that draft with them; EAGLE-3's with an LM head of its own, and without."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        plain, module = FeatureNet(2 * D, HEADS, FFN, CAPACITY), MTPNet(2 * D, HEADS, FFN, CAPACITY)
+        third = Eagle3Net(2 * D, HEADS, FFN, (1, 2), 0, CAPACITY)
+        speaking = Eagle3Net(2 * D, HEADS, FFN, (1, 2), 1152, CAPACITY)
+        speaking.d2t.copy_(torch.arange(1152))
+    return {("eagle", "eagle-2"): plain, ("mtp",): module, ("eagle-3",): third, ("eagle-3 ",): speaking}
+
+
 @pytest.mark.unchecked
-def test_what_it_drafts_in_an_engine_leaves_a_text_as_it_is_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("names", "net"), nets_of_a_wide_vocabulary().items())
+def test_what_it_drafts_in_an_engine_leaves_a_text_as_it_is_bit_for_bit(
+    tmp_path: Path, names: tuple[str, ...], net: FeatureNet
+) -> None:
     """The vocabulary is wide, so that rounds look at logits in one compiled pass, too."""
     wide = {"hidden_size": 2 * D, "intermediate_size": FFN, "vocab_size": 2304}
     models: Models = worlds.world("llama", noise=None, **wide)
     models.target = Runner(worlds.family("llama", **wide).to(torch.bfloat16))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        net, kept = FeatureNet(2 * D, HEADS, FFN, CAPACITY), sorted(torch.randperm(2304)[:1800].tolist())
-    config = save_net(net, tmp_path / "eagle", models.target_name, torch.bfloat16, draft_vocabulary=kept)
-    models.heads = {"eagle": HeadInfo("eagle", tmp_path / "eagle", config)}
+    kept = sorted(torch.randperm(2304, generator=torch.Generator().manual_seed(5))[:1800].tolist())
+    facts = {} if hasattr(net, "lm_head") else {"draft_vocabulary": kept}
+    config = save_net(net, tmp_path / net.kind, models.target_name, torch.bfloat16, **facts)
+    models.heads = {net.kind: HeadInfo(net.kind, tmp_path / net.kind, config)}
     prompt = worlds.repeating_prompt(13, period=5)
     plain = Engine(models).generate(Request(prompt, registry.get("autoregressive"), max_new_tokens=40))
-    for name in ("eagle", "eagle-2"):
+    for name in names:
         engine = Engine(models)
-        row = engine.submit(Request(prompt, registry.get(name), max_new_tokens=40))
+        row = engine.submit(Request(prompt, registry.get(name.strip()), max_new_tokens=40))
         while row.state is None:
             engine.step()
         assert row.state.twin is not None

@@ -23,6 +23,7 @@ from workbench.service.lab import supervisor
 from workbench.service.lab.runs import DONE, FAILED, KILLED, RUNNING, STOPPED, LabRun
 from workbench.service.lab.supervisor import Lab
 from workbench.service.lab.wishes import LOSSES, OWN, Budget, Wish, heads, methods_of
+from workbench.trace.curves import HELD, LOSS, CurveWriter
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.losses import Weighted
 
@@ -182,8 +183,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> Iterator
     backend._pool.find_heads()
     said = {"head": "eagle-3", "target": models.target_name, "options": {}, "created": ""}
     (folder / "run.json").write_text(json.dumps(said))
+    curves = CurveWriter(folder)
+    curves.add(5, {f"{HELD}/position 1": 0.5})
+    curves.add(7, {f"{LOSS}/step 1": 2.0})
+    curves.close()
     yield Place(backend, LabRun(folder), models.target_name)
     backend.close()
+
+
+def head_of(backend: Backend) -> str:
+    """What the list of methods says that eagle-3 drafts with; nothing is said of methods without heads."""
+    told = {method["name"]: method["head"] for method in backend.methods()}
+    assert told["draft-model"] == ""
+    return told["eagle-3"]
 
 
 def test_a_promoted_head_drafts_in_a_generation_that_goes_on_and_changes_no_token(lab: Lab, place: Place) -> None:
@@ -194,8 +206,11 @@ def test_a_promoted_head_drafts_in_a_generation_that_goes_on_and_changes_no_toke
     for run in (running, plain):
         run.step()
         until(lambda run=run: rounds(run) == 1 and run.state == "paused")
+    assert head_of(backend) == "first"
     found = lab.promote(lab_run.id, backend.prefer_heads)
     assert found["switched"] == 2
+    assert (lab_run.summary()["step"], found["step"]) == (7, 5), "two steps were trained since it was saved"
+    assert head_of(backend) == Path(found["folder"]).name == "stranger-eagle-3-0a1b2c3d-step-5"
     for run in (running, plain):
         run.resume()
         trace = run.wait(60)

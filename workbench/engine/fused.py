@@ -65,7 +65,7 @@ class Fused:
         self._weights = np.array([[weight.data_ptr() for weight, _ in row] for row in read], np.int64)
         self._scales = np.array([[scale.data_ptr() for _, scale in row] for row in read], np.int64)
         biases = [layer.bias for layer in layers if layer.bias is not None]
-        self._biases = _single(torch.stack(biases)) if biases else np.zeros((0, 0), np.float32)
+        self._biases = _single(torch.stack(biases)[:, None]) if biases else np.zeros((0, 0, 0), np.float32)
         self._norms = _single(torch.stack([torch.stack(layer.norms) for layer in layers]))
         last: Any = trunk.get_submodule("norm")
         self._last, self._eps = _single(last.weight), np.float32(last.variance_epsilon)
@@ -169,6 +169,7 @@ class Fused:
         where: np.ndarray,
         layers: Sequence[int],
         without: Collection[int] = (),
+        beside: np.ndarray | None = None,
     ) -> tuple[Any, ...]:
         """What `forward.run_layers` takes, for any number of threads that run it once together.
 
@@ -179,7 +180,10 @@ class Fused:
             where: positions in the sequence, int64 [T].
             layers: indices of layers, of which none but the last is tapped.
             without: as of a forward.
+            beside: what is added to queries, keys and values of each token, float32 [layers, T, (H + 2 G) d], in the
+                place of the model's biases.
         """
+        biases = self._biases if beside is None else beside
         unit, n_tokens = whole.element_size(), stream.shape[0]
         address = np.array([whole.data_ptr(), *(unit * step for step in whole.stride()[:4])], np.int64)
         taken = np.zeros((self._phases * len(layers), 2), np.int64)
@@ -187,7 +191,7 @@ class Fused:
         heads, _, size, wide = self._sizes
         query, mixed = np.empty((2, n_tokens, heads, size), np.float32)
         return (
-            self._kind, np.array(layers, np.int64), halves, stream.numpy(), self._weights, self._scales, self._biases,
+            self._kind, np.array(layers, np.int64), halves, stream.numpy(), self._weights, self._scales, biases,
             self._norms, self._eps, self._sizes, self._scale, self._cos[where], self._sin[where], address, *shared,
             taken, query, mixed, np.empty((n_tokens, wide), np.float32),
         )  # fmt: skip

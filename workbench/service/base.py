@@ -111,8 +111,8 @@ class BaseBackend(ABC):
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         """All methods with parameters, and whether each can run with these models."""
-        reason = self._reason(self._pair(target, drafter))
-        return [choices.describe(Known.of(method), reason(method.needs)) for method in registry.methods()]
+        reason, own = self._reason(pair := self._pair(target, drafter)), choices.owned(pair[0])
+        return [choices.describe(Known.of(method), reason(method.needs), own) for method in registry.methods()]
 
     def sampling_params(self) -> list[dict[str, Any]]:
         """Parameters of sampling, which every method shares."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workbench.core.errors import ModelError
 from workbench.engine.borrowed import lender, spoken
 from workbench.engine.bundle import bundled, config_of
 from workbench.engine.checkpoints.own import own_heads, problem
@@ -85,10 +87,25 @@ def speaks(folder: Path) -> bool:
     return lent is None or folder_of(lent.target) is not None
 
 
-def describe(method: Known, reason: str) -> dict[str, Any]:
-    """A method with its parameters, and why it cannot run (empty when it can)."""
+def describe(method: Known, reason: str, own: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A method with its parameters, and why it cannot run (empty when it can).
+
+    `head` names what it drafts with where that is a head of one's own, as `owned` says, and not a bundled one.
+    """
     told = {name: value for name, value in method.to_wire().items() if name not in ("blind", *IN_FULL)}
-    return told | {"simulation": method.promise == "simulation", "available": not reason, "reason": reason}
+    head = next(filter(None, map((own or {}).get, method.needs)), "")
+    simulates = method.promise == "simulation"
+    return told | {"simulation": simulates, "available": not reason, "reason": reason, "head": head}
+
+
+def owned(target: str) -> dict[str, str]:
+    """Names of the heads of one's own that draft for a target, by kind: those of the lab, and those of `--head`."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(ModelError):  # which whoever drafts with it is told
+        for own in own_heads():
+            if own.kind not in found and not problem(own, target, folder_of(target)):
+                found[own.kind] = own.name
+    return found
 
 
 def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...]], str]:

@@ -9,7 +9,8 @@ Arrays of a pass over T tokens, layers L, width D, heads H over G, head size d, 
     x: float32 [T, D], the residual stream, changed in place.
     weights: int64 [L, 7], addresses of q, k, v, o, gate, up, down, each [outputs, inputs]; `scales` the same, of
         float32 [outputs, inputs / 64], where weights are bytes.
-    biases: float32 [L, (H + 2 G) d], or [0, 0] where there is none. norms: float32 [L, 2, D].
+    biases: float32 [L, 1, (H + 2 G) d], or of each token its own, [L, T, …]; [0, 0, 0] where there is none.
+    norms: float32 [L, 2, D].
     cos, sin: float32 [T, d], of each token's place in the sequence.
     cache: int64 [5]: address of the cache, and bytes from one layer, part (keys, values), row and head to the next.
     row, place: int64 [T], where in the cache each token is kept.
@@ -75,7 +76,7 @@ def run_layers(
                 some.ctypes.data - 4 * lo, row_of_some, s[part], 0,
             )  # fmt: skip
             if biases.shape[0] > 0:
-                some[:, :size] += biases[number, piece * size : piece * size + size]
+                some[:, :size] += biases[number, :, piece * size : piece * size + size]
             for t in range(n_tokens):
                 if part < 2:
                     turn(some[t, :size], cos[t], sin[t])

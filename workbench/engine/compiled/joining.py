@@ -43,20 +43,22 @@ def _norm(x, weight, eps):
 def join(table, tokens, features, norms, eps, fuse, out, taken):
     """Each token's embedding and its feature, normed, side by side, times a matrix. Any number of threads run it.
 
+    Either may be left out: it then has no numbers. Without outputs nothing happens.
+
     What it takes:
         table: int16 [V, D], bits of bfloat16, as all that is not said to be float32.
         tokens: int64 [n].
-        features: int16 [n, D].
-        norms: float32 [2, D], weights of the norms of embeddings and features, or [2, 0] where there are none.
+        features: int16 [n, F].
+        norms: float32 [D] and [F], weights of the norms of embeddings and features; [0] of one that is not normed.
         eps: float32, of the norms.
-        fuse: int16 [E, 2 D].
+        fuse: int16 [E, D + F].
         out: float32 [n, E], written, with the precision of bfloat16.
         taken: int64 [2], zeros: pieces that were taken, pieces that are done.
     """
-    n, size = features.shape
-    width = fuse.shape[0]
+    n, size = tokens.shape[0], table.shape[1]
+    width, both = fuse.shape
     pieces = (width + OUTS - 1) // OUTS
-    x, row = np.empty((n, 2 * size), np.float32), np.empty(2 * size, np.float32)
+    x, row = np.empty((n, both), np.float32), np.empty(both, np.float32)
     half, is_first, piece = np.empty(1, np.int16), True, take(taken, pieces)
     while piece >= 0:
         if is_first:

@@ -1,7 +1,8 @@
 """A level of a feature drafter's tree in one call: its pairs, its layer, its LM head, and what is likeliest.
 
-Each of the four is shared by threads on its own; one behind the other they need no Python in between, which for so
-small a layer costs as much as reading its weights.
+Pairs are two products: what enters the stream, and what queries, keys and values read beside it; a drafter may have one
+of them alone, or neither. Each of the five is shared by threads on its own; one behind the other they need no Python in
+between, which for so small a layer costs as much as reading its weights.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from workbench.engine.compiled.laws import weigh_halves
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def level(joined, layered, read, weighed):
-    """Any number of threads run it on the same arrays. Tuples of the four functions' arguments, which share arrays."""
+def level(joined, beside, layered, read, weighed):
+    """Any number of threads run it on the same arrays. Tuples of the functions' arguments, which share arrays."""
     join(*joined)
+    join(*beside)
     run_layers(*layered)
     read_logits(*read)
     weigh_halves(*weighed)

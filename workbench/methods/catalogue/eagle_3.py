@@ -47,7 +47,6 @@ METHOD = Method(
         "and values then ask of the fused streams what that one asked of the feature. The paper's begins afresh.",
         "Layers to fuse are distinct by construction; the released code compares with 2, L/2 and L − 3, which in a "
         "shallow target are fewer than three.",
-        "In bfloat16 EAGLE's levels are one compiled call each, and these are not: a draft takes longer.",
         "By default 12 nodes, 3 children and 5 levels instead of 60, 10 and 7, because a small target pays more for "
         "each node; τ may be lower.",
         "Of a prompt with pictures it reads what stands behind them; the paper's targets read text.",

@@ -32,7 +32,8 @@ from workbench.engine.told import Outcome
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState, load_net
-from workbench.methods.drafters.feature_net import Entered, FeatureNet
+from workbench.methods.drafters.feature_net import BESIDE, Entered, FeatureNet
+from workbench.methods.drafters.feature_twin import twin_of
 from workbench.methods.drafters.trained import head_of
 
 
@@ -56,6 +57,7 @@ class Eagle3Net(FeatureNet):
 
     kind: ClassVar[str] = "eagle-3"
     guesses_features: ClassVar[bool] = False
+    enters: ClassVar[str] = BESIDE
     d2t: Tensor
 
     def __init__(
@@ -144,8 +146,13 @@ class OwnHead(SharedHead):
                 "Train them again for this target, or fetch them again.",
             )
         self.kept, self._size = kept, size
-        weight = net.lm_head.get_parameter("weight").detach()
+        self._weight = weight = net.lm_head.get_parameter("weight").detach()
         self._product = Matrix(weight) if is_small_on_cpu(net) else partial(nn.functional.linear, weight=weight)
+
+    @property
+    def rows(self) -> Float[Tensor, "W D"]:
+        """Its weights."""
+        return self._weight
 
 
 @dataclass(frozen=True)
@@ -175,7 +182,8 @@ class Eagle3(FeatureDrafter):
         first = min(slot.n_pictured, end)
         like = torch.empty(0, dtype=target.dtype, device=target.device)
         capacity = len(row.committed) + row.remaining + SCRATCH
-        state = FeatureState(net, models, _head(net, models), Entries(net.heads, net.head_size, capacity, like))
+        entries, head = Entries(net.heads, net.head_size, capacity, like), _head(net, models)
+        state = FeatureState(net, models, head, entries, twin=twin_of(net, head, models))
         with torch.inference_mode():
             if first < end:
                 streams = states_of(row, models, streams_of(net.taps), first).streams

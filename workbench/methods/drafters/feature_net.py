@@ -28,6 +28,9 @@ from workbench.methods.drafters.attention_net import EPS, DecoderLayer, Entries,
 
 NORMS = ("norm_embed", "norm_feature", "before", "after")
 """Norms of the embedding and of the feature that enter, of what the attention reads, and of what leaves."""
+FUSED, BESIDE, OWN_WAY = "fused", "beside", ""
+"""One product fuses embedding and feature to the stream; or the stream is the state, and queries, keys and values read
+the embedding beside it; or neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,8 @@ class FeatureNet(DecoderLayer):
     """Future features that one state answers with."""
     guesses_features: ClassVar[bool] = True
     """Whether a state is a guess at a feature and so leaves through the last norm; else that norm is the LM head's."""
+    enters: ClassVar[str] = FUSED
+    """How a pair comes into the layer, for compiled passes (`feature_twin`); a class whose code is its own says so."""
     norm_embed: nn.Module
     norm_feature: nn.Module
 

@@ -1,9 +1,10 @@
 """A feature drafter's layer on the target's own compiled passes: drafting then takes about as long as reading weights.
 
 Such a layer, its last norm and the rows of the LM head that it keeps are a decoder of the Llama kind with one layer,
-whose input is not an embedding but a pair (see `feature_net`). So `Fused` runs it: a dozen small operations a level
-become one, and bfloat16 is read at the pace of memory. Drafts may differ by rounding from those of the net's own code,
-which decides nothing but how many of them are right; the target judges them all the same.
+whose input is not an embedding but a pair (see `feature_net`). EAGLE-3's reads the embedding beside the stream: what it
+makes of that is added to queries, keys and values, as a bias of each token's own. So `Fused` runs it: a dozen small
+operations a level become one, and bfloat16 is read at the pace of memory. Drafts may differ by rounding from those of
+the net's own code, which decides nothing but how many of them are right; the target judges them all the same.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from workbench.core.transfer import of_numpy
 from workbench.engine.compiling import compiled, together
 from workbench.engine.fused import Fused
 from workbench.engine.looking import TOP, Weighed, weighing
@@ -25,9 +27,10 @@ from workbench.engine.models import Models
 from workbench.engine.runner import Runner
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import ROPE_BASE, DecoderLayer, Entries, Norm
-from workbench.methods.drafters.feature_net import NORMS, FeatureNet
+from workbench.methods.drafters.feature_net import BESIDE, NORMS, FeatureNet
 
 log = logging.getLogger(__name__)
+_NOTHING = np.empty(0, np.float32)
 
 
 class Level(NamedTuple):
@@ -45,7 +48,7 @@ class Level(NamedTuple):
 
 
 OWN = ("forward", "reads", "left", "said", "pairs", "taken")
-"""What a net must not do in a way of its own."""
+"""What a net must do as the class does that says how its pairs enter."""
 
 
 class FeatureTwin:
@@ -54,28 +57,33 @@ class FeatureTwin:
     def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: Fused) -> None:
         levels: Any = compiled("levels")
         self._fused, self._run, self._list, self._eps = fused, levels.level, levels.list_seen, np.float32(net.eps)
-        self._kept = (embed.weight, net.fuse.weight)  # or their memory may be freed
+        self._width, self._is_state = net.width, not net.guesses_features
+        beside = net.qkv.weight[:, : net.width].contiguous() if net.enters == BESIDE else None
+        self._kept = (embed.weight, net.fuse.weight, beside)  # or their memory may be freed
         self._table, self._fuse = _bits(embed.weight), _bits(net.fuse.weight)
-        norms = [norm.weight.float() for norm in (net.norm_embed, net.norm_feature) if isinstance(norm, Norm)]
-        self._norms = (torch.stack(norms) if norms else torch.empty(2, 0)).numpy()
+        self._beside = None if beside is None else _bits(beside)
+        norms = (getattr(net, name, None) for name in NORMS[:2])
+        first, second = (n.weight.detach().float().numpy() if isinstance(n, Norm) else _NOTHING for n in norms)
+        self._norms = first, second
         none, entries = torch.zeros(1, dtype=torch.long), Entries(net.heads, net.head_size, 1, embed.weight)
         self.level(none, embed.weight[:1], none, None, entries)  # which compiles it where it never was
 
     @classmethod
     def of(cls, net: FeatureNet, head: SharedHead, embed: nn.Module, capacity: int) -> FeatureTwin | None:
-        """The twin of a net that runs as the base class does, or None where there is none.
+        """The twin of a net, or None where there is none: the net does something in a way of its own.
 
         Args:
             net: settled.
-            head: the target's, over the tokens that the net keeps.
+            head: the target's, over the tokens that the net keeps, or the net's own.
             embed: the target's embedding.
             capacity: longest sequence with its scratch, in tokens.
         """
         weight, kind = net.qkv.weight, type(net)
-        as_ever = all(getattr(kind, name) is getattr(FeatureNet, name) for name in OWN)
+        says = next(one for one in kind.__mro__ if "enters" in vars(one))
+        as_ever = bool(net.enters) and all(getattr(kind, name) is getattr(says, name) for name in OWN)
         as_ever &= all(getattr(kind, name) is getattr(DecoderLayer, name) for name in ("mix", "turned", "mixed", "fed"))
         biases = {"qkv.bias", "fuse.bias"} & {name for name, _ in net.named_parameters()}
-        plain = net.norms in (NORMS, NORMS[2:]) and net.guesses_features and not biases
+        plain = net.norms in (NORMS, NORMS[2:]) and not biases
         rows = head.rows
         if not as_ever or not plain or rows is None or weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
             return None
@@ -103,7 +111,7 @@ class FeatureTwin:
 
         Args:
             tokens: ids.
-            features: the target's, or guesses.
+            features: the target's, as an engine has them, or states at which a draft goes on.
             places: their positions in the text.
             sees: which of the newest entries each of them sees, all others are seen; None: all before it, and itself.
             entries: as of `FeatureNet.forward`.
@@ -115,17 +123,45 @@ class FeatureTwin:
         sees = _in_order(n) if sees is None else sees
         seen, count = np.empty((n, used), np.int32), np.empty(n, np.int64)
         self._list(sees.numpy(), used - sees.shape[1], seen, count)
-        stream = torch.empty(n, self._fuse.shape[0])
-        joined = (
-            self._table, tokens.numpy(), _bits(features), self._norms, self._eps, self._fuse, stream.numpy(),
-            np.zeros(2, np.int64),
-        )  # fmt: skip
+        stream, joined, beside = self._entering(tokens.numpy(), features)
         shared = (np.zeros(n, np.int64), np.arange(start, used), seen, count)
-        layered = self._fused.layered(stream, room.unsqueeze(0), shared, places.numpy(), (0,))
-        logits, states, read = self._fused.reading(stream[-1:] if last_only else stream)
+        where, added = places.numpy(), None if self._beside is None else beside[-2][None]
+        layered = self._fused.layered(stream, room.unsqueeze(0), shared, where, (0,), beside=added)
+        left = stream[-1:] if last_only else stream
+        logits, states, read = self._fused.reading(left)
         weighed, weigh = weighing(logits, min(TOP, logits.shape[1]))
-        together(lambda room=room: self._run(joined, layered, read, weigh))  # whose address is among them
-        return Level(states.to(features.dtype), logits, weighed)
+        together(lambda room=room: self._run(joined, beside, layered, read, weigh))  # whose address is among them
+        return Level((left if self._is_state else states).to(features.dtype), logits, weighed)
+
+    def _entering(
+        self, tokens: np.ndarray, features: Float[Tensor, "n F"]
+    ) -> tuple[Float[Tensor, "n D"], tuple[Any, ...], tuple[Any, ...]]:
+        """The stream, and what `joining.join` takes to write it, and to write what is read beside it."""
+        of_token, of_feature = self._norms
+        none = self._join(None, tokens, None, (of_token, of_feature), np.empty((0, 0), np.int16))
+        if self._beside is None:
+            joined = self._join(self._table, tokens, features, (of_token, of_feature), self._fuse)
+            return of_numpy(joined[-2]), joined, none
+        beside = self._join(self._table, tokens, None, (of_token, of_feature), self._beside)
+        if features.shape[1] == self._width:  # a state, and not the streams that are fused to the first one
+            return features.to(torch.float32, copy=True), none, beside
+        joined = self._join(None, tokens, features, (of_feature, of_feature), self._fuse)
+        return of_numpy(joined[-2]), joined, beside
+
+    def _join(
+        self,
+        table: np.ndarray | None,
+        tokens: np.ndarray,
+        features: Float[Tensor, "n F"] | None,
+        norms: tuple[np.ndarray, np.ndarray],
+        weight: np.ndarray,
+    ) -> tuple[Any, ...]:
+        """What `joining.join` takes; the last but one is what it writes. None: embeddings or features are left out."""
+        n = len(tokens)
+        embeds = np.empty((len(self._table), 0), np.int16) if table is None else table
+        beside = np.empty((n, 0), np.int16) if features is None else _bits(features)
+        written = np.empty((n, weight.shape[0]), np.float32)
+        return embeds, tokens, beside, norms, self._eps, weight, written, np.zeros(2, np.int64)
 
 
 def _bits(numbers: Tensor) -> np.ndarray:
@@ -173,7 +209,8 @@ def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> Lla
     model = model.to(net.qkv.weight.dtype).requires_grad_(False).eval()
     model.model.rotary_emb.inv_freq = rates  # rounded to bfloat16 they turn by 0.4 too much at place 1,000
     layer = model.model.layers[0]
-    q, k, v = torch.split(net.qkv.weight.detach(), inner)
+    read = net.qkv.weight.detach()[:, -net.width :]  # what is read beside the stream is no part of the decoder's
+    q, k, v = torch.split(read.contiguous(), inner)
     gate, up = torch.split(net.gate_up.weight.detach(), ffn)
     attention, mlp = layer.self_attn, layer.mlp
     same: list[tuple[Any, Tensor]] = [

@@ -26,7 +26,7 @@ from workbench.engine.growing import Growth
 from workbench.engine.parts import Grower
 from workbench.engine.request import Row
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState
-from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.feature_net import OWN_WAY, FeatureNet
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
 from workbench.methods.growers.chain import Chain
 
@@ -39,6 +39,7 @@ class PARDNet(FeatureNet):
 
     kind: ClassVar[str] = "pard"
     guesses_features: ClassVar[bool] = False
+    enters: ClassVar[str] = OWN_WAY
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
     """How often each rank of each place is right was not measured."""
 

@@ -34,7 +34,7 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, takes: Takes) -> d
     Raises:
         WorkbenchError: there is no checkpoint yet, or it is damaged or does not suit the target.
     """
-    step = run.summary()["step"]
+    step = run.saved_step
     folder = _copied(run, heads, step)
     try:
         switched = takes(str(folder), True)

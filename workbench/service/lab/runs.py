@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from workbench.trace.curves import EVALUATING, LOSS, SPEEDUP, TAU, TRAINING, Points, read_curves
+from workbench.trace.curves import EVALUATING, HELD, LOSS, SPEEDUP, TAU, TRAINING, Points, read_curves
 from workbench.trace.files import write_whole
 
 RUNNING, DONE, STOPPED, FAILED, KILLED = "running", "done", "stopped", "failed", "killed"
@@ -108,6 +108,11 @@ class LabRun:
         asked = self.asked
         found = next(self.folder.glob(f"*-{asked['head']}/config.json"), None)
         return None if found is None else found.parent
+
+    @property
+    def saved_step(self) -> int:
+        """Step of the head as it was last saved: losses come at each step, figures on held-out text at checkpoints."""
+        return max((points[-1][0] for tag, points in self.curves().items() if tag.startswith(HELD)), default=0)
 
     def summary(self, curves: dict[str, Points] | None = None) -> dict[str, Any]:
         """A line about the run, as plain data; `trouble` says what went wrong and what to do."""

@@ -1,5 +1,5 @@
-/** A live chart of some curves over the steps of training: lines that differ in colour, dash and mark, named at their
- *  ends. Nothing is averaged. */
+/** A live chart of some curves over the steps of training: lines that differ in colour and mark, from the fifth on in
+ *  hollow marks, and given ones dashed, named at their ends. Nothing is averaged. */
 
 import * as kit from "../shared/kit.js";
 import { ceiling, line, thin } from "../live/lines.js";
@@ -7,6 +7,9 @@ import { ceiling, line, thin } from "../live/lines.js";
 const BOX = { left: 34, top: 12, bottom: 22 }, LETTER = 6.4, ROW = 13;
 export const STYLES = 4;
 const MARKS = ["M-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", "M-3 -3h6v6h-6z", "M0 -4l4 4l-4 4l-4 -4z", "M0 -4l3.6 6.5h-7.2z"];
+
+/** Whether a curve's marks are hollow: a colour comes again, and a dashed one has its own beside it. Pure. */
+export const hollow = ({ style, dashed }) => Boolean(dashed) !== (Math.floor(style / STYLES) % 2 === 1);
 
 /** Where names stand at the right: each at the end of its line, moved down or up only as far as others need it. Pure.
  *  @param {number[]} ends  wanted heights, in pixels  @param {number} low  @param {number} high  limits
@@ -59,7 +62,7 @@ export function render(el, data) {
   series.forEach((one, i) => {
     const g = state.lines.children[i], [path, marks, text, title] = g.children;
     const points = thin(one.points, 2 * (right - BOX.left)), sparse = points.length <= 40;
-    kit.set(g, { class: `wb-curve is-${one.style % STYLES}${one.dashed ? " is-dashed" : ""}` });
+    kit.set(g, { class: `wb-curve is-${one.style % STYLES}${hollow(one) ? " is-hollow" : ""}${one.dashed ? " is-dashed" : ""}` });
     kit.set(path, { class: "wb-curveline", d: line(points, x, y) });
     const mark = MARKS[one.style % STYLES].slice(1);
     const at = sparse ? points : points.slice(-1);

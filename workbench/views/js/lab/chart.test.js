@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { axis, marked, spread } from "./chart.js";
+import { axis, hollow, marked, spread, STYLES } from "./chart.js";
 
 test("names at the ends of lines do not cover each other, and stay inside", () => {
   assert.deepEqual(spread([50, 90], 12, 180), [50, 90]);
@@ -20,4 +20,9 @@ test("an axis ends at a round value above all, or where it is told to", () => {
 
 test("a mark is moved whole", () => {
   assert.equal(marked("-3 -3h6v6h-6z", 10, 20), "M7.0 17.0h6v6h-6z");
+});
+
+test("curves of one colour differ in their marks", () => {
+  assert.deepEqual([0, 3, STYLES, 7].map((style) => hollow({ style })), [false, false, true, true]);
+  assert.ok(hollow({ style: 0, dashed: true }), "beside the one that is not dashed");
 });

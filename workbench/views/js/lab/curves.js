@@ -1,8 +1,10 @@
 /** What the curves of a run say, for the charts and in words. Pure: plain data in, plain data out. */
 
-const POLICY = "on-policy/position ", FORCED = "teacher-forced/position ", LOSS = "loss/";
+const POLICY = "on-policy/position ", FORCED = "teacher-forced/position ", TESTED = "on-policy tested/position ", LOSS = "loss/";
 export const TAU = "on-policy/tau";
 export const SPEEDUP = "on-policy/speed-up";
+/** Rounds that must have come to a position before what they say is drawn: one alone says 0 or 1. */
+export const ENOUGH = 5;
 const percent = (v) => `${(100 * v).toFixed(0)} %`;
 
 /** @typedef {[number, number][]} Points  step and value
@@ -20,24 +22,28 @@ export function positions(curves, group = POLICY) {
     .sort((a, b) => a - b);
 }
 
+/** Acceptance at a position on policy, at the checkpoints at which `ENOUGH` rounds came to it. @param {Curves} curves
+ *  @param {number} n @returns {Points} */
+function accepted(curves, n) {
+  const tested = new Map(curves[`${TESTED}${n}`] ?? []);
+  return curves[`${POLICY}${n}`].filter(([step]) => (tested.get(step) ?? ENOUGH) >= ENOUGH);
+}
+
 /** Acceptance at each position of a draft, on policy. @param {Curves} curves @returns {Series[]} */
 export function byPosition(curves) {
-  return positions(curves).map((n) => ({
-    name: `position ${n}`,
-    points: curves[`${POLICY}${n}`],
-    style: n - 1,
-    end: `${n}`,
-  }));
+  return positions(curves)
+    .map((n) => ({ name: `position ${n}`, points: accepted(curves, n), style: n - 1, end: `${n}` }))
+    .filter((one) => one.points.length);
 }
 
 /** Teacher-forced beside on policy, at the first position and at the last that both have. @param {Curves} curves
  *  @returns {Series[]} */
 export function beside(curves) {
-  const both = positions(curves).filter((n) => curves[`${FORCED}${n}`]),
+  const both = positions(curves).filter((n) => curves[`${FORCED}${n}`] && accepted(curves, n).length),
     shown = [...new Set([both[0], both.at(-1)])].filter((n) => n !== undefined);
   return shown.flatMap((n, i) => [
     { name: `teacher-forced, position ${n}`, points: curves[`${FORCED}${n}`], style: i, dashed: true, end: `${n} forced` },
-    { name: `on policy, position ${n}`, points: curves[`${POLICY}${n}`], style: i, end: `${n} on policy` },
+    { name: `on policy, position ${n}`, points: accepted(curves, n), style: i, end: `${n} on policy` },
   ]);
 }
 
@@ -46,7 +52,7 @@ export function beside(curves) {
 export function parting(curves) {
   const forced = last(curves[`${FORCED}1`]), policy = last(curves[`${POLICY}1`]);
   if (forced === null || policy === null) return "";
-  const n = last(curves["on-policy tested/position 1"]);
+  const n = last(curves[`${TESTED}1`]);
   return (
     `Behind true text the head names the target's likeliest token at ${percent(forced)} of all places; ` +
     `of its drafts ${percent(policy)} are accepted at position 1${n === null ? "" : ` (${n} rounds)`}. ` +

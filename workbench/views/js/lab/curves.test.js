@@ -32,6 +32,12 @@ test("teacher-forced stands beside on policy at the first and the last position 
   assert.deepEqual(curves.beside({}), []);
 });
 
+test("what few rounds said of a position is not drawn", () => {
+  const few = { ...RUN, "on-policy tested/position 1": [[2, 4], [4, 5]], "on-policy tested/position 3": [[4, 2]] };
+  assert.deepEqual(curves.byPosition(few).map((s) => [s.end, s.points]), [["1", [[4, 0.61]]], ["10", [[4, 0.1]]]]);
+  assert.deepEqual(curves.beside(few).map((s) => s.end), ["1 forced", "1 on policy"]);
+});
+
 test("the sentence on why they part has the run's own figures, and waits for both", () => {
   const said = curves.parting(RUN);
   assert.match(said, /80 % of all places; of its drafts 61 % are accepted at position 1 \(80 rounds\)/);

@@ -138,7 +138,8 @@ function run(page, opened, busy) {
 function show(parts, name, series, options) {
   const title = CHARTS.find(([one]) => one === name)[1], says = curves.summary(title, series);
   chart.render(parts[name], { ...options, series, summary: says });
-  kit.write(parts[`${name}Note`], series.length ? "as measured, not smoothed" : "nothing yet");
+  const measured = name.endsWith("osition") ? `as measured, where ${curves.ENOUGH} rounds or more came` : "as measured, not smoothed";
+  kit.write(parts[`${name}Note`], series.length ? measured : "nothing yet");
   if (parts[`${name}Table`].hidden) return;
   kit.write(parts[`${name}Table`].firstChild, says);
   tables.render(parts[`${name}Table`], curves.table(series));

@@ -15,7 +15,8 @@ export const state = (name) => STATES[name] ?? name;
 export function time(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "";
   if (seconds < 90) return `${Math.max(1, Math.round(seconds))} s`;
-  return `${Math.round(seconds / 60)} min`;
+  const minutes = seconds / 60;
+  return `${minutes < 10 ? Math.round(2 * minutes) / 2 : Math.round(minutes)} min`;
 }
 
 /** How far a run is. @param {any} run  with `progress`, `memory`, `state` */

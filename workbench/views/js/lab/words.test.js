@@ -28,8 +28,12 @@ test("what cannot be done has its reason", () => {
 
 test("an estimate says what it is made of, and what is not known", () => {
   const values = { minutes: 2.5, steps: 0, answer_tokens: 25000 };
-  assert.match(words.estimate(values, { head: "", target: "", rate: 250 }), /^About 2 min for 25,000 tokens.*3 min of training/);
+  assert.match(words.estimate(values, { head: "", target: "", rate: 250 }), /^About 1.5 min for 25,000 tokens.*2.5 min of training/);
   assert.match(words.estimate({ ...values, steps: 7 }, { head: "", target: "", rate: null }), /not known here yet.*7 steps/);
+});
+
+test("a stretch of time is said no finer than it is known", () => {
+  assert.deepEqual([0.2, 89, 100, 150, 1790, undefined].map(words.time), ["1 s", "89 s", "1.5 min", "2.5 min", "30 min", ""]);
 });
 
 test("a promotion says which generations draft with it", () => {

@@ -127,6 +127,7 @@ export function render(el, data) {
       : detail(catalogue.drafters, choice.drafter),
   );
   badge(ui.promise, promised(method, choice.params));
+  write(ui.headNote, method?.head ? `drafts with a head of your own: ${method.head}` : "");
   write(ui.teaches, taught(method, choice.params));
   source(ui.source, method?.source);
   const barred = unsound(method, choice.params);
@@ -231,6 +232,7 @@ function build(el) {
     presets,
     targetNote: note(),
     drafterNote: note(),
+    headNote: note(),
     promise: h("small", { className: "wb-promise" }),
     teaches: h("p", { className: "wb-teaches" }),
     source: h("a", { className: "wb-source", target: "_blank", rel: "noopener" }),
@@ -277,7 +279,7 @@ function build(el) {
     { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
     h("summary", {}, "Settings"),
     h("div", { className: "wb-pick" }, targetLabel, target, ui.targetNote),
-    h("div", { className: "wb-pick" }, methodLabel, method, ui.promise, ui.teaches, ui.source),
+    h("div", { className: "wb-pick" }, methodLabel, method, ui.promise, ui.headNote, ui.teaches, ui.source),
     h("div", { className: "wb-pick" }, drafterLabel, drafter, ui.drafterNote),
     ui.params,
     ui.sampling,
