@@ -87,7 +87,8 @@ length = 40 if FAST else 96
 # To write one token, the target computes a vector of a few hundred numbers, the *hidden state*, and its LM head turns that
 # into a law over the vocabulary. All that the target has understood of the text is in that vector: something about the
 # token after next, too. A *Medusa head* is one small layer that asks it. It adds a correction to the vector and hands it to
-# the target's own LM head, so that only W and b have to be learnt:
+# the target's own LM head, so that only W and b have to be learnt (in the paper each head has an LM head of its own, which
+# begins as the target's; sharing that one is this project's doing, to keep heads small):
 #
 # $$\text{head}_k(h) = \text{LM head}\,\big(h + \text{SiLU}(W_k h + b_k)\big)$$
 
@@ -476,8 +477,8 @@ assert blocks["eagle-vlm", "chain of 8"][1] > 2 * blocks["flash", "chain of 8"][
 # little to be told, as the section above counted. What remains is how well each of the two was trained, and how much of the
 # picture it reads.
 #
-# That is a property of these texts, no law. On free text the accuracies of above say what is left of a blind guess four tokens
-# ahead: 34 % for the first choice. And there trees, too, gain more:
+# That is a property of these texts, no law. On the target's answers of many kinds the accuracies of above say what is left of
+# a blind guess four tokens ahead: 34 % for the first choice. And there trees, too, gain more:
 
 # %%
 by_nodes = {}
@@ -533,8 +534,8 @@ w.app_link(trees[1])
 # trees, a fixed one and the dynamic one of above. Three methods change what the layer is asked. *Multi-token prediction*
 # (`mtp`, DeepSeek-V3) does not ask that its state be a guess at a feature: only the laws are held against the target's.
 # *EAGLE-3* (`eagle-3`) does not ask that either; it reads a low, a middle and a high layer of the target, fused, where the
-# others read the last one, and it learns in drafts of its own, where it reads its own states (exercise 3 is about the
-# difference). *PARD* (`pard`) does not wait for its own tokens: where the next one is not known yet it reads a learned
+# others read the last one, and like `mtp` it learns in drafts of its own, where it reads its own states (exercise 3 is
+# about the difference). *PARD* (`pard`) does not wait for its own tokens: where the next one is not known yet it reads a learned
 # *mask*, so one call writes the whole draft. **Predict**, for chains of five: who calls how often? And from which place on
 # does `pard` lose, and to whom is it a cousin there?
 
@@ -562,8 +563,9 @@ for method in ("eagle", "eagle-2", "eagle-3"):
 # folders) is the rest of the comparison: how much each has read, and how long it learnt. EAGLE-3's paper found that *its*
 # way goes on gaining from more text where imitating features does not; a few minutes of training cannot show that. From the
 # second place on `pard` has not been told which tokens it drafted: it is as blind as Medusa's heads, and pays for one call
-# with acceptance. What a call costs beside a pass of the target decides which of them is faster; here, with a drafter of a
-# third of a million parameters, calls are cheap. A cousin
+# with acceptance. What a call costs beside a pass of the target decides which of them is faster; here, with drafters of a
+# third of a million to a million parameters, calls are cheap. And mind the last three lines: on these texts neither the fixed
+# tree nor the dynamic one wins everywhere, so what was seen of them above, on pictures, is no law. A cousin
 # of `pard`, `block-diffusion` (in the manner of DFlash), fills a whole block of masks in, which see one another and, in every
 # layer, streams of three of the target's: put it into the cell above, with `{"depth": 5}`, and look at the second place.
 
@@ -571,15 +573,15 @@ for method in ("eagle", "eagle-2", "eagle-3"):
 # ## The same on a real model
 #
 # Stories for children and descriptions of shapes leave few choices. SmolLM2 (135 million parameters) answers questions; the
-# README's command brings it. Heads fit one target only, so that which drafters there are for it is asked of the
-# backend: all that were trained for it, and its draft model, or, where there is none, `token-recycling`, which grows a
+# README's command brings it. Heads fit one target only, so the cell asks the backend which drafters there are
+# for it: all that were trained for it, and its draft model, or, where there is none, `token-recycling`, which grows a
 # tree without having learnt anything. **Predict**: will their first guess be right more often here than above, or less
 # often? And behind a right one: does a head's next guess hold up as well as that of a drafter that goes step by step?
 
 # %%
 from workbench.core.errors import WorkbenchError
 
-UNTRAINED = {"drafter", "trees", "pictures", "sight"}  # what a method may need besides heads
+UNTRAINED = {"drafter", "any-drafter", "trees", "pictures", "sight"}  # what a method may need besides heads
 if "smollm2" in {entry["name"] for entry in wb.targets()}:
     chat = Workbench(SERVER) if SERVER else Workbench(target="smollm2", device=DEVICE, dtype="bfloat16")
     try:

@@ -81,7 +81,8 @@ wb = Workbench(SERVER) if SERVER else Workbench(target="text-target", drafter=No
 models = load_models(
     "text-target", None, DEVICE, "float32"
 )  # the engine's, made for reading fast: not to learn through
-target = AutoModelForCausalLM.from_pretrained(locate("text-target"), dtype=torch.float32).eval().requires_grad_(False)
+target = AutoModelForCausalLM.from_pretrained(locate("text-target"), dtype=torch.float32).to(DEVICE).eval()
+target.requires_grad_(False)
 tokenizer, D = models.tokenizer, target.config.hidden_size
 head, embed = target.lm_head, target.get_input_embeddings()
 engine = Engine(models, max_rows=32)
@@ -121,16 +122,19 @@ print(tokenizer.decode(texts[0][0][texts[0][1] :]))
 @torch.no_grad()
 def dialogue(ids, n_prompt):
     """A text with the target's features, float32 [n, D]."""
-    return Dialogue(torch.tensor(ids), n_prompt, target.model(torch.tensor([ids])).last_hidden_state[0])
+    ids = torch.tensor(ids, device=DEVICE)
+    return Dialogue(ids, n_prompt, target.model(ids[None]).last_hidden_state[0])
 
 
 lessons = [dialogue(ids, n) for ids, n in texts]
-held, school = lessons[::8], [one for i, one in enumerate(lessons) if i % 8]
-for name, some in (("greedy", texts[: len(NAMES)]), ("sampled", texts[len(NAMES) : 2 * len(NAMES)])):
+KINDS = 2 * len(NAMES)  # each task, greedy and sampled: of each kind one in eight is held out
+held = [one for i, one in enumerate(lessons) if i // KINDS % 8 == 0]
+school = [one for i, one in enumerate(lessons) if i // KINDS % 8]
+for name, some in (("greedy", texts[: len(NAMES)]), ("sampled", texts[len(NAMES) : KINDS])):
     same = total = 0
     for ids, n in some:
         named = head(dialogue(ids, n).features[n - 1 : -1]).argmax(-1)
-        same, total = same + int((named == torch.tensor(ids[n:])).sum()), total + len(ids) - n
+        same, total = same + int((named.cpu() == torch.tensor(ids[n:])).sum()), total + len(ids) - n
     print(f"{name:8} {same / total:.0%} of {total} tokens are the likeliest of the feature before them")
     assert name != "greedy" or same > 0.97 * total
 
@@ -140,7 +144,8 @@ for name, some in (("greedy", texts[: len(NAMES)]), ("sampled", texts[len(NAMES)
 #
 # EAGLE's layer reads the feature at s and the embedding of the token at s + 1, which the feature did not know, and
 # answers with a guess at the *feature* at s + 1. The target's LM head, which is frozen, turns guess and truth into laws.
-# Two losses: the guess should be near the true feature, and its law near the target's,
+# Two losses, which weigh alike here (the paper gives laws a tenth of the weight of features): the guess should be near
+# the true feature, and its law near the target's,
 #
 # $$\text{loss} = \text{SmoothL1}(\hat f, f) \;-\; \sum_x p(x)\,\log \hat q(x), \qquad
 # p = \text{softmax}(\text{head}\, f),\ \ \hat q = \text{softmax}(\text{head}\, \hat f).$$
@@ -154,7 +159,7 @@ def places(net, some, own=0.0):
     batch = batch_of(some, embed)
     features = batch.seen.features
     if own:
-        where = torch.from_numpy(chance.random(tuple(features.shape[:2])) < own)
+        where = torch.from_numpy(chance.random(tuple(features.shape[:2])) < own).to(DEVICE)
         features = with_own_guesses(net, batch, features, where)
     at = answered(net, batch, features=features)
     return at.guess, at.truth
@@ -193,7 +198,7 @@ def train(net, steps, own=0.0, rate=3e-3):
     return curve
 
 
-net = build_net(HeadOptions(method="eagle", heads=4, ffn=128), target)  # its last norm begins as the target's
+net = build_net(HeadOptions(method="eagle", heads=4, ffn=128), target).to(DEVICE)  # its last norm begins as its
 steps = 50 if FAST else 600
 before = agreement(net)
 curve = train(net, steps)
@@ -207,8 +212,11 @@ assert curve[-1][2] > before
 # All of that was **teacher-forced**: before every guess stood the target's true feature. In use that holds for the first
 # drafted token alone. The second is guessed behind the drafter's own guess, the third behind two of them.
 #
-# **Predict.** Put the drafter's own guesses in place of the features, everywhere. What becomes of the agreement: as good,
-# a little less, or half?
+# Put the drafter's own guesses, each made behind true features, in the place of *all* features: that is as it will be at
+# depth 2, and harder in one thing (there only the newest feature is a guess) and easier than depth 3 in another (there it
+# is a guess made behind a guess).
+#
+# **Predict.** What becomes of the agreement: as good, a little less, or half?
 
 # %%
 layout = go.Layout(
@@ -241,7 +249,9 @@ for name, c in (("first", curve), ("as before, twice as long", same), ("half its
 # A head is a folder: weights as safetensors, and a configuration that names the target's weights by a fingerprint, so that
 # it never drafts for others unnoticed. `workbench generate --head FOLDER` takes it; here it is put where the engine looks.
 #
-# **Predict.** Depth 1 is drafted behind a true feature, depth 2 behind a guess. Which two figures above are they near?
+# **Predict.** Depth 1 is drafted behind a true feature, depth 2 behind a guess. Which two figures above would they be
+# near, if drafts began at any place? They begin where the last draft ended, mostly at a token that the head had wrong; and
+# depth 2 counts only where depth 1 was accepted, which easy places are. Above those figures, then, or below?
 
 # %%
 FOLDER = Path(tempfile.mkdtemp())
@@ -284,7 +294,8 @@ w.app_link(taken["half its own"][0])
 # %% [markdown]
 # ## 5 · The leaderboard
 #
-# Your head beside those that others trained longer, on prompts that none of them learnt from, all as chains of five. τ is
+# Your head beside those that others trained longer, on prompts that none of them learnt from, all as chains (of five
+# tokens; Medusa has four heads and so at most four). τ is
 # what counts tokens a pass of the target; what a head costs is left out here (03), and speed is this machine's (10).
 #
 # **Predict** the order: `prompt-lookup`, Medusa's heads (which cannot see the drafted token), the bundled layer of the same
@@ -301,7 +312,7 @@ again = load_models("text-target", None, DEVICE, "float32")
 models.heads.update(again.heads)  # the bundled ones
 lanes = {
     "prompt-lookup": runs("prompt-lookup", depth=5),
-    "medusa": runs("medusa", nodes=5),
+    "medusa": runs("medusa", grower="chain", depth=4),
     "the bundled EAGLE layer": runs("eagle-2", **chain),
     "yours: as before": taken["as before"],
     "yours: half its own": taken["half its own"],
@@ -315,8 +326,10 @@ assert sum(emitted(run.rounds) for run in lanes["medusa"]) == sum(emitted(run.ro
 
 # %% [markdown]
 # Climb: more answers (data is what a small head runs out of first), more steps, a wider `ffn`, another share of its own
-# guesses. The same in one command, resumable, with a card and its curves: `workbench train eagle-3 --target text-target`;
-# and in the app the **Lab** shows these curves live, keeps runs, and lets the head draft in a generation that goes on.
+# guesses. All of this in one command, resumable, with a card and its curves: `workbench train eagle --target text-target
+# --set run=FOLDER` (or `eagle-3`, `medusa`, …; `workbench train` lists what there is). Without the public text of the
+# project's authors prompts come from its generators alone, so such a head is another one than that which is bundled. In
+# the app the **Lab** shows these curves live, keeps runs, and lets the head draft in a generation that goes on.
 #
 # ## Exercises
 #

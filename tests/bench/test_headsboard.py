@@ -14,14 +14,16 @@ from workbench.bench.contenders import EngineContender
 from workbench.bench.sample import Sample
 from workbench.engine.machine import machine_facts
 from workbench.methods import registry
+from workbench.training.family.heads import ChatHeadOptions
 
 PROMPTS = {"a": [1, 2, 3], "b": [4, 5]}
 
 
 def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
-    trained = {"steps": 600, "tokens": 700_000, "options": {"rows": "32"}}
+    trained = {"steps": 600, "tokens": 700_000, "options": {"rows": "32"}, "curve": []}
     (models.heads["hydra-plus-plus"].folder / "training.json").write_text(json.dumps(trained))
+    (models.heads["eagle"].folder / "training.json").write_text(json.dumps(trained | {"options": {}}))
     ran: list[tuple[str, int]] = []
 
     def write(self: EngineContender, ids: Any, prompt: int = 0, repeat: int = 0) -> Sample:
@@ -48,8 +50,16 @@ def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, m
     assert first["tau"]["value"] == pytest.approx(2)
     assert first["ms"] == pytest.approx(2)
     assert first["places"] == [pytest.approx(6 / 8), pytest.approx(1 / 6)]
-    assert all(other["speedup"]["value"] == pytest.approx(1) and other["steps"] is None for other in others)
-    text = headsboard.markdown({"tiny": row | {"commit": "abc", "machine": machine_facts()}})
+    assert all(other["speedup"]["value"] == pytest.approx(1) for other in others)
+    read = {other["kind"]: (other["steps"], other["answers"]) for other in others}
+    default = registry.heads()["eagle"].recipe, ChatHeadOptions.rows
+    assert default == ("chat-heads", 16)
+    assert read.pop("eagle") == (600, 600 * 16), "as many as its recipe takes where its options do not say"
+    assert set(read.values()) == {(None, None)}
+    more = {"commit": "abc", "machine": machine_facts(), "per_group": 4}
+    text = headsboard.markdown({"tiny": row | more})
+    assert "`workbench heads table --report --target tiny-llama --per-group 4`" in text
+    assert machine_facts()["instructions"] in text
     assert "| `hydra-plus-plus` | `hydra-plus-plus` nodes=16 |" in text
     assert "| 19,200 | 700,000 in 600 steps | 2.00 | 75% · 17% | 2.00" in text
 

@@ -514,6 +514,9 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(
     for more, why in (({"begin": tmp_path / "none"}, "no head to begin with"), ({"begin": folder}, "does not go on")):
         with pytest.raises(ParameterError, match=why):
             recipes.run("medusa" if why.startswith("does") else "eagle-3", nowhere | more, quiet)
+    for name, options in (("medusa", nowhere), ("chat-heads", chosen | {"method": "medusa", "out": tmp_path})):
+        with pytest.raises(ParameterError, match="medusa learns by one loss, cross-entropy of what was written"):
+            recipes.run(name, options | {"loss": "ce_soft:1"}, quiet)
     assert not (tmp_path / "work").exists(), "refused before any answer is written"
     with pytest.raises(ParameterError, match="no head to begin with"):
         recipes.run("chat-heads", chosen | {"begin": tmp_path / "none", "out": tmp_path}, quiet)
@@ -668,7 +671,8 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
     shutil.copytree(answers, tmp_path / "work" / "text-target" / "answers")
     chosen = {"data": tmp_path / "none", "work": tmp_path / "work", "out": tmp_path / "models", "answer_tokens": 700,
               "dtype": "float32", "max_new_tokens": 24, "longest_prompt": 640, "per_task": 12, "steps": 30, "rows": 8,
-              "places": 128, "ffn": 16, "threads": 1, "each": 1, "measured_tokens": 8, "half": False}  # fmt: skip
+              "places": 128, "ffn": 16, "threads": 1, "each": 1, "measured_tokens": 8, "half": False,
+              "ttt": 2}  # fmt: skip
     for none in ({"steps": 0}, {"steps": None, "minutes": -1.0}):
         with pytest.raises(ParameterError, match="would have no length"):
             recipes.run("eagle-3", chosen | none, quiet)
@@ -693,13 +697,24 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
         for one in ("autoregressive", "eagle-3")
     )
     assert drafted.token_ids == plain.token_ids
-    assert "### As a tree: `eagle-3`" in (folder / "README.md").read_text()
+    assert list(figures["losses"]) == ["step 1", "step 2"], "an option that is the kind's own"
+    card = (folder / "README.md").read_text()
+    assert "### As a tree: `eagle-3`" in card
+    assert "`workbench train eagle-3 --set answer_tokens=700 " in card
+    assert "--set ttt=2`" in card
+    assert "to prompts from the project's own generators, read" in card, "there were no public sets"
     in_use = InUse("text-target", "eagle-3", folder, tmp_path / "work" / "text-target" / "answers", 2)()
     assert in_use[TAU] >= 1
     assert in_use[f"{TESTED}/position 1"] > 0
     assert in_use[SPEEDUP] > 0
     with pytest.raises(ParameterError, match="ffn=16"):
         recipes.run("eagle-3", chosen | {"ffn": 32}, quiet)
+    before = (folder / "model.safetensors").read_bytes()
+    with pytest.raises(ParameterError, match="finished head in") as refused:
+        recipes.run("eagle-3", chosen | {"work": tmp_path / "elsewhere"}, quiet)
+    assert f"--head FOLDER/{folder.name}" in refused.value.remedy
+    assert (folder / "model.safetensors").read_bytes() == before
+    assert not (tmp_path / "elsewhere").exists(), "refused before any answer is written"
 
 
 def test_speed_in_use_is_that_of_the_method_over_plain_decodings_prompt_by_prompt(

@@ -177,7 +177,7 @@ def compare(
     target: Annotated[
         str, typer.Option(help="The model whose heads take turns.", autocompletion=complete.targets)
     ] = "text-target",
-    per_group: Annotated[int, typer.Option(min=1, help="Held-out prompts of each kind.")] = 3,
+    per_group: Annotated[int, typer.Option(min=1, help="Bundled prompts of each kind.")] = 3,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every run, in tokens.")] = 64,
     report: Annotated[bool, typer.Option(help="Save it on the board.")] = False,
     as_json: Json = False,
@@ -203,6 +203,7 @@ def compare(
         row = headsboard.measure(models, asked, max_new_tokens, bar)
     if row is None:
         raise typer.Exit(130)
+    row["per_group"] = per_group
     if report:
         headsboard.save(row)
     else:

@@ -210,6 +210,8 @@ class Head:
         idea: for its model card: what it reads, and whose it is; may name the net's sizes in braces.
         recipe: what trains it, by `workbench train RECIPE --set method=KIND`.
         settings: options of that recipe that it takes otherwise, where nobody asks for more.
+        options: options of that recipe which are this kind's and few others': the one command that makes such heads
+            for any target takes them, too.
         called: the last part of its folder's name, behind that of its target; empty: its kind.
         agrees: for its model card: what counts at a place of held-out text, for the share that its learning curve
             shows.
@@ -223,6 +225,7 @@ class Head:
     idea: str
     recipe: str = "chat-heads"
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    options: tuple[str, ...] = ()
     called: str = ""
     agrees: str = AGREES
     train: Callable[..., Any] | None = None

@@ -16,6 +16,7 @@ def machine_facts() -> dict[str, Any]:
 
     facts: dict[str, Any] = {
         "cpu": _cpu_name(),
+        "instructions": _instructions(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_gib": _memory_gib(),
@@ -38,9 +39,18 @@ def describe(facts: dict[str, Any]) -> str:
 
 def make(facts: dict[str, Any]) -> str:
     """Those of the facts that stay the same from run to run."""
-    gpu = f", {facts['gpu']}" if facts.get("gpu") else ""
+    more = "".join(f", {facts[name]}" for name in ("instructions", "gpu") if facts.get(name))
     versions = f"torch {facts['torch']}, transformers {facts['transformers']}"
-    return f"{facts['cpu']}, {facts['cores']} cores{gpu}; {versions}"
+    return f"{facts['cpu']}, {facts['cores']} cores{more}; {versions}"
+
+
+def _instructions() -> str:
+    """How widely the processor multiplies, as far as PyTorch says: two of one name may differ in it by half."""
+    import torch
+
+    asked = {"_is_amx_tile_supported": "AMX", "_is_avx512_bf16_supported": "AVX-512 with bfloat16",
+             "_is_avx512_supported": "AVX-512", "_is_avx2_supported": "AVX2"}  # fmt: skip
+    return next((says for name, says in asked.items() if getattr(torch.cpu, name, bool)()), "")
 
 
 def _memory_gib() -> float | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
+from workbench.engine.declared import Head
 from workbench.methods import registry
 from workbench.training import acceptance, judge
 from workbench.training.acceptance import AcceptanceOptions, train_acceptance
@@ -280,11 +282,21 @@ RECIPES: dict[str, Recipe] = {
         Recipe("vision-gallery", "the app's gallery of held-out scenes", GalleryOptions, write_gallery),
     ]
 }
+
+
+def _whole_options(head: Head) -> type:
+    """Options of the one command for a kind of head: what all have, with its own settings, and what is its own."""
+    kinds, given = typing.get_type_hints(ChatHeadOptions), head.settle(ChatHeadOptions())
+    shared = [f.name for f in dataclasses.fields(WholeOptions) if f.name in head.settings and f.name != "loss"]
+    own = [(name, kinds[name], dataclasses.field(default=getattr(given, name))) for name in (*shared, *head.options)]
+    return dataclasses.make_dataclass("WholeOptions", own, bases=(WholeOptions,))
+
+
 RECIPES |= {
-    kind: Recipe(kind, f"{kind} heads for any target, all in one: answers, readings, training, card", WholeOptions, run)
+    kind: Recipe(kind, f"{kind} heads for any target, all in one: answers, readings, training, card", asked, run)
     for kind, head in registry.heads().items()
     if head.recipe == "chat-heads" and kind not in RECIPES
-    for run in [partial(train_whole, kind)]
+    for asked, run in [(_whole_options(head), partial(train_whole, kind))]
 }
 
 

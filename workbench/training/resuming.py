@@ -32,24 +32,43 @@ def settle(options: Any, asked: Mapping[str, Any], report: Callable[[str], None]
     checkpoint: Path | None = getattr(options, "checkpoint", None)
     if checkpoint is None or not hasattr(options, "resume"):
         return options
-    several = getattr(options, "checkpoints", None)
-    checkpoints: list[Path] = several() if several else [checkpoint]
+    checkpoints, settings = _checkpoints(options, checkpoint), _settings(options)
     there = [path for path in checkpoints if path.exists()]
     resume = bool(there) if asked.get("resume") is None else options.resume
-    settings = {
-        f.name: str(getattr(options, f.name))
-        for f in dataclasses.fields(options)
-        if f.name not in LENGTH and not (several and f.name == "method")  # a file of each method says it by its name
-    }
     if resume:
-        for path in there:
-            _check_same(path, settings)
+        check_same(options)
     for path in checkpoints:  # settings last: they are never beside a checkpoint of others, whenever this is killed
         if path in there and not resume:
             report(f"starts over; the earlier checkpoint is {set_aside(path)}")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(_beside(path), (json.dumps(settings, indent=1) + "\n").encode())
     return dataclasses.replace(options, resume=resume)
+
+
+def check_same(options: Any) -> None:
+    """See to it that the checkpoints that are there are of these options.
+
+    Raises:
+        ParameterError: one is of other settings.
+    """
+    for path in _checkpoints(options, options.checkpoint):
+        if path.exists():
+            _check_same(path, _settings(options))
+
+
+def _checkpoints(options: Any, checkpoint: Path) -> list[Path]:
+    several = getattr(options, "checkpoints", None)
+    return several() if several else [checkpoint]
+
+
+def _settings(options: Any) -> dict[str, str]:
+    """What is trained, not how long and where."""
+    several = hasattr(options, "checkpoints")
+    return {
+        f.name: str(getattr(options, f.name))
+        for f in dataclasses.fields(options)
+        if f.name not in LENGTH and not (several and f.name == "method")  # a file of each method says it by its name
+    }
 
 
 def _beside(checkpoint: Path) -> Path:

@@ -15,7 +15,7 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 
-UNDECIDED = f"{WRONG_SCALE}: above 1, but 25 prompts leave 8 to 15 % to chance."
+UNDECIDED = f"{WRONG_SCALE}: the interval of 25 prompts holds 1."
 
 GROWERS = offered(Chain())
 
@@ -98,6 +98,7 @@ METHOD = Method(
         "unmask {block} places at once, with the target's layers {taps} as keys and values; embedding and output head "
         "are the target's.",
         settings={"loss": "ce_soft:1"},
+        options=("block", "layers", "taps", "cond"),
     ),
     suites={
         "on-policy": (

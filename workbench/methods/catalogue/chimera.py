@@ -46,7 +46,7 @@ METHOD = Method(
         "q = softmax( LM head ( f(t) + H(k) [ f(t); g(t+k) ] ) )"
     ),
     differs=(
-        "Every product goes through 64 numbers: at the paper's width the trigram encoder alone would be a quarter of "
+        "Every product goes through 64 numbers: at the paper's width the trigram encoder alone would be a twelfth of "
         "the bundled target. Level by level it may be less accurate.",
         "A level's head is a difference to the true state in front of the target's own LM head, where the released "
         "code has an LM head of its own for each level.",
@@ -84,6 +84,7 @@ METHOD = Method(
         "Chimera's trigram encoder, fusion layer and {blocks} heads (Zeng et al. 2024, arXiv 2402.15758), {cond} "
         "numbers wide; the LM head is the target's.",
         settings={"loss": "ce_soft:1"},
+        options=("blocks", "cond"),
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

@@ -41,12 +41,12 @@ METHOD = Method(
         "fits, and the target's LM head reads the next law from both."
     ),
     formula=(
-        "u(s) = A₁(h(s), e(x(s+1))),  s₀ = norm block( u(≤ t) ),  s ← A₂(s, e(x̂)),  q = softmax( LM head g(s, e(x̂)) ), "
-        " A(s, e) = s + cos( Q norm s, K e ) · V e"
+        "u(s) = A₁(h(s), e(x(s+1))),  s₀ = norm block( u(≤ t) ),  s ← A₂(s, e(x̂)),  q = softmax( LM head g(s, e(x̂)) "
+        "),  A(s, e) = s + cos( Q norm s, K e ) · V e"
     ),
     differs=(
-        "Every product goes through 64 numbers: at the paper's width the step and its block would be a third of the "
-        "bundled target. Level by level it may be less accurate.",
+        "Every product goes through 64 numbers: at the paper's width the step and its block would be an eighth of the "
+        "bundled target, with Clover-2's two layers a fifth. Level by level it may be less accurate.",
         "One layer in the augmenting block, as in Clover, where Clover-2 has two (augmenting=2 in training); the "
         "newest token enters before the block, as in Clover-2 (mixes=false is Clover's order).",
         "The block reads the target's states behind its last norm instead of before it, as all heads here do; their "
@@ -83,6 +83,7 @@ METHOD = Method(
         "Clover's step for {blocks} levels (Xiao et al. 2024, arXiv 2405.00263 and 2408.00264), {cond} numbers wide, "
         "on an augmenting block of {augmenting} layer over the target's last hidden states.",
         settings={"loss": "smooth_l1:10+ce_soft:1", "blocks": 5},
+        options=("blocks", "cond", "augmenting", "mixes"),
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

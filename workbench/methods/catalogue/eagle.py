@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.engine.declared import Claim, Recording
 from workbench.engine.method import Method, Promise, Source
-from workbench.methods.catalogue.eagle_2 import HEAD, NORMS, TRIMMED
+from workbench.methods.catalogue.eagle_2 import HEAD, LOSSES, NORMS, TRIMMED
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.growers.offered import offered
 from workbench.methods.growers.template import Template
@@ -37,6 +37,7 @@ METHOD = Method(
     formula="f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) )",
     differs=(
         NORMS,
+        LOSSES,
         "Siblings are the likeliest tokens, followed where the target draws one of them, where the paper draws them "
         "one after the other and corrects the law after each: as exact, and the tree is the same in every round.",
         "By default the likeliest tree of 12 nodes in 5 levels instead of the paper's 25, because a small target pays "

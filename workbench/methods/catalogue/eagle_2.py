@@ -22,6 +22,11 @@ TRIMMED = (
     "the target still says."
 )
 
+LOSSES = (
+    "The two losses of its training weigh alike, where the paper has 1 for features and 0.1 for laws: in a short one "
+    "its guesses agree with the target more often so."
+)
+
 NORMS = (
     "The feature and the embedding are each normed before they are fused, the layer norms its input once more, and "
     "what leaves it goes through a norm that starts as the target's last: EAGLE has none of these. They keep a "
@@ -32,6 +37,7 @@ HEAD = Head(
     FeatureNet,
     "EAGLE's layer (Li et al. 2024, arXiv 2401.15077), with norms on what enters and leaves it; EAGLE and EAGLE-2 "
     "draft with it.",
+    options=("average",),
 )
 
 METHOD = Method(
@@ -57,6 +63,7 @@ METHOD = Method(
     ),
     differs=(
         NORMS,
+        LOSSES,
         "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 6, because a small target pays "
         "more for each node; τ may be lower.",
         TRIMMED,

@@ -35,8 +35,8 @@ METHOD = Method(
     idea=(
         "EAGLE's layer learns to guess the feature two places on instead of the next one, so the two newest places of "
         "a text, which see each other, guess the next two features in one forward, and these two the two behind them. "
-        "It learns with a glance at its mistakes: where it would guess wrong, some of the answers are let in, ever "
-        "fewer, so that the other half of a block learns what goes with them."
+        "It learns with a glance at the answers: the more it would guess wrong, the more of them are let in, at places "
+        "drawn by chance and ever fewer, so that the other half of a block learns what goes with them."
     ),
     formula=(
         "f̂(t+1), …, f̂(t+k) = layer( g(t−k+1), …, g(t) ; all before ),  g(s) = W [ norm e(x(s+1)) ; norm f(s) ] "
@@ -73,7 +73,7 @@ METHOD = Method(
             why=(
                 "2026-11-27 09:27 UTC",
                 f"{WRONG_SCALE}: a round of 16 nodes takes 3.1 times as long as a plain token (9 of 30 ms drafting; "
-                "most of the rest a pass over 17 tokens, on a CPU that multiplies no bfloat16) and writes 2.5.",
+                "most of the rest a pass over 17 tokens) and writes 2.5 (the board of heads).",
             ),
         ),
         Claim(
@@ -84,7 +84,7 @@ METHOD = Method(
             why=(
                 "2026-11-27 23:07 UTC",
                 f"{WRONG_SETTING}: each head has read 19,200 answers; Falcon's then says the target's likeliest token "
-                "at 0.81 of held-out places and EAGLE's at 0.85, and both still rose.",
+                "at 0.81 of held-out places and EAGLE's at 0.85.",
             ),
         ),
         Claim(
@@ -97,6 +97,7 @@ METHOD = Method(
         "Falcon's layer (Gao et al. 2024, arXiv 2412.12639): places that see each other in blocks of {block}, an LSTM "
         "of {cond} numbers over each block, and one decoder layer guess as many features ahead in one forward.",
         settings={"loss": "smooth_l1:10+forward_kl:0.9+ce_hard:0.1", "block": 2, "cond": 0},
+        options=("cond", "block", "glance"),
     ),
     suites={
         "on-policy": (

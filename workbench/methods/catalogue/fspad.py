@@ -69,6 +69,7 @@ METHOD = Method(
         "FSPAD's layer (Gui et al. 2024, arXiv 2408.15562): the token gates the feature in {wide} times its width, one "
         "decoder layer guesses the next feature, and the LM head reads a map of it.",
         settings={"loss": "smooth_l1:10+ce_soft:1"},
+        options=("wide", "apart"),
     ),
     suites={
         "on-policy": (

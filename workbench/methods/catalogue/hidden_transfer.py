@@ -25,7 +25,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.12022",
         "§3",
     ),
-    teaches="What a model thinks half way up says enough of the next tokens for its upper layers to guess them.",
+    teaches="What a model thinks part of the way up says enough of the next tokens for its upper layers to guess them.",
     idea=(
         "Behind a middle layer trained matrices turn the hidden state of each drafted token into pseudo states of the "
         "tokens after it, which go on through the layers above beside the draft, and come out as guesses: the pass "
@@ -65,6 +65,7 @@ METHOD = Method(
         "{transfers} matrices (Wu et al. 2024, arXiv 2404.12022) that make, of the target's state behind layer "
         "{transfer_layer}, states of the tokens to come; the layers above and its LM head turn them into guesses.",
         settings={"loss": "ce_soft:1"},
+        options=("transfers",),
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

@@ -36,11 +36,12 @@ METHOD = Method(
     ),
     formula="head k: softmax( LM head( h + A(k) u + SiLU(W(k) h + B(k) u + b(k)) ) ),  u = e(x(t+1)), …, e(x(t+k))",
     differs=(
-        "All heads share the target's LM head, an embedding reaches them as 64 numbers by a product that they share, "
-        "and the hidden state is passed on as it is: the paper's first block is (k+1)·D wide and each head has an LM "
-        "head of its own, which together would be as large as the bundled target. Heads may be less accurate.",
-        "Only the heads' conditioning is built, trained on the target's laws: of Hydra++ the deeper heads and the "
-        "prefix attention are left out, which add to τ in the paper.",
+        "All heads share the target's LM head, an embedding reaches them as a few numbers by a product that they "
+        "share, and the hidden state is passed on as it is: the paper's first block is (k+1)·D wide and each head has "
+        "an LM head of its own, which together would be more than half as large as the bundled target. Heads may be "
+        "less accurate.",
+        "Only the heads' conditioning is built, trained on the target's laws: the deeper heads and the prefix "
+        "attention of Hydra++ are a method of their own (hydra-plus-plus).",
         "By default 12 nodes in 4 levels instead of 63, because a small target pays more for each node; τ may be "
         "lower.",
     ),
@@ -68,6 +69,7 @@ METHOD = Method(
         "{blocks} Hydra heads (Ankner et al. 2024, arXiv 2402.05109) on the target's last hidden state, each told of "
         "the tokens since as {cond} numbers each.",
         settings={"loss": "ce_soft:1"},
+        options=("blocks", "cond"),
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

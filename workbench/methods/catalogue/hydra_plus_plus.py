@@ -41,9 +41,10 @@ METHOD = Method(
     ),
     differs=(
         "Inside, everything is 64 numbers wide, and what leads back to a hidden state is shared by all heads, as the "
-        "target's LM head is: at the paper's width, with LM heads of their own, they would be larger than the bundled "
-        "target. To what comes back the hidden state itself is added, weighed number by number, so that a fresh head "
-        "says what the target said. Heads may be less accurate.",
+        "target's LM head is: at the paper's width, with LM heads of their own, they would be two thirds as large as "
+        "the bundled target. To what comes back the hidden state itself is added, weighed number by number, so that a "
+        "fresh head says what the target said. Heads may be less accurate.",
+        "Each layer of a head has weights of its own; in the released code all layers behind the first share theirs.",
         "No dropout, some minutes of training instead of ten epochs: τ is lower than a long training would give.",
         "By default 12 nodes in 4 levels instead of 63, because a small target pays more for each node; τ may be "
         "lower.",
@@ -86,6 +87,7 @@ METHOD = Method(
         "{blocks} Hydra++ heads (Ankner et al. 2024, arXiv 2402.05109), {deep} layers deep and {cond} numbers wide, on "
         "a prefix layer over the target's last hidden states.",
         settings={"loss": "ce_soft:1"},
+        options=("blocks", "cond"),
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

@@ -23,7 +23,7 @@ METHOD = Method(
         2025,
         "https://arxiv.org/abs/2502.02040",
     ),
-    teaches="A stream that need not serve the layers above can be where the target ends after a third of them.",
+    teaches="A stream that need not serve the layers above can be nearer to where they lead than the one that must.",
     idea=(
         "Beside the target's own residual stream a faster one goes through its first E layers, with low-rank adapters "
         "around attention and feed-forward, and looks at the first one's keys and values, so that it has no cache. "
@@ -72,6 +72,7 @@ METHOD = Method(
         "M2R2's accelerator adapters (Bhendawade et al. 2025, arXiv 2502.02040), rank {rank}: with them a second "
         "residual stream goes through the target's first {exit_layer} layers, and its LM head reads that one.",
         settings={"loss": "ce_soft:1+cosine:0.1", "exit_layer": 3, "rank": 32, "matrix_rate": 0.006},
+        options=("rank",),
     ),
     suites={"on-policy": (Setting("chain", {"policy": "fixed", "depth": 5}),)},
     recording=Recording(("chat", "story")),

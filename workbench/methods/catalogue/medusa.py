@@ -18,7 +18,8 @@ GROWERS = offered(Template())
 
 DIFFERS = (
     "All heads share the target's LM head behind a residual block of their own, where the paper gives each head an LM "
-    "head of its own: four of them would be nearly half as large as the bundled target. Heads may be less accurate.",
+    "head of its own: four of them would be more than a third as large as the bundled target. Heads may be less "
+    "accurate.",
     "The heads' losses are summed without the paper's weights 0.8ᵏ, as the released trainer does, so that later heads "
     "get more of the training.",
     "By default 12 nodes in 4 levels instead of about 60, because a small target pays more for each node; τ may be "
@@ -36,6 +37,7 @@ PAPER = Source(
 HEAD = Head(
     MedusaHeads,
     "Medusa's heads (Cai et al. 2024, arXiv 2401.10774) on the target's last hidden state.",
+    options=("blocks",),
     agrees="the first head's likeliest token is the one that the text has after next",
 )
 

@@ -27,12 +27,15 @@ METHOD = Method(
     ),
     teaches="What the target said where a draft was wrong is a lesson that costs no pass of the target.",
     idea=(
-        "A draft model drafts, and the places at which the target rejected it are kept together with the target's law "
-        "there. Every few rounds a copy of its layers takes one step towards these laws, so that acceptance rises "
-        "while a text of a new kind is written; the verifier never changes, and so the output stays the target's."
+        "A draft model drafts, and the places at which the target judged it, or those alone at which it was wrong, are "
+        "kept together with the target's law there. Every few rounds a copy of its layers takes one step towards "
+        "these laws, so that acceptance rises while a text of a new kind is written; the verifier never changes, and "
+        "so the output stays the target's."
     ),
-    formula="every I rounds:  θ ← AdamW( θ, ∇ mean over rejected places of Σ p(x) log p(x) / q_θ(x) )",
+    formula="every I rounds:  θ ← AdamW( θ, ∇ mean over judged places of Σ p(x) log p(x) / q_θ(x) )",
     differs=(
+        "By default all places that the target judged are learnt from, where the paper keeps those at which it "
+        "rejected (places=rejected).",
         "Lessons follow rounds of one text, where the paper's follow requests; with warm=True they go on over requests "
         "of this backend, as the paper's do.",
         "Only the draft model's layers learn; embedding and LM head are shared with those who draft without learning.",

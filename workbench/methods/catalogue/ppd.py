@@ -83,6 +83,7 @@ METHOD = Method(
         "{prompts} prompt tokens (Chen et al. 2024, arXiv 2405.18628) of {ensemble} embedding each: behind a text the "
         "target guesses at them what comes later.",
         settings={"loss": "ce_soft:1", "other_rate": 0.01},
+        options=("prompts", "ensemble"),
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.engine.declared import WRONG_SETTING, Claim, Recording
 from workbench.engine.method import Method, Promise, Source
-from workbench.methods.catalogue.eagle_2 import HEAD, NORMS, TRIMMED
+from workbench.methods.catalogue.eagle_2 import HEAD, LOSSES, NORMS, TRIMMED
 from workbench.methods.drafters.tlt import TLT
 from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.growers.offered import offered
@@ -48,6 +48,7 @@ METHOD = Method(
         "each of them has verified, and lengths are played for by ε-greedy. Each row judges by its own rounds, and a "
         "strategy is a length: branches are as the tree's grower has them.",
         NORMS,
+        LOSSES,
         TRIMMED,
     ),
     place=101,

@@ -350,5 +350,7 @@ def load_net(kind: type[FeatureNet], models: Models, recipe: str = "vision-heads
     Raises:
         ModelError: the folder cannot be read, or was made for another target.
     """
-    again = f"Train them for this target: workbench train {recipe} --set method={kind.kind}."
+    one = recipe == "chat-heads"  # which one command does with all that they learn from
+    how = f"{kind.kind} --target …" if one else f"{recipe} --set method={kind.kind}"
+    again = f"Train them for this target: workbench train {how}"
     return load_fitting(kind, models, f"{kind.kind} weights", again)

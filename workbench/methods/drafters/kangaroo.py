@@ -200,6 +200,6 @@ def load_adapter(models: Models) -> ExitAdapter:
         raise ModelError(
             f"This exit adapter reads {net.width} numbers behind layer {net.exit_layer}; the target has "
             f"{target.hidden_size} numbers and {target.n_layers} layers.",
-            "Train one for this target: workbench train chat-heads --set method=kangaroo.",
+            "Train one for this target: workbench train kangaroo --target …",
         )
     return net

@@ -214,7 +214,7 @@ class Medusa(LawDrafter):
         Raises:
             ModelError: they cannot be read, or are none for this target.
         """
-        again = "Train heads for this target: workbench train medusa."
+        again = "Train heads for this target: workbench train medusa --target …"
         net = load_fitting(MedusaHeads, models, "Medusa heads", again)
         return MedusaState(net, head_of(MedusaHeads, models))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.engine.declared import AGREES
 from workbench.engine.method import Promise
+from workbench.engine.published import PUBLISHED
 from workbench.engine.trimmed import KEY
 from workbench.methods import registry
 from workbench.training.cards import Figures, Trained, losses_of, minutes_of, steps_of, table
@@ -22,11 +23,7 @@ def card(model: Trained) -> str:
     config, figures, measured = model.config, model.figures, model.measured
     kind, machine = config.get("workbench_head", "drafter"), figures["machine"]
     head = registry.heads().get(kind)
-    recipe = "chat-drafter" if head is None else f"{head.recipe} --set method={kind}"
-    options = "".join(
-        f" --set {key}={value}" for key, value in figures["options"].items() if key not in ("method", "resume")
-    )
-    idea = _DRAFTER if head is None else head.idea.format(**config.get("net", {}))
+    idea = _DRAFTER if head is None else head.idea.format(**config.get("net", {})) + _voice(config.get("net", {}))
     agrees = AGREES if head is None else head.agrees
     curve = [(f"{tokens / 1e6:.2f} M", f"{value:.3f}") for tokens, value in _thinned(figures["curve"])]
     lines = [
@@ -34,14 +31,14 @@ def card(model: Trained) -> str:
         "",
         *([_vocabulary(config, figures)] if KEY in config else []),
         f"- **Data**: {figures['answer_tokens']:,} tokens of the target's own answers (half greedy, half at temperature"
-        f" 0.7 or 1), written by `workbench train answers`{_rate(figures)} to prompts from public sets and from"
-        f" the project's own generators{_given(figures)}, read once by `workbench train readings`. No text of those"
-        " sets is in this repository.",
-        f"- **Training**: `workbench train {recipe}{options}`: {steps_of(figures)}, {minutes_of(figures)} on a share of"
-        f" {machine['cores']} cores ({machine['cpu']}). Losses at the end, smoothed: {losses_of(figures)}.",
+        f" 0.7 or 1), written by `workbench train answers`{_rate(figures)} to prompts from {_sources(measured)}"
+        f"{_given(figures)}, read once by `workbench train readings`. No text of public sets is in this repository.",
+        f"- **Training**: {_command(kind, figures)}: {steps_of(figures)}, {minutes_of(figures)} on a share of"
+        f" {machine['cores']} cores ({machine['cpu']}). Losses at the end, smoothed: {losses_of(figures)}"
+        f"{_weighed(config, figures)}.",
         *([_begun(figures["begun"], figures["options"].get("average"))] if "begun" in figures else []),
         *([_stored(config[STORED], measured)] if STORED in config else []),
-        "- **Licence**: that of the target's weights, of which it is made (Apache-2.0 for SmolLM2).",
+        f"- **Licence**: that of the target's weights, of which it is made{_licence(config['target'])}.",
         "",
         "## Learning curve",
         "",
@@ -49,7 +46,7 @@ def card(model: Trained) -> str:
         "",
         table(["tokens", "agreement"], curve, left=0),
         "",
-        *_ranks(config),
+        *_ranks(config, agrees),
         "## On policy",
         "",
         f"Greedy decoding of {measured['prompts']} held-out prompts, up to {measured['tokens']} tokens each, target in"
@@ -62,12 +59,51 @@ def card(model: Trained) -> str:
     return "\n".join(lines)
 
 
-def _ranks(config: Figures) -> list[str]:
+def _command(kind: str, figures: Figures) -> str:
+    """What trained it, as it can be typed again."""
+    head = registry.heads().get(kind)
+    asked, one = figures.get("asked", figures["options"]), "recipe" in figures
+    recipe = figures.get("recipe") or ("chat-drafter" if head is None else f"{head.recipe} --set method={kind}")
+    options = "".join(f" --set {key}={value}" for key, value in asked.items() if key not in ("method", "resume"))
+    return f"`workbench train {recipe}{options}`{'' if one else ' in the folders of those answers and readings'}"
+
+
+def _voice(net: Figures) -> str:
+    """Of a net that may have an LM head of its own, whether it has."""
+    if "draft_vocab_size" not in net:
+        return ""
+    own = net["draft_vocab_size"]
+    return (
+        f" Its own LM head has {own:,} tokens." if own else " It has no LM head of its own and speaks by the target's."
+    )
+
+
+def _sources(measured: Figures) -> str:
+    """Where prompts came from: groups of public sets are those that are not the project's own."""
+    groups = {group for found in measured.values() if isinstance(found, dict) for group in found["groups"]}
+    own = "the project's own generators"
+    return f"public sets and from {own}" if any(not group.startswith("own ") for group in groups) else own
+
+
+def _weighed(config: Figures, figures: Figures) -> str:
+    """Of several losses of a head or a step one figure is told, which weighs them."""
+    one = any(name.startswith(("head ", "step ")) for name in figures["losses"])
+    return f" (each is the sum `{config['loss']}`)" if one and "+" in config.get("loss", "") else ""
+
+
+def _licence(target: str) -> str:
+    return f" ({PUBLISHED[target].licence})" if target in PUBLISHED else ""
+
+
+def _ranks(config: Figures, agrees: str) -> list[str]:
     """How often one of the best guesses of each head was right, where static trees are made of that."""
     if not config.get(RANKED):
         return []
     rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
-    said = "Share of the places of held-out answers at which the first, or one of the first, tokens of a head is right:"
+    right = "the one that was written" if "the text has" in agrees else "the target's likeliest"
+    said = (
+        f"Share of the places of held-out answers at which the first, or one of the first, tokens of a head is {right}:"
+    )
     return ["## By rank", "", said, "", table(["head", *(f"top {best}" for best in BEST)], rows, left=0), ""]
 
 

@@ -1,6 +1,7 @@
 """Heads for a chat model, trained on readings of its own answers: the recipe, whose lessons are files beside this one.
 
-All draft through the target's own LM head over the tokens that they keep, and are trained that way.
+All but two draft through the target's own LM head over the tokens that they keep, and are trained that way: S2D's draft
+model has rows of its own, and EAGLE-3's layer may have an LM head (`head_learns`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class ChatHeadOptions(HeadOptions):
 
     Attributes:
         method: What to train, the kind of a head: "eagle", "kangaroo", "medusa", "hydra", "eagle-3", …
-        loss: Losses and their weights; by default the method's own. Medusa's heads know one alone.
+        loss: Losses and their weights; by default the method's own. Medusa's heads know one alone and refuse others.
         target: Name or folder of the target.
         readings: Folder written by the `readings` recipe.
         out: Folder above that of the finished heads, which is named after target and method.
@@ -54,8 +55,8 @@ class ChatHeadOptions(HeadOptions):
             the target's.
         taps: Layers that EAGLE-3 and block diffusion fuse, counted from 1; none: low, middle and high.
         block: Places of a block (block diffusion, the known token's among them; Falcon).
-        glance: Of the places that Falcon guesses wrong, the share that is shown to it when training begins; it falls to
-            two ninths of that.
+        glance: Of the blocks, as many as Falcon guesses wrong times this are shown their first answer when training
+            begins, at places drawn by chance; it falls to two ninths of that.
         layers: Of a block diffusion drafter.
         augmenting: Layers of Clover's augmenting block: 1 is Clover's, 2 Clover-2's.
         mixes: Let the newest token into that block, as Clover-2 does.
@@ -148,11 +149,19 @@ class ChatHeadOptions(HeadOptions):
         return [] if path is None else [path.with_stem(f"{path.stem}-{self.method}")]
 
 
-def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
+def train_chat_heads(
+    options: ChatHeadOptions, report: Report, settled: bool = False
+) -> tuple[RunResult, dict[str, Any]]:
     """Train heads and write them to their folder; returns their figures, and what else their card says.
 
+    Args:
+        options: of the recipe.
+        report: receives progress lines.
+        settled: the options have the kind's own settings already, where nobody chose otherwise.
+
     Raises:
-        ParameterError: they could propose next to nothing; the readings are few, or of another target.
+        ParameterError: they could propose next to nothing; they learn by one loss, and another is asked for; the
+            readings are few, or of another target.
     """
     torch.set_num_threads(options.threads)
     if options.vocabulary < RANKS:
@@ -160,8 +169,9 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
             f"vocabulary={options.vocabulary} is too few tokens to draft from.", f"Give {RANKS} or more."
         )
     check_begin(options)
+    check_loss(options)
     checkpoint = next(iter(options.checkpoints()), None)
-    if head := registry.heads().get(options.method):
+    if not settled and (head := registry.heads().get(options.method)):
         options = head.settle(options)
     options = dataclasses.replace(options, checkpoint=checkpoint, loss=options.loss or HeadOptions.loss)
     teacher = load_teacher(options)
@@ -177,6 +187,17 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
     tokens = torch.tensor(kept, device=readings.device)
     result, curve = lesson.train(Course(options, teacher, readings, tokens, held, report, finished))
     return result, facts | {"curve": curve.points}
+
+
+def check_loss(options: ChatHeadOptions) -> None:
+    """See to it that a head learns by the losses that it is asked to.
+
+    Raises:
+        ParameterError: its lesson knows one loss alone.
+    """
+    known = getattr(lesson_of(options.method), "ONE_LOSS", "")
+    if known and options.loss:
+        raise ParameterError(f"{options.method} learns by one loss, {known}: not by {options.loss}.", "Leave it out.")
 
 
 def check_begin(options: ChatHeadOptions) -> None:

@@ -2,8 +2,8 @@
 
 A lesson is the module of this package that is named after the head's kind (`eagle_3` for "eagle-3") and has `train`;
 kinds without one learn as EAGLE's layer does. So a new head's recipe is its file. It may have, too: `taps_of` (which
-layers' streams it reads), `keeps` (how many tokens it can propose), `exit_of` (where it exits), and `GOES_ON`, if it
-can begin with a finished layer of EAGLE's.
+layers' streams it reads), `keeps` (how many tokens it can propose), `exit_of` (where it exits), `GOES_ON`, if it can
+begin with a finished layer of EAGLE's, and `ONE_LOSS`, if it learns by that alone.
 """
 
 from __future__ import annotations

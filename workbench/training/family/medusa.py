@@ -14,9 +14,12 @@ from workbench.training.family.vocabulary import LEFT_OUT, places_among
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
+ONE_LOSS = "cross-entropy of what was written"
+"""By which they learn, whatever others there are."""
+
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train the heads; their losses are summed. The loss is on what was written, so that one kind of loss is known.
+    """Train the heads; their losses are summed. Each is the cross-entropy with the token that was written.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.2.1 (Medusa-1: the target stays as it is).
     """
@@ -40,7 +43,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
         return {f"accuracy {k + 1}": row[0] for k, row in enumerate(heads.accuracy)}
 
     facts = keeping(course.kept, course.teacher)
-    return course.run(heads, step_losses, measure, vocab_size=size, loss="cross-entropy of what was written", **facts)
+    return course.run(heads, step_losses, measure, vocab_size=size, loss=ONE_LOSS, **facts)
 
 
 def ahead(

@@ -5,6 +5,7 @@ Each part goes on where it was stopped, so the same command after a kill does wh
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,16 @@ from workbench.engine.bundle import bundled_folder
 from workbench.engine.layers import text_config
 from workbench.engine.names import locate
 from workbench.engine.placed import named
+from workbench.methods import registry
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
-from workbench.training.family.heads import ChatHeadOptions, check_begin, train_chat_heads
+from workbench.training.family.heads import ChatHeadOptions, check_begin, check_loss, train_chat_heads
 from workbench.training.family.lesson import lesson_of
 from workbench.training.family.readings import ReadOptions, last_norm, make_readings
 from workbench.training.loop import Report
 from workbench.training.recipe import begun_with, chosen, finish
-from workbench.training.resuming import settle
+from workbench.training.resuming import check_same, settle
 
 
 @dataclass
@@ -43,12 +45,14 @@ class WholeOptions:
         per_task: Prompts of each of the generators' tasks.
         minutes: Length of the head's training by the clock; the answers come before it.
         steps: Its length in steps; wins over `minutes`.
-        loss: Losses and their weights, "ce_soft:1"; by default those of the head's paper.
+        loss: Losses and their weights, as in "smooth_l1:1+ce_soft:0.1"; by default the kind's own, as its card says.
         rows: Answers a step.
         places: Places a step at which laws are compared.
         ffn: Width of the head's feed-forward, where it has one; 0: two thirds of the target's width.
         half: Compute in bfloat16.
         dtype: Number format of the target.
+        vocabulary: Tokens that the head can propose, those that the target says most.
+        everywhere: Learn behind the tokens of prompts, too.
         begin: Folder of a finished layer of EAGLE's for this target, with whose weights EAGLE's, PARD's or EAGLE-3's
             begins; none: fresh ones.
         seed: Seed of answers, weights and batches.
@@ -78,6 +82,8 @@ class WholeOptions:
     ffn: int = 0
     half: bool = True
     dtype: str = "auto"
+    vocabulary: int = 8192
+    everywhere: bool = False
     begin: Path | None = None
     seed: int = 0
     threads: int = 2
@@ -92,8 +98,14 @@ class WholeOptions:
 def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, Any]:
     """Everything of one kind of head; returns the figures of its training.
 
+    Args:
+        kind: of the head.
+        options: with those that the kind declares its own (`Head.options`).
+        report: receives progress lines.
+
     Raises:
-        ParameterError: the target is too shallow or too narrow for it, or a part was begun with other settings.
+        ParameterError: the target is too shallow or too narrow for it, a part was begun with other settings, or a
+            finished head would be written over.
         ModelError: there is no such target.
     """
     length = options.minutes if options.steps is None else options.steps
@@ -112,17 +124,23 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     exit_layer, transfer_layer = (max(1, shape.num_hidden_layers // share) for share in (6, 3))
     if hasattr(lesson := lesson_of(kind), "exit_of"):
         exit_layer = lesson.exit_of(shape.num_hidden_layers)
-    asked = ChatHeadOptions(
-        method=kind, target=options.target, out=out, checkpoint=(options.run or work) / "heads.pt", heads=heads,
+    own, head = ChatHeadOptions(method=kind), registry.heads()[kind]
+    check_loss(dataclasses.replace(own, loss=options.loss))
+    asked = dataclasses.replace(
+        head.settle(own), target=options.target, out=out, checkpoint=(options.run or work) / "heads.pt", heads=heads,
         ffn=options.ffn or max(16, shape.hidden_size * 2 // 3 // 16 * 16), exit_layer=exit_layer,
         transfer_layer=transfer_layer, rows=options.rows, places=options.places, minutes=options.minutes,
         steps=options.steps, half=options.half, seed=options.seed, threads=options.threads,
-        checkpoint_seconds=options.checkpoint_seconds, loss=options.loss, curves=options.run, answers=work / "answers",
-        device=options.device, begin=options.begin,
+        checkpoint_seconds=options.checkpoint_seconds, curves=options.run, answers=work / "answers",
+        device=options.device, begin=options.begin, vocabulary=options.vocabulary, everywhere=options.everywhere,
+        **({"loss": options.loss} if options.loss else {}), **{name: getattr(options, name) for name in head.options},
     )  # fmt: skip
     taps = _taps(kind, asked, shape.num_hidden_layers)
     asked.readings = work / "-".join(["readings", *map(str, taps)])
     check_begin(asked)
+    _check_place(asked)
+    if options.resume:
+        check_same(asked)
     begun = begun_with(asked.begin)
     report(f"{kind} for {named(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of its own answers")
     both: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads, "device": options.device}
@@ -135,8 +153,9 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     make_readings(ReadOptions(options.target, work / "answers", asked.readings, taps, **both), report)
     report(f"{kind}: 3 of 4, training")
     ready = settle(asked, {} if options.resume else {"resume": False}, report)
-    result, facts = train_chat_heads(ready, report)
-    figures = finish(result, ready.folder, {"options": chosen(ready), **facts, **begun})
+    result, facts = train_chat_heads(ready, report, settled=True)
+    recipe = {"recipe": kind, "asked": chosen(options)}
+    figures = finish(result, ready.folder, {"options": chosen(ready), **recipe, **facts, **begun})
     report(f"{kind}: 4 of 4, drafting for held-out prompts")
     measure = ChatEvaluateOptions(
         options.target, work / "answers", out, options.each, options.measured_tokens, only=kind, **both
@@ -144,6 +163,20 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     evaluate_family(measure, report)
     report(f"{kind}: done, in {ready.folder}: see its README.md; `workbench generate --target {options.target}` drafts")
     return figures
+
+
+def _check_place(asked: ChatHeadOptions) -> None:
+    """A finished head is written over by nothing but the run that wrote it, which its checkpoint tells.
+
+    Raises:
+        ParameterError: there is one where the new one would be.
+    """
+    folder = asked.folder
+    if (folder / "config.json").exists() and not any(path.exists() for path in asked.checkpoints()):
+        raise ParameterError(
+            f"There is a finished head in {folder}, which this run would write over.",
+            f"Give the new one a place of its own, --set out=FOLDER, and draft with it: --head FOLDER/{folder.name}.",
+        )
 
 
 def _heads(width: int, theirs: int) -> int:

@@ -29,7 +29,7 @@ def card(model: Trained) -> str:
         "",
         table(["features ahead", "agreement"], rows, left=0),
         "",
-        "Acceptance and τ in use stand in the repository's README and in `assets/boards/vision.md`.",
+        "Acceptance and τ in use stand in `assets/boards/vision.md`.",
         "",
         "## Limits",
         "",
