@@ -169,6 +169,17 @@ def test_train_lists_its_recipes(workbench: Command) -> None:
     assert "medusa" in workbench("train").out
 
 
+def test_train_says_what_each_option_of_a_recipe_is_and_trains_nothing(workbench: Command, tmp_path: Path) -> None:
+    recipe = workbench("train", "eagle-3", "--options", "--json").json
+    assert set(recipe["docs"]) == set(recipe["options"]) == set(recipe["kinds"]), "each of them is explained"
+    assert recipe["options"]["ttt"] == 3
+    said = workbench("train", "eagle-3", "--options").out
+    assert "--set head_learns=False   (bool)\n      Give EAGLE-3 an LM head of its own" in said
+    for name in (one["name"] for one in workbench("train", "--json").json):
+        explained = workbench("train", name, "--options", "--json").json
+        assert set(explained["docs"]) == set(explained["options"]), name
+
+
 def test_a_gguf_target_is_made_and_used_by_its_path(
     workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import textwrap
 import typing
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from workbench.cli.options import Debug, Json, Settings, parse_settings
 from workbench.core.errors import ParameterError, UnknownNameError
 from workbench.methods import known
 from workbench.service.checks import about
-from workbench.training.options import KINDS, convert, kind_name
+from workbench.training.options import KINDS, convert, docs_of, kind_name
 
 FILE = Path(__file__).resolve().parents[1] / "training" / "recipes.json"
 
@@ -30,12 +31,16 @@ def train(
             help="The model to train for, as --set target=…: name, folder or Hub id.", autocompletion=complete.targets
         ),
     ] = None,
+    options: Annotated[
+        bool, typer.Option("--options", help="List what --set takes for this recipe, and train nothing.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Train a bundled model again, or one like it, a head for a model of yours, or that of a method of your own.
 
-    `workbench train eagle-3 --target MODEL` does all that a head needs: the model's own answers, training, measuring.
+    `workbench train eagle-3 --target MODEL` does all that a head needs: the model's own answers, training, measuring;
+    `workbench train eagle-3 --options` says what can be set.
 
     Progress goes to standard error. Interrupted training goes on from its last checkpoint; --set resume=false starts
     over and keeps the old checkpoint aside.
@@ -51,6 +56,9 @@ def train(
         return
     if name not in recipes:
         raise UnknownNameError.of("recipe", name, recipes)
+    if options:
+        print(json.dumps(recipes[name], indent=2) if as_json else _explain(recipes[name]))
+        return
     values = parse_settings(settings) | ({} if target is None else {"target": target})
     with about("set"):
         for option in values:
@@ -77,7 +85,9 @@ def text() -> str:
 
 
 def _wire(recipe: Any) -> dict[str, Any]:
-    kinds = {"options": _options(recipe.options), "kinds": _kinds(recipe.options)}
+    names = _kinds(recipe.options)
+    docs = {name: text for name, text in docs_of(recipe.options).items() if name in names}
+    kinds = {"options": _options(recipe.options), "kinds": names, "docs": docs}
     return {"name": recipe.name, "help": recipe.help, **kinds}
 
 
@@ -91,6 +101,16 @@ def _options(kind: Any) -> dict[str, Any]:
 
 def _kinds(kind: Any) -> dict[str, str]:
     return {key: kind_name(one) for key, one in typing.get_type_hints(kind).items()}
+
+
+def _explain(recipe: dict[str, Any]) -> str:
+    """A recipe and its options, each with its default and what it is."""
+    lines = [f"{recipe['name']}: {recipe['help']}"]
+    for name, value in recipe["options"].items():
+        said = textwrap.wrap(recipe["docs"].get(name, ""), 100)
+        lines += ["", f"  --set {name}={'' if value is None else value}   ({recipe['kinds'][name]})"]
+        lines += [f"      {line}" for line in said]
+    return "\n".join(lines)
 
 
 def _describe(recipe: dict[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import types
 import typing
 from pathlib import Path
@@ -32,6 +34,16 @@ def kind_name(kind: Any) -> str:
         if known == kind:
             return name
     raise KeyError(kind)
+
+
+def docs_of(kind: type) -> dict[str, str]:
+    """What the docstrings of a dataclass of options, and of those that it is made from, say of each of them."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        _, _, listed = (inspect.getdoc(one) or "").partition("Attributes:\n")
+        entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE)
+        found |= {name: " ".join(text.split()) for name, text in entries}
+    return found
 
 
 def convert(name: str, kind: Any, value: Any) -> Any:

@@ -41,6 +41,7 @@ from workbench.training.heads.recipe import VisionHeadOptions, train_vision_head
 from workbench.training.judge import JudgeOptions, train_judge
 from workbench.training.loop import Report, RunResult
 from workbench.training.models import save_tokenizer
+from workbench.training.options import docs_of
 from workbench.training.pretrain import PretrainOptions, pretrain
 from workbench.training.recipe import Recipe, begun_with, chosen, finish, of_heads
 from workbench.training.resuming import settle
@@ -289,7 +290,9 @@ def _whole_options(head: Head) -> type:
     kinds, given = typing.get_type_hints(ChatHeadOptions), head.settle(ChatHeadOptions())
     shared = [f.name for f in dataclasses.fields(WholeOptions) if f.name in head.settings and f.name != "loss"]
     own = [(name, kinds[name], dataclasses.field(default=getattr(given, name))) for name in (*shared, *head.options)]
-    return dataclasses.make_dataclass("WholeOptions", own, bases=(WholeOptions,))
+    told = "\n".join(f"    {name}: {docs_of(ChatHeadOptions)[name]}" for name in head.options)
+    more = {"__doc__": f"Options of the recipe `{head.kind}`.\n\nAttributes:\n{told}\n"}
+    return dataclasses.make_dataclass("WholeOptions", own, bases=(WholeOptions,), namespace=more)
 
 
 RECIPES |= {
