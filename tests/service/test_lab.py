@@ -20,7 +20,7 @@ from workbench.engine.checkpoints import own
 from workbench.engine.fingerprint import WEIGHTS, fingerprint
 from workbench.service import Backend
 from workbench.service.lab import supervisor
-from workbench.service.lab.runs import DONE, FAILED, KILLED, RUNNING, STOPPED, LabRun
+from workbench.service.lab.runs import DAMAGED, DONE, FAILED, KILLED, RUNNING, STOPPED, LabRun
 from workbench.service.lab.supervisor import Lab
 from workbench.service.lab.wishes import LOSSES, OWN, Budget, Wish, heads, methods_of
 from workbench.trace.curves import HELD, LOSS, CurveWriter
@@ -226,6 +226,97 @@ def test_a_promoted_head_drafts_in_a_generation_that_goes_on_and_changes_no_toke
     lab.promote(lab_run.id, backend.prefer_heads, on=False)
     assert next(own.own_heads()).name == "first"
     assert not lab_run.summary()["promoted"]
+
+
+def another(place: Place, name: str, target: str = "") -> LabRun:
+    """A further run with a head of the same kind."""
+    run = LabRun(place.run.folder.with_name(name))
+    shutil.copytree(place.run.folder, run.folder)
+    if target:
+        run.note(target=target)
+    return run
+
+
+def test_what_the_lab_says_is_promoted_is_what_drafts(lab: Lab, place: Place) -> None:
+    """Of each kind of head for a target one; whoever took another's place leaves it empty when it is taken back."""
+    backend, first, _ = place
+    second, elsewhere = another(place, "20261124-180000-0a1b2c3e"), another(place, "20261124-180000-0a1b2c3f", "other")
+    takes = backend.prefer_heads
+    lab.promote(first.id, takes)
+    (elsewhere.folder / "promoted.json").write_text('{"folder": "/of/another/target"}')
+    found = lab.promote(second.id, takes)
+    assert [run.summary()["promoted"] for run in (first, second, elsewhere)] == [False, True, True]
+    assert [path.name for path in (lab.folder / "heads").iterdir()] == [Path(found["folder"]).name], "no other stays"
+    assert head_of(backend) == Path(found["folder"]).name
+    lab.promote(second.id, takes, on=False)
+    assert head_of(backend) == "first", "and not the one before"
+    lab.promote(first.id, takes)
+    lab.forget(first.id, takes)
+    assert head_of(backend) == "first", "a run that is gone does not go on drafting"
+    assert not list((lab.folder / "heads").iterdir())
+
+
+def test_a_head_that_went_missing_keeps_nobody_from_promoting_or_taking_back(lab: Lab, place: Place) -> None:
+    backend, first, _ = place
+    second, takes = another(place, "20261124-180000-0a1b2c3e"), backend.prefer_heads
+    shutil.rmtree(lab.promote(first.id, takes)["folder"])
+    assert head_of(backend) == "first", "the list of methods is there all the same"
+    assert lab.promote(second.id, takes)["folder"]
+    shutil.rmtree(lab.promote(first.id, takes)["folder"])
+    lab.promote(first.id, takes, on=False)
+    assert not first.summary()["promoted"]
+    for note in ("", "{}", "[]", '{"folder": 3}', "\udcff"):
+        (first.folder / "promoted.json").write_text(note, errors="surrogateescape")
+        lab.promote(first.id, takes, on=False)
+        assert not first.summary()["promoted"]
+    assert [found.name for found in own.own_heads()] == ["first"]
+
+
+def test_a_copy_that_is_damaged_does_not_take_the_place_of_the_one_that_drafts(lab: Lab, place: Place) -> None:
+    backend, run, _ = place
+    folder = Path(lab.promote(run.id, backend.prefer_heads)["folder"])
+    head = run.head
+    assert head is not None
+    (head / "SHA256SUMS").write_bytes(b"\xff\xfe")
+    (run.folder / "result.json").write_text('{"result": {}}')
+    with pytest.raises(WorkbenchError, match="damaged") as refused:
+        lab.promote(run.id, backend.prefer_heads)
+    assert refused.value.remedy == "Train a new one: this run has done its steps.", "which cannot be resumed"
+    assert (folder / "model.safetensors").is_file()
+    assert head_of(backend) == folder.name
+    assert [path.name for path in (lab.folder / "heads").iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize("written", ["", "[]", "{}", "[" * 100_000, '{"head": "eagle-3"}', "\udcff"])
+def test_a_run_that_cannot_be_read_is_shown_so_and_can_be_deleted(lab: Lab, written: str) -> None:
+    good, bad = (lab.folder / "runs" / f"20261124-180000-0a1b2c3{end}" for end in "de")
+    for folder in (good, bad):
+        folder.mkdir(parents=True)
+    said = {"head": "eagle-3", "target": "t", "options": {}, "created": "", "pid": -1, "born": 0}
+    (good / "run.json").write_text(json.dumps(said))
+    (good / "result.json").write_text("[" * 100_000)
+    (good / "log.txt").write_text("x: 9 of 4, y\n")
+    (bad / "run.json").write_text(written, errors="surrogateescape")
+    told = {run.id: run.whole() for run in lab.runs()}
+    assert {name: run["state"] for name, run in told.items()} == {good.name: KILLED, bad.name: DAMAGED}
+    assert "cannot be read" in told[bad.name]["trouble"]["message"]
+    with pytest.raises(WorkbenchError, match="cannot be read"):
+        lab.resume(bad.name)
+    lab.forget(bad.name)
+    assert [run.id for run in lab.runs()] == [good.name]
+    linked = bad.with_name("20261124-180000-0a1b2c3f")
+    linked.symlink_to(good)
+    lab.forget(linked.name)
+    assert (good / "run.json").is_file(), "only the link went"
+
+
+def test_what_is_no_number_is_in_no_curve(lab: Lab) -> None:
+    run = LabRun(lab.folder / "runs" / "20261124-180000-0a1b2c3d")
+    curves = CurveWriter(run.folder)
+    curves.add(1, {"loss/x": float("nan"), "loss/y": float("inf")})
+    curves.add(2, {"loss/x": 1.0})
+    curves.close()
+    assert run.curves() == {"loss/x": [(2, 1.0)]}
 
 
 def test_what_was_promoted_drafts_again_after_a_restart(

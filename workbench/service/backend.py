@@ -171,22 +171,26 @@ class Backend(BaseBackend):
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
         """Draft with the heads in a folder from now on; see `workbench.client.protocol.Client.prefer_heads`."""
+        if not on:
+            own.prefer(folder, False)
+            self._pool.find_heads()
+            return 0
         head = own.open_heads(folder)
-        own.prefer(folder, on)
+        own.prefer(folder)
         try:
             self._pool.find_heads()
             target = trained_for(dict(head.config))
             loaded = self._pool.target(target)
             infos = [] if loaded is None else own_infos(target, loaded.models[None].target)
             said = [info.problem for _, info in infos if info.folder == head.folder]
-            if on and any(said):
+            if any(said):
                 raise ModelError(said[0], "Train it again for this target.")
         except ModelError:
             own.prefer(folder, False)
             self._pool.find_heads()
             raise
         drafting = [known.name for known in registry.methods() if head.kind in known.needs]
-        return sum(self._taken(run, drafting) for run in self._runs.active() if on and run.planned[2][0] == target)
+        return sum(self._taken(run, drafting) for run in self._runs.active() if run.planned[2][0] == target)
 
     def _taken(self, run: Run, drafting: Sequence[str]) -> bool:
         """Let a run that goes on draft with heads that have changed."""

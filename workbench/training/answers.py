@@ -48,6 +48,7 @@ ALIKE = 192
 ANSWERS = "answers.jsonl"
 HELD_EVERY = 50
 """One prompt in so many is kept for measuring: its answer is written, but to the held-out file. See `is_held`."""
+FIRST_HELD = 4
 REPORT_S = 10.0
 RATE = "rate.json"
 """Beside the answers: {"tokens", "seconds"} of all runs that wrote them, for the cards of what is trained on them."""
@@ -158,11 +159,12 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     if options.given:
         return _write_given(options, exchanges, waiting, models, written)
     running: list[tuple[int, Row]] = []
+    kinds = {is_held(n) for n in done}
     clock, new, told = RunClock(options.minutes or float("inf")), 0, 0.0
     noted = Rate(options.out / RATE)
     method = registry.get("autoregressive")
     with path.open("a", encoding="utf-8") as file:
-        while written + new < options.tokens and clock.progress(0) < 1.0:
+        while (written + new < options.tokens or len(kinds) < 2) and clock.progress(0) < 1.0:
             for i, ids in islice(waiting, max(0, options.rows - len(running))):
                 sampling = SamplingParams(temperature=TEMPERATURES[i % len(TEMPERATURES)])
                 request = Request(ids, method, sampling, options.max_new_tokens, options.seed + i)
@@ -176,6 +178,7 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
                 line |= {"prompt": asked, "answer": answer}
                 file.write(json.dumps(line) + "\n")
                 new += len(answer)
+                kinds.add(is_held(i))
             file.flush()
             running = [item for item in running if item[1].status not in ENDED]
             if clock.seconds - told > REPORT_S:
@@ -243,7 +246,8 @@ def _askable(
     """(number, token ids) of the prompts that are still to be answered and not too long.
 
     They are in the target's chat format, where it has one. A few rows' worth at a time come in order of length: rows of
-    one length waste no attention on each other's padding.
+    one length waste no attention on each other's padding. Before them come `FIRST_HELD` of those that are kept for
+    measuring, unless one is answered: the fewest answers are some to learn from and some to measure with.
     """
 
     def asked(said: str) -> list[int]:
@@ -253,7 +257,13 @@ def _askable(
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         return [int(token) for token in ids]
 
-    left = ((i, asked(said)) for i, (_, said) in enumerate(prompts) if i not in done)
+    early = set[int]()
+    if not any(map(is_held, done)):
+        held = ((i, asked(said)) for i, (_, said) in enumerate(prompts) if is_held(i) and i not in done)
+        first = list(islice((item for item in held if len(item[1]) <= longest), FIRST_HELD))
+        early = {i for i, _ in first}
+        yield from first
+    left = ((i, asked(said)) for i, (_, said) in enumerate(prompts) if i not in done | early)
     while some := list(islice(left, ALIKE)):
         yield from sorted((item for item in some if len(item[1]) <= longest), key=lambda item: len(item[1]))
 

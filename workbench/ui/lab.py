@@ -134,8 +134,9 @@ class LabView:
             (self._lab or Lab()).promote_again(self.client.prefer_heads)
 
     def forget(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Delete a run."""
-        self._open().forget(request.get("id"))
+        """Delete a run; if its head was promoted, it drafts no longer."""
+        takes = {"takes": self.client.prefer_heads} if "heads" in self.client.offers else {}
+        self._open().forget(request.get("id"), **takes)
         return {}
 
     def _open(self) -> Lab:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -46,7 +47,10 @@ class OwnHeads:
         return self.folder.resolve().name
 
 
+log = logging.getLogger(__name__)
 _chosen: list[str] = []
+_preferred: set[str] = set()
+"""Of these, places that were preferred while the process ran: nobody waits at a prompt to hear that one is gone."""
 
 
 def choose(*places: str) -> None:
@@ -57,6 +61,7 @@ def choose(*places: str) -> None:
 def prefer(place: str, on: bool = True) -> None:
     """Take the heads in a folder before all others in this process; or, with `on` False, no longer."""
     choose(*([place] if on else []), *(other for other in _chosen if other != place))
+    (_preferred.add if on else _preferred.discard)(place)
 
 
 def places() -> list[str]:
@@ -65,12 +70,20 @@ def places() -> list[str]:
 
 
 def own_heads() -> Iterator[OwnHeads]:
-    """The heads in the folders that were named.
+    """The heads in the folders that were named; of preferred ones those that can be read.
 
     Raises:
         ModelError: one of them cannot be read.
     """
-    yield from map(open_heads, places())
+    for place in places():
+        try:
+            found = open_heads(place)
+        except ModelError as error:
+            if place not in _preferred:
+                raise
+            log.warning("heads that were to draft do not: %s", error)
+            continue
+        yield found
 
 
 def open_heads(place: str) -> OwnHeads:

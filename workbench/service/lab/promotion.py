@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.core.errors import WorkbenchError
 from workbench.engine.checksums import NAME, what_is_wrong
-from workbench.service.lab.runs import PROMOTED_AT, LabRun
+from workbench.service.lab.runs import DONE, PROMOTED_AT, LabRun
 from workbench.trace.files import write_whole
 
 Takes = Callable[[str, bool], int]
@@ -24,7 +24,7 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, takes: Takes) -> d
 
     Args:
         run: the run.
-        runs: all of them: of each kind of head one drafts.
+        runs: all of them: of each kind of head for a target one drafts.
         heads: folder of the copies.
         takes: lets the backend draft with it.
 
@@ -39,24 +39,32 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, takes: Takes) -> d
     try:
         switched = takes(str(folder), True)
     except WorkbenchError as problem:
-        shutil.rmtree(folder, ignore_errors=True)
+        if promoted_at(run) != str(folder):
+            shutil.rmtree(folder, ignore_errors=True)
         remedy = f"{problem.remedy} Or train on, and promote the next checkpoint."
         raise type(problem)(problem.message, remedy) from None
-    found = {"folder": str(folder), "step": step, "switched": switched}
     for other in runs:
-        if other.asked["head"] == run.asked["head"]:
-            (other.folder / PROMOTED_AT).unlink(missing_ok=True)
+        same = all(other.asked[what] == run.asked[what] for what in ("head", "target"))
+        if same and (before := promoted_at(other)) != str(folder):
+            _end(other, before, heads, takes)
+    found = {"folder": str(folder), "step": step, "switched": switched}
     write_whole(run.folder / PROMOTED_AT, (json.dumps(found) + "\n").encode())
     return found
 
 
-def take_back(run: LabRun, takes: Takes) -> dict[str, Any]:
+def take_back(run: LabRun, heads: Path, takes: Takes) -> dict[str, Any]:
     """A run's head drafts no longer; returns what `promote` does, of nothing."""
-    note = run.folder / PROMOTED_AT
-    if note.exists():
-        takes(json.loads(note.read_text(encoding="utf-8"))["folder"], False)
-        note.unlink()
+    _end(run, promoted_at(run), heads, takes)
     return {"folder": "", "step": 0, "switched": 0}
+
+
+def promoted_at(run: LabRun) -> str:
+    """The folder of a run's head that drafts; empty where none does, or its note cannot be read."""
+    try:
+        folder = json.loads((run.folder / PROMOTED_AT).read_text(encoding="utf-8"))["folder"]
+        return folder if isinstance(folder, str) else ""
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
 
 
 def again(runs: Sequence[LabRun], takes: Takes) -> list[str]:
@@ -67,35 +75,47 @@ def again(runs: Sequence[LabRun], takes: Takes) -> list[str]:
     """
     found: list[str] = []
     for run in runs:
-        note = run.folder / PROMOTED_AT
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            folder = json.loads(note.read_text(encoding="utf-8"))["folder"]
+        if folder := promoted_at(run):
             try:
                 if not _is_whole(Path(folder)):
                     raise WorkbenchError(f"{folder} is gone or damaged.", "Promote the run's head again.")
                 takes(folder, True)
                 found.append(folder)
             except WorkbenchError:
-                note.unlink()
+                (run.folder / PROMOTED_AT).unlink()
     return found
+
+
+def _end(run: LabRun, folder: str, heads: Path, takes: Takes) -> None:
+    """What was promoted of a run drafts no longer, and its copy goes; another folder that a note names stays."""
+    (run.folder / PROMOTED_AT).unlink(missing_ok=True)
+    if folder:
+        takes(folder, False)
+        if Path(folder).resolve().parent == heads.resolve():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _copied(run: LabRun, heads: Path, step: int) -> Path:
     """A copy of the head: training saves the next one into the same folder."""
     head = run.head
     if head is None:
-        raise WorkbenchError("There is no checkpoint of this run yet.", "Wait for the first one, some seconds.")
+        raise WorkbenchError("There is no checkpoint of this run yet.", "Wait for the first: training soon saves one.")
     folder = heads / f"{head.name}-{run.id[-8:]}-step-{step}"
+    heads.mkdir(parents=True, exist_ok=True)
     for left in (2, 1, 0):
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(head, folder)
-        if _is_whole(folder):
-            return folder
+        with tempfile.TemporaryDirectory(prefix=".", dir=heads) as beside:
+            copy = Path(beside) / folder.name
+            shutil.copytree(head, copy)
+            if _is_whole(copy):  # only then does it take the place of one that may be drafting
+                shutil.rmtree(folder, ignore_errors=True)
+                copy.replace(folder)
+                return folder
         time.sleep(0.2 if left else 0.0)  # it was being saved at that moment, or it is damaged
-    shutil.rmtree(folder, ignore_errors=True)
     raise WorkbenchError(
         f"The head of step {step} is damaged: its weights do not match their checksum.",
-        "Resume the run, or train on: the next checkpoint replaces it.",
+        "Train a new one: this run has done its steps."
+        if run.state == DONE
+        else "Resume the run, or train on: the next checkpoint replaces it.",
     )
 
 
@@ -104,5 +124,5 @@ def _is_whole(head: Path) -> bool:
     try:
         wanted, _, name = (head / NAME).read_text(encoding="utf-8").strip().partition("  ")
         return not what_is_wrong(head / name, wanted)
-    except OSError:
+    except (OSError, ValueError):
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +11,18 @@ from typing import Any
 
 import psutil
 
-from workbench.trace.curves import EVALUATING, HELD, LOSS, SPEEDUP, TAU, TRAINING, Points, read_curves
+from workbench.trace.curves import EVALUATING, HELD, LOSS, SPEEDUP, TAU, TESTED, TRAINING, Points, read_curves
 from workbench.trace.files import write_whole
 
-RUNNING, DONE, STOPPED, FAILED, KILLED = "running", "done", "stopped", "failed", "killed"
+RUNNING, DONE, STOPPED, FAILED, KILLED, DAMAGED = "running", "done", "stopped", "failed", "killed", "damaged"
 GOES_ON = (STOPPED, KILLED, FAILED)
 """States from which a run can go on."""
 STAGES = ("its own answers", "what it thinks of them", "training", "drafting for held-out prompts")
 """As `workbench train KIND` tells them: "eagle-3 for …: 1 of 4, …"."""
-_STAGE = re.compile(r"^\S+(?: for .*)?: (\d) of 4, ", re.MULTILINE)
+_STAGE = re.compile(r"^\S+(?: for .*)?: ([1-4]) of 4, ", re.MULTILINE)
 _WRITTEN = re.compile(r"^answers: ([\d,]+) tokens · ([\d,]+)/s", re.MULTILINE)
 LOG_BYTES = 200_000
+_UNREADABLE: dict[str, Any] = {"head": "?", "target": "?", "options": {}, "created": "", "damaged": True}
 PROMOTED_AT = "promoted.json"
 
 
@@ -41,8 +43,13 @@ class LabRun:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What was asked for: head, target, options; created, pid, born, stopped."""
-        return json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+        """What was asked for: head, target, options; created, pid, born, stopped. `damaged`: it cannot be read."""
+        try:
+            said = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+            texts = all(isinstance(said[name], str) for name in ("head", "target", "created"))
+            return said if texts and isinstance(said["options"], dict) else _UNREADABLE
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return _UNREADABLE
 
     def note(self, **more: Any) -> None:
         """Change what is kept beside the run's files."""
@@ -59,7 +66,7 @@ class LabRun:
             found = psutil.Process(asked["pid"])
             alive = found.status() != psutil.STATUS_ZOMBIE and abs(found.create_time() - asked["born"]) < 1
             return found if alive else None
-        except (psutil.Error, KeyError, TypeError):
+        except (psutil.Error, KeyError, TypeError, ValueError, OverflowError):
             return None
 
     @property
@@ -79,7 +86,7 @@ class LabRun:
         try:
             said = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
             return said["result"] if isinstance(said, dict) and "result" in said else None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
 
     @property
@@ -87,13 +94,15 @@ class LabRun:
         """What went wrong, and what to do; "" where the training did not say."""
         try:
             said = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))["error"]
-            return said["message"], said["remedy"]
-        except (OSError, ValueError, KeyError, TypeError):
+            return str(said["message"]), str(said["remedy"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return "", ""
 
     @property
     def state(self) -> str:
-        """One of: running, done, stopped (as asked), failed (and said why), killed (from outside)."""
+        """One of: running, done, stopped (as asked), failed (and said why), killed (from outside), damaged."""
+        if "damaged" in self.asked:
+            return DAMAGED
         if self.process is not None:
             return RUNNING
         if self.figures is not None:
@@ -105,9 +114,9 @@ class LabRun:
     @property
     def head(self) -> Path | None:
         """Folder of the head as it was last saved; None before the first checkpoint."""
-        asked = self.asked
-        found = next(self.folder.glob(f"*-{asked['head']}/config.json"), None)
-        return None if found is None else found.parent
+        ending = f"-{self.asked['head']}"
+        heads = (config.parent for config in self.folder.glob("*/config.json"))
+        return next((head for head in heads if head.name.endswith(ending)), None)
 
     @property
     def saved_step(self) -> int:
@@ -121,18 +130,21 @@ class LabRun:
         last = max((points[-1][0] for points in curves.values()), default=0)
         return {
             "id": self.id, "head": asked["head"], "target": asked["target"], "options": asked["options"],
-            "created": asked["created"], "state": state, "step": last,
+            "created": asked["created"], "state": state, "step": last, "stopping": self._is_stopping(state),
             "tau": _last(curves.get(TAU)), "speedup": _last(curves.get(SPEEDUP)),
+            "rounds": _last(curves.get(f"{TESTED}/position 1")),
             "drafts": self.head is not None, "promoted": (self.folder / PROMOTED_AT).exists(),
             "trouble": self._trouble(state, last),
         }  # fmt: skip
 
     def curves(self) -> dict[str, Points]:
-        """All curves by tag; empty where there are none."""
+        """All curves by tag, without what is no number; empty where there are none."""
         try:
-            return read_curves(self.folder)
+            found = read_curves(self.folder)
         except (ImportError, OSError):
             return {}
+        finite = {tag: [point for point in points if math.isfinite(point[1])] for tag, points in found.items()}
+        return {tag: points for tag, points in finite.items() if points}
 
     def whole(self) -> dict[str, Any]:
         """The run with its curves, how far it is, its memory and the end of its log."""
@@ -160,14 +172,14 @@ class LabRun:
         stage = int(found[-1]) if found else 0
         done: float | None = None
         left: float | None = None
-        if stage == 1 and (written := _WRITTEN.findall(log)):
+        tokens, steps, minutes = (_number(options.get(name)) for name in ("answer_tokens", "steps", "minutes"))
+        if stage == 1 and tokens and (written := _WRITTEN.findall(log)):
             n, rate = (int(part.replace(",", "")) for part in written[-1])
-            done = min(1.0, n / options["answer_tokens"])
-            left = (options["answer_tokens"] - n) / rate if rate else None
-        if stage == 3:
+            done = min(1.0, n / tokens)
+            left = max(0.0, (tokens - n) / rate) if rate else None
+        if stage == 3 and (steps or minutes):
             step, spent = next(iter(curves.get(TRAINING, [])[-1:]), (0, 0.0))
-            steps = options.get("steps")
-            share = step / steps if steps else spent / (60 * options["minutes"])
+            share = step / steps if steps else spent / (60 * minutes)
             left = max(0.0, spent / share - spent) if share else None
             done = min(1.0, share)
         return {
@@ -175,7 +187,16 @@ class LabRun:
             "left_s": left, "evaluating_s": _last(curves.get(EVALUATING)) or 0.0,
         }  # fmt: skip
 
+    def _is_stopping(self, state: str) -> bool:
+        """Whether it was asked to stop and has not ended yet."""
+        return state == RUNNING and bool(self.asked.get("stopped"))
+
     def _trouble(self, state: str, step: int) -> dict[str, str] | None:
+        if state == DAMAGED:
+            return {
+                "message": f"What was asked of this run cannot be read: {self.folder / 'run.json'}.",
+                "remedy": "Delete the run, or put that file right.",
+            }
         if state == FAILED:
             message, remedy = self.error
             return {"message": message, "remedy": remedy}
@@ -196,6 +217,11 @@ class LabRun:
     def has_losses(self) -> bool:
         """Whether a step was trained."""
         return any(tag.startswith(LOSS) for tag in self.curves())
+
+
+def _number(value: Any) -> float:
+    """A positive number; 0 for anything else."""
+    return value if isinstance(value, (int, float)) and value > 0 else 0
 
 
 def _last(points: Points | None) -> float | None:

@@ -24,7 +24,7 @@ from workbench.engine.names import folder_of
 from workbench.engine.placed import path_of
 from workbench.service.lab import promotion
 from workbench.service.lab.promotion import Takes
-from workbench.service.lab.runs import GOES_ON, LabRun
+from workbench.service.lab.runs import DAMAGED, GOES_ON, LabRun
 from workbench.service.lab.wishes import Wish
 from workbench.trace.files import write_whole
 from workbench.trace.ids import is_id, new_id
@@ -32,8 +32,8 @@ from workbench.trace.ids import is_id, new_id
 ENV = "WORKBENCH_LAB"
 """Folder of the lab's runs, answers and promoted heads."""
 NICE = 10
-GRACE_S = 10.0
-"""Seconds that a training which is asked to end has for its checkpoint."""
+GRACE_S, LEAVING_S = 60.0, 10.0
+"""Seconds that a training which is asked to end has for its step and its checkpoint; and when the app ends."""
 SPARE = 256 << 20
 """Bytes that stay free on the disk."""
 ROOT = Path(__file__).resolve().parents[3]
@@ -119,6 +119,8 @@ class Lab:
             WorkbenchError: it has ended.
         """
         run = self.run(run_id)
+        if run.state == DAMAGED:
+            raise WorkbenchError("What this run was asked for cannot be read any more.", "Delete it, and train anew.")
         with self._alone():
             if run.state not in GOES_ON:
                 raise WorkbenchError("This run has done all its steps.", "Train a new one, with a larger budget.")
@@ -137,8 +139,12 @@ class Lab:
             threading.Thread(target=_end, args=(process,), daemon=True).start()
         return run
 
-    def forget(self, run_id: Any) -> None:
-        """Delete a run, its curves and its head; heads that were promoted stay.
+    def forget(self, run_id: Any, takes: Takes = lambda *_: 0) -> None:
+        """Delete a run, its curves and its head, which drafts no longer if it was promoted.
+
+        Args:
+            run_id: of the run.
+            takes: lets the backend draft with a head, or no longer.
 
         Raises:
             CapacityError: it is being trained.
@@ -146,7 +152,11 @@ class Lab:
         run = self.run(run_id)
         if run.process is not None:
             raise CapacityError("This run is being trained.", "Stop it first.")
-        shutil.rmtree(run.folder)
+        promotion.take_back(run, self.folder / "heads", takes)
+        if run.folder.is_symlink():
+            run.folder.unlink()
+        else:
+            shutil.rmtree(run.folder)
 
     def promote(self, run_id: Any, takes: Takes, on: bool = True) -> dict[str, Any]:
         """Let a run's head, as it was last saved, draft; see `workbench.service.lab.promotion`.
@@ -159,10 +169,8 @@ class Lab:
         Raises:
             WorkbenchError: there is no checkpoint yet, or it is damaged or does not suit the target.
         """
-        run = self.run(run_id)
-        return (
-            promotion.promote(run, self.runs(), self.folder / "heads", takes) if on else promotion.take_back(run, takes)
-        )
+        run, heads = self.run(run_id), self.folder / "heads"
+        return promotion.promote(run, self.runs(), heads, takes) if on else promotion.take_back(run, heads, takes)
 
     def promote_again(self, takes: Takes) -> list[str]:
         """Let the heads draft that were promoted when the app ended; returns their folders."""
@@ -176,7 +184,7 @@ class Lab:
                 process.terminate()
         for process in self._begun.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_S)
+                process.wait(LEAVING_S)
             process.kill()
 
     # -- how -----------------------------------------------------------------------------------------------------
