@@ -85,6 +85,14 @@ def test_a_prompt_that_is_too_long_is_left_out_and_the_next_one_answered(tmp_pat
     assert found[0]["n"] == min((n, i) for i, n in enumerate(lengths) if n <= limit)[1], "the shortest one first"
 
 
+def test_the_fewest_answers_are_some_to_learn_from_and_some_to_measure_with(tmp_path: Path) -> None:
+    write_answers(replace(some(tmp_path, 1), per_task=40), lambda line: None)
+    held = [is_held(line["n"]) for line in read(tmp_path / "answers.jsonl")]
+    assert sorted(set(held)) == [False, True]
+    assert len(held) < 12, "it does not go on until one of fifty prompts comes by"
+    assert min((tmp_path / name).stat().st_size for name in ("train.bin", "held.bin")) > 0
+
+
 def test_a_second_folder_begins_behind_the_prompts_of_the_first(tmp_path: Path) -> None:
     write_answers(replace(some(tmp_path, 30), after=7), lambda line: None)
     assert min(line["n"] for line in read(tmp_path / "answers.jsonl")) >= 7, "numbers stay, so what is held out does"

@@ -84,6 +84,8 @@ def test_a_checkpoint_of_other_settings_is_refused_and_stays(said: list[str], tm
     assert run(said, checkpoint, rate=0.2, steps=3) == 3, "a refusal changes nothing"
     assert run(said, checkpoint, rate=0.3, resume=False) == 2
     assert run(said, checkpoint, rate=0.3, steps=4) == 4
+    (tmp_path / "tiny.pt.settings.json").write_text("{")
+    assert run(said, checkpoint, rate=0.3, steps=5) == 5, "a damaged note refuses nothing"
 
 
 def test_settings_are_never_beside_a_checkpoint_of_others(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.trace.curves import read_curves
+from workbench.training import watching
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, RunResult, run_loop
 from workbench.training.stopping import StoppedError
@@ -51,6 +53,44 @@ def test_a_run_keeps_raw_losses_and_what_was_measured_at_each_checkpoint(tmp_pat
     assert [round(value, 3) for step, value in curves["teacher-forced/position 1"] if step == 3][-1] == 0.3
     assert "teacher-forced/position 2" in curves
     assert "seconds/evaluating" in curves
+
+
+def test_what_drafting_took_before_a_stop_counts_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(100))
+    monkeypatch.setattr(watching.time, "monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(RunClock, "standing", lambda _: nullcontext())
+    for steps in (2, 4):
+        train(loop(tmp_path, steps, on_policy=lambda: {"on-policy/tau": 2.0}))
+    spent = [value for _, value in read_curves(tmp_path / "curves")["seconds/evaluating"]]
+    assert spent == sorted(spent)
+    assert spent[-1] == len(spent), "a second each, those before the stop among them"
+
+
+def test_a_loss_that_is_no_number_ends_a_run_before_it_spoils_the_weights(tmp_path: Path) -> None:
+    layer = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD([{"params": layer.parameters(), "peak": 0.1}], lr=0.1)
+
+    def step(number: int) -> tuple[int, dict[str, float]]:
+        (layer(torch.ones(1, 1)).sum() * (float("nan") if number == 2 else 1.0)).backward()
+        return 1, {"head 1": 1.0, "head 2": float("nan") if number == 2 else 1.0}
+
+    with pytest.raises(WorkbenchError, match="toy: head 2 is no number any more at step 3") as ended:
+        run_loop(loop(tmp_path, 5), layer, [optimizer], step, lambda _: None)
+    assert "matrix_rate" in ended.value.remedy
+    assert bool(torch.isfinite(layer.weight).all())
+    assert torch.load(tmp_path / "run.pt", weights_only=True)["steps"] == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"no checkpoint", None])
+def test_a_damaged_checkpoint_is_said_to_be_one_and_stays(tmp_path: Path, damage: bytes | None) -> None:
+    train(loop(tmp_path, 2))
+    kept = tmp_path / "run.pt"
+    kept.write_bytes(kept.read_bytes()[: kept.stat().st_size // 2] if damage is None else damage)
+    before = kept.read_bytes()
+    with pytest.raises(ParameterError, match=r"run\.pt is damaged: it cannot be read") as refused:
+        train(loop(tmp_path, 4))
+    assert "resume=false" in refused.value.remedy
+    assert kept.read_bytes() == before
 
 
 def test_a_run_that_is_asked_to_stop_keeps_its_step_and_goes_on_there(tmp_path: Path) -> None:

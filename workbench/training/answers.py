@@ -155,7 +155,7 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     prompts = [(group, said) for group, said, _ in exchanges]
     done, written = _begun(path, options, prompts)
     report(f"answers: {len(prompts):,} prompts, {len(done):,} of them answered with {written:,} tokens")
-    waiting = _askable(prompts, done | set(range(options.after)), tokenizer, options.longest_prompt)
+    waiting = _askable(prompts, done, options.after, tokenizer, options.longest_prompt)
     if options.given:
         return _write_given(options, exchanges, waiting, models, written)
     running: list[tuple[int, Row]] = []
@@ -241,7 +241,7 @@ class Rate:
 
 
 def _askable(
-    prompts: Sequence[tuple[str, str]], done: set[int], tokenizer: Any, longest: int
+    prompts: Sequence[tuple[str, str]], done: set[int], after: int, tokenizer: Any, longest: int
 ) -> Iterator[tuple[int, list[int]]]:
     """(number, token ids) of the prompts that are still to be answered and not too long.
 
@@ -257,13 +257,14 @@ def _askable(
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         return [int(token) for token in ids]
 
+    turns = [(i, said) for i, (_, said) in enumerate(prompts) if i >= after and i not in done]
     early = set[int]()
     if not any(map(is_held, done)):
-        held = ((i, asked(said)) for i, (_, said) in enumerate(prompts) if is_held(i) and i not in done)
+        held = ((i, asked(said)) for i, said in turns if is_held(i))
         first = list(islice((item for item in held if len(item[1]) <= longest), FIRST_HELD))
         early = {i for i, _ in first}
         yield from first
-    left = ((i, asked(said)) for i, (_, said) in enumerate(prompts) if i not in done | early)
+    left = ((i, asked(said)) for i, said in turns if i not in early)
     while some := list(islice(left, ALIKE)):
         yield from sorted((item for item in some if len(item[1]) <= longest), key=lambda item: len(item[1]))
 

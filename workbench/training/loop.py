@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import nn
 
-from workbench.core.errors import ParameterError
+from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.trace.files import replacing
 from workbench.training.clock import RunClock, trapezoid
 from workbench.training.models import WEIGHT_DECAY, build_optimizers, scale_rates
@@ -150,6 +152,7 @@ def run_loop(
         while (progress := clock.progress(result.steps)) < 1.0:
             scale_rates(optimizers, trapezoid(progress, decay=options.decay))
             tokens, losses = step_losses(result.steps)
+            _check_numbers(options.name, result.steps + 1, losses)
             nn.utils.clip_grad_norm_(parameters, options.clip)
             for optimizer in optimizers:
                 optimizer.step()
@@ -187,6 +190,20 @@ def run_loop(
     return result
 
 
+def _check_numbers(name: str, step: int, losses: Mapping[str, float]) -> None:
+    """End a run that has gone astray before it spoils the weights.
+
+    Raises:
+        WorkbenchError: a loss is no number.
+    """
+    astray = [loss for loss, value in losses.items() if not math.isfinite(value)]
+    if astray:
+        raise WorkbenchError(
+            f"{name}: {', '.join(astray)} is no number any more at step {step}: the training has gone astray.",
+            "Train with smaller steps (matrix_rate, other_rate) or by another loss; what was saved is as it was.",
+        )
+
+
 def _save(
     options: LoopOptions, trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer], result: RunResult
 ) -> None:
@@ -206,10 +223,28 @@ def _save(
         torch.save(state, part)
 
 
+def _state(checkpoint: Path | None) -> dict[str, Any]:
+    """What a checkpoint holds.
+
+    Raises:
+        ParameterError: it is damaged.
+    """
+    try:
+        state: Any = torch.load(str(checkpoint), weights_only=True, map_location="cpu")
+        if isinstance(state, dict) and {"model", "optimizers", "steps", "tokens", "seconds", "losses"} <= set(state):
+            return state
+    except (RuntimeError, EOFError, ValueError, KeyError, UnpicklingError):
+        pass
+    raise ParameterError(
+        f"The checkpoint {checkpoint} is damaged: it cannot be read.",
+        "Start over with --set resume=false: it is put aside. What was saved beside it, a head, stays until then.",
+    )
+
+
 def _restore(
     options: LoopOptions, trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer], result: RunResult
 ) -> None:
-    state: dict[str, Any] = torch.load(str(options.checkpoint), weights_only=True, map_location="cpu")
+    state = _state(options.checkpoint)
     try:
         trained.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):

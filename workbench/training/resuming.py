@@ -78,7 +78,10 @@ def _beside(checkpoint: Path) -> Path:
 def _check_same(checkpoint: Path, settings: Mapping[str, str]) -> None:
     if not _beside(checkpoint).exists():
         return
-    before = json.loads(_beside(checkpoint).read_text(encoding="utf-8"))
+    try:
+        before = dict(json.loads(_beside(checkpoint).read_text(encoding="utf-8")))
+    except (ValueError, TypeError):  # a damaged note: what the checkpoint itself holds is looked at when it is read
+        return
     changed = [name for name in settings if before.get(name, settings[name]) != settings[name]]
     if changed:
         was = ", ".join(f"{name}={before[name]}" for name in changed)

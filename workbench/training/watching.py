@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.core.errors import WorkbenchError
-from workbench.trace.curves import EVALUATING, HELD, LOSS, TRAINING, CurveWriter
+from workbench.trace.curves import EVALUATING, HELD, LOSS, TRAINING, CurveWriter, read_curves
 from workbench.training.clock import RunClock
 
 Drafts = Callable[[], dict[str, float]]
@@ -43,7 +43,9 @@ class Watch:
         if folder is None:
             return cls(name, clock, on_policy, None)
         try:
-            return cls(name, clock, on_policy, CurveWriter(folder, steps + 1 if steps else 0))
+            before = read_curves(folder).get(EVALUATING, []) if steps else []
+            spent = next((value for step, value in reversed(before) if step <= steps), 0.0)
+            return cls(name, clock, on_policy, CurveWriter(folder, steps + 1 if steps else 0), spent)
         except ImportError:
             raise WorkbenchError(
                 "Curves are kept as TensorBoard's event files, and tensorboardX, which writes them, is not installed.",
