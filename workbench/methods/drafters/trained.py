@@ -100,7 +100,7 @@ def load_trained(kind: type[_Net], models: Models, what: str, again: str) -> _Ne
                     net.load_state_dict(weights)
             except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
                 why = " ".join(str(error).split())[:300]
-                raise ModelError(f"The {what} in {info.folder} cannot be read: {why}", again) from error
+                raise ModelError(f"The {what} in {info.folder} cannot be read: {why.rstrip('.')}.", again) from error
             models.shared[key] = net.to(target.device, target.dtype).settle()
     return cast(_Net, models.shared[key])
 

@@ -4,11 +4,12 @@
 import * as kit from "../shared/kit.js";
 import { ceiling, line, thin } from "../live/lines.js";
 
-const BOX = { left: 34, top: 12, bottom: 22 }, LETTER = 6.4, ROW = 13;
+const BOX = { left: 34, top: 12, bottom: 22 }, LETTER = 6.4, ROW = 13, KEY = 16;
 export const STYLES = 4;
 const MARKS = ["M-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", "M-3 -3h6v6h-6z", "M0 -4l4 4l-4 4l-4 -4z", "M0 -4l3.6 6.5h-7.2z"];
 
-/** Whether a curve's marks are hollow: a colour comes again, and a dashed one has its own beside it. Pure. */
+/** Whether a curve's marks are hollow: a colour comes again, and a dashed one has its own beside it. Pure.
+ *  @param {{style: number, dashed?: boolean}} curve */
 export const hollow = ({ style, dashed }) => Boolean(dashed) !== (Math.floor(style / STYLES) % 2 === 1);
 
 /** Where names stand at the right: each at the end of its line, moved down or up only as far as others need it. Pure.
@@ -31,6 +32,13 @@ export function axis(values, top, from = 0) {
   return { from, max, ticks: [0, 0.25, 0.5, 0.75, 1].map((share) => from + share * (max - from)) };
 }
 
+/** Digits with which evenly spaced values read evenly spaced. Pure. @param {number[]} values  @param {number} least */
+export function exact(values, least) {
+  let digits = least;
+  while (digits < 3 && values.some((v) => Math.abs(v - Number(v.toFixed(digits))) > 1e-9)) digits += 1;
+  return digits;
+}
+
 /** Draw into `el`.
  *  @param {{series: import("./curves.js").Series[], top?: number|null, from?: number, digits: number, summary: string}}
  *    data  `top` and `from`: ends of the axis */
@@ -43,10 +51,11 @@ export function render(el, data) {
     first: svg.appendChild(kit.s("text", { class: "wb-mute" })),
     last: svg.appendChild(kit.s("text", { class: "wb-mute", "text-anchor": "end" })),
   }));
-  const words = Math.min(0.36 * width, Math.max(0, ...series.map((s) => LETTER * (s.end ?? "").length)) + 12);
+  const words = Math.min(0.36 * width, Math.max(0, ...series.map((s) => LETTER * (s.end ?? "").length)) + KEY);
   const right = width - words, steps = series.flatMap((s) => s.points.map(([step]) => step));
   const end = Math.max(1, ...steps), start = Math.min(end - 1, ...steps);
   const { from, max, ticks } = axis(series.flatMap((s) => s.points.map(([, v]) => v)), data.top ?? null, data.from);
+  const digits = exact(ticks, data.digits);
   const x = (step) => BOX.left + 6 + ((step - start) / (end - start)) * (right - BOX.left - 12);
   const tall = height - BOX.top - BOX.bottom;
   const y = (v) => height - BOX.bottom - ((Math.min(Math.max(v, from), max) - from) / (max - from)) * tall;
@@ -55,19 +64,21 @@ export function render(el, data) {
     const [rule, text] = state.grid.children[i].children;
     kit.set(rule, { class: "wb-grid", x1: BOX.left, x2: right, y1: y(v), y2: y(v) });
     kit.set(text, { class: "wb-mute", x: BOX.left - 5, y: y(v) + 4, "text-anchor": "end" });
-    kit.write(text, v.toFixed(data.digits));
+    kit.write(text, v.toFixed(digits));
   });
   const heights = spread(series.map((s) => y(s.points.at(-1)?.[1] ?? from)), BOX.top, height - BOX.bottom);
-  kit.fit(state.lines, series.length, () => kit.group("path", "path", "text", "title"));
+  kit.fit(state.lines, series.length, () => kit.group("path", "path", "path", "text", "title"));
   series.forEach((one, i) => {
-    const g = state.lines.children[i], [path, marks, text, title] = g.children;
+    const g = state.lines.children[i], [path, marks, key, text, title] = g.children;
     const points = thin(one.points, 2 * (right - BOX.left)), sparse = points.length <= 40;
     kit.set(g, { class: `wb-curve is-${one.style % STYLES}${hollow(one) ? " is-hollow" : ""}${one.dashed ? " is-dashed" : ""}` });
     kit.set(path, { class: "wb-curveline", d: line(points, x, y) });
     const mark = MARKS[one.style % STYLES].slice(1);
     const at = sparse ? points : points.slice(-1);
     kit.set(marks, { class: "wb-curvemark", d: at.map(([s, v]) => marked(mark, x(s), y(v))).join("") });
-    kit.set(text, { x: right + 4, y: heights[i] + 4, display: words > 12 ? "inline" : "none" });
+    const named = words > KEY ? "inline" : "none";
+    kit.set(key, { class: "wb-curvemark", d: marked(mark, right + 8, heights[i]), display: named });
+    kit.set(text, { x: right + KEY, y: heights[i] + 4, display: named });
     kit.write(text, one.end ?? "");
     kit.write(title, one.name);
   });

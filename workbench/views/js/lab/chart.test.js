@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { axis, hollow, marked, spread, STYLES } from "./chart.js";
+import { axis, exact, hollow, marked, spread, STYLES } from "./chart.js";
 
 test("names at the ends of lines do not cover each other, and stay inside", () => {
   assert.deepEqual(spread([50, 90], 12, 180), [50, 90]);
@@ -16,6 +16,12 @@ test("an axis ends at a round value above all, or where it is told to", () => {
   assert.deepEqual(axis([0.4], 1).ticks, [0, 0.25, 0.5, 0.75, 1]);
   assert.equal(axis([], null, 1).max, 1.5);
   assert.equal(axis([1.2, 2.2], null, 1).ticks[0], 1);
+});
+
+test("evenly spaced values read evenly spaced", () => {
+  const { ticks } = axis([1.2, 2.2], 1.5, 1);
+  assert.deepEqual(ticks.map((v) => v.toFixed(exact(ticks, 1))), ["1.000", "1.125", "1.250", "1.375", "1.500"]);
+  assert.equal(exact([0, 2.5, 5], 1), 1);
 });
 
 test("a mark is moved whole", () => {

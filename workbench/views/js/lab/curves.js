@@ -5,6 +5,8 @@ export const TAU = "on-policy/tau";
 export const SPEEDUP = "on-policy/speed-up";
 /** Rounds that must have come to a position before what they say is drawn: one alone says 0 or 1. */
 export const ENOUGH = 5;
+/** Rounds from which on a share is known to a few in a hundred. */
+const MANY = 100;
 const percent = (v) => `${(100 * v).toFixed(0)} %`;
 
 /** @typedef {[number, number][]} Points  step and value
@@ -53,13 +55,22 @@ export function parting(curves) {
   const forced = last(curves[`${FORCED}1`]), policy = last(curves[`${POLICY}1`]);
   if (forced === null || policy === null) return "";
   const n = last(curves[`${TESTED}1`]);
+  const few = n !== null && n < MANY ? " So few rounds leave much to chance." : "";
   return (
     `Behind true text the head names the target's likeliest token at ${percent(forced)} of all places; ` +
     `of its drafts ${percent(policy)} are accepted at position 1${n === null ? "" : ` (${n} rounds)`}. ` +
-    "They part because a draft begins where the one before it ended, mostly at a token that the head had wrong, so that " +
-    "hard places are met more often than easy ones; and from position 2 on it reads its own guesses, of which one slip " +
-    "spoils the rest. Loss falls either way: only acceptance on policy says what a head is worth."
+    `${because(forced, policy)}${few} From position 2 on it reads its own guesses, of which one slip spoils the rest. ` +
+    "No loss tells that: only acceptance on policy says what a head is worth."
   );
+}
+
+/** Why the two differ at position 1, as far as they do. */
+function because(forced, policy) {
+  if (policy < forced - 0.03)
+    return "They part because a draft begins where the one before it ended, mostly at a token that the head had wrong: hard places are met more often than easy ones.";
+  if (policy > forced + 0.03)
+    return "On policy it is right more often: the prompts that it drafts for are easier than the held-out places, or it is chance.";
+  return "There they agree, though a draft begins where the one before it ended, mostly at a token that the head had wrong.";
 }
 
 /** The losses of a run: of heads or steps of a draft, each its own. @param {Curves} curves @returns {Series[]} */
@@ -92,6 +103,6 @@ export function table(series, digits = 3) {
 
 /** A chart in a sentence, for those who do not see it. @param {string} what  @param {Series[]} series */
 export function summary(what, series, digits = 2) {
-  const said = series.map((s) => `${s.name} ${s.points[0][1].toFixed(digits)} to ${last(s.points)?.toFixed(digits)}`);
+  const said = series.filter((s) => s.points.length).map((s) => `${s.name} ${s.points[0][1].toFixed(digits)} to ${last(s.points)?.toFixed(digits)}`);
   return said.length ? `${what}: ${said.join("; ")}` : `${what}: nothing was measured yet`;
 }

@@ -41,7 +41,13 @@ test("what few rounds said of a position is not drawn", () => {
 test("the sentence on why they part has the run's own figures, and waits for both", () => {
   const said = curves.parting(RUN);
   assert.match(said, /80 % of all places; of its drafts 61 % are accepted at position 1 \(80 rounds\)/);
+  assert.match(said, /They part because.*So few rounds/);
   assert.equal(curves.parting({ "teacher-forced/position 1": [[1, 0.9]] }), "");
+  const at = (policy, rounds) =>
+    curves.parting({ "teacher-forced/position 1": [[1, 0.5]], "on-policy/position 1": [[1, policy]], "on-policy tested/position 1": [[1, rounds]] });
+  assert.match(at(0.51, 400), /There they agree/);
+  assert.match(at(0.7, 400), /On policy it is right more often/);
+  assert.doesNotMatch(at(0.7, 400), /They part|So few rounds/);
 });
 
 test("runs are told apart in one chart, those without τ left out", () => {

@@ -9,7 +9,7 @@ import * as panel from "./panel.js";
 import * as stage from "./stage.js";
 import * as words from "./words.js";
 
-const BUSY_MS = 1500, IDLE_MS = 5000;
+const BUSY_MS = 1500, IDLE_MS = 5000, FORGET_MS = 5000;
 
 /** Put the view into `el`. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
@@ -26,6 +26,7 @@ export async function mount(el, { host }) {
     compared: {},
     errors: [],
     said: "",
+    asksToForget: null,
     note: "",
     lost: false,
     draw: () => {},
@@ -61,8 +62,9 @@ async function look(page) {
   const asked = { opened: page.openId, compared: [...page.chosen] };
   const found = await page.host.call("runs", asked).catch(() => null);
   page.lost = !found;
-  if (found?.error) page.errors = [{ ...found.error, kind: "error" }];
+  if (found?.error) page.errors = [{ ...found.error, kind: "error", polled: true }];
   else if (found) {
+    page.errors = page.errors.filter((error) => !error.polled); // what was wrong is right again
     const was = page.opened;
     Object.assign(page, { runs: found.runs, opened: found.opened, compared: found.compared });
     if (!page.opened && page.runs.length) return open(page, busy(page) ?? page.runs[0].id);
@@ -102,7 +104,17 @@ function wire(page) {
 
 async function press(page, button) {
   const { opened, choice, offer } = page;
-  Object.assign(page, { errors: [], said: "" });
+  const asksToForget = button === "forget" && opened && page.asksToForget !== opened.id ? opened.id : null;
+  Object.assign(page, { errors: [], said: "", asksToForget });
+  clearTimeout(page.forgetting);
+  if (asksToForget) {
+    page.parts.live.textContent = "Press again to delete the run for good.";
+    page.forgetting = setTimeout(() => {
+      page.asksToForget = null;
+      page.draw();
+    }, FORGET_MS);
+    return page.draw();
+  }
   if (button === "train") {
     const made = await jobs.ask(page, "train", choice);
     if (made) {

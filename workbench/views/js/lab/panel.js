@@ -24,7 +24,7 @@ export function render(el, data) {
   kit.write(ui.moreNote, changed ? `${changed} changed` : "");
   const target = offer.targets.find((t) => t.name === choice.target);
   kit.write(ui.estimate, words.estimate(values, { ...choice, rate: target?.rate ?? null }));
-  const off = offer.barred || (busy ? "a run is being trained: wait for its end, or stop it" : "");
+  const off = offer.barred || (busy ? "A run is being trained: wait for its end, or stop it." : "");
   ui.train.disabled = Boolean(off);
   ui.train.title = off;
   kit.write(ui.why, offer.barred ? "" : off);

@@ -19,6 +19,8 @@ const INTRO = [
   ["Speed-up", "tokens a second over plain decoding of the same prompts, measured at each checkpoint"],
   ["Promote", "the head drafts in Live, also in a generation that goes on"],
 ];
+/** Runs that are drawn beside the open one, as many as the page is told of at once. */
+const MOST = 7;
 const CHARTS = [
   ["beside", "Teacher-forced and on policy"],
   ["byPosition", "Acceptance by position, on policy"],
@@ -106,18 +108,20 @@ function run(page, opened, busy) {
   kit.write(parts.runTitle, `${curves.title(opened)} for ${opened.target}`);
   kit.write(parts.runNote, `begun ${pagehead.when(opened.created)}`);
   kit.write(parts.promote, opened.promoted ? "Take back" : "Promote");
+  kit.write(parts.forget, page.asksToForget === opened.id ? "Delete for good" : "Delete");
   for (const name of ["stop", "resume", "promote", "forget"]) {
     parts[name].disabled = Boolean(off[name]);
     parts[name].title = off[name] || DEEDS.find(([one]) => one === name)[2];
   }
   parts.draftlive.hidden = !opened.promoted;
   facts(parts.facts, [
-    ["state", words.state(opened.state)],
+    ["state", opened.stopping ? "stopping: it keeps a checkpoint of its step" : words.state(opened.state)],
     ["step", `${opened.step}`],
-    ["τ on policy", opened.tau === null ? "–" : opened.tau.toFixed(2)],
+    ["τ on policy", opened.tau === null ? "–" : `${opened.tau.toFixed(2)}${opened.rounds ? ` · ${opened.rounds} rounds` : ""}`],
     ["speed-up", opened.speedup === null ? "–" : `${opened.speedup.toFixed(2)}×`],
     ["memory", opened.memory ? words.megabytes(opened.memory) : "–"],
     ["promoted", opened.promoted ? "it drafts in this app" : "no"],
+    ["asked for", words.asked(opened.options) || "–"],
   ]);
   const at = words.progress(opened);
   parts.progress.hidden = opened.state !== "running";
@@ -162,12 +166,13 @@ function list(page) {
     const isOpen = page.openId === one.id;
     item.dataset.run = one.id;
     box.checked = isOpen || page.chosen.has(one.id);
-    box.disabled = isOpen;
-    label.title = isOpen ? "It is open: its curves are drawn" : "Draw its τ beside that of the open run";
+    const full = !box.checked && page.chosen.size >= MOST;
+    box.disabled = isOpen || full;
+    label.title = isOpen ? "It is open: its curves are drawn" : full ? `${MOST} are drawn beside it already` : "Draw its τ beside that of the open run";
     kit.write(label.children[1], `${curves.title(one)} for ${one.target}`);
     kit.write(
       label.children[2],
-      `${words.state(one.state)} · step ${one.step} · τ ${one.tau === null ? "–" : one.tau.toFixed(2)}${one.promoted ? " · promoted" : ""} · ${pagehead.when(one.created)}`,
+      `${words.state(one.state)} · ${[words.asked(one.options), `step ${one.step}`].filter(Boolean).join(" · ")} · τ ${one.tau === null ? "–" : one.tau.toFixed(2)}${one.promoted ? " · promoted" : ""} · ${pagehead.when(one.created)}`,
     );
     open.setAttribute("aria-pressed", String(isOpen));
     open.setAttribute("aria-label", `open ${curves.title(one)}`);

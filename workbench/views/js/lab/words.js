@@ -6,15 +6,26 @@ const STATES = {
   stopped: "stopped",
   failed: "failed",
   killed: "ended from outside",
+  damaged: "cannot be read",
 };
 
 /** The state of a run in words. */
 export const state = (name) => STATES[name] ?? name;
 
+/** How a run was asked to be trained, in a line: two of a kind may differ in nothing else. @param {Record<string, any>}
+ *  options */
+export function asked(options) {
+  const { minutes, steps, answer_tokens: tokens, loss, seed } = options;
+  const length = steps ? `${steps.toLocaleString("en")} steps` : minutes ? time(60 * minutes) : "";
+  const parts = [length, tokens ? `${tokens.toLocaleString("en")} tokens of answers` : "", loss ?? "", seed ? `seed ${seed}` : ""];
+  return parts.filter(Boolean).join(" · ");
+}
+
 /** A stretch of time in words. @param {number|null|undefined} seconds */
 export function time(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "";
   if (seconds < 90) return `${Math.max(1, Math.round(seconds))} s`;
+  if (seconds >= 7200) return `${Math.round(seconds / 360) / 10} h`;
   const minutes = seconds / 60;
   return `${minutes < 10 ? Math.round(2 * minutes) / 2 : Math.round(minutes)} min`;
 }
@@ -39,7 +50,7 @@ export const megabytes = (bytes) => `${Math.round(bytes / 2 ** 20).toLocaleStrin
  *  @param {{head: string, target: string, rate: number|null}} known  `rate`: answer tokens a second, measured in an
  *    earlier run */
 export function estimate(values, { rate }) {
-  const training = values.steps ? `${values.steps} steps of training` : `${time(60 * values.minutes)} of training`;
+  const training = values.steps ? `${values.steps.toLocaleString("en")} steps of training, whatever the minutes say` : `${time(60 * values.minutes)} of training`;
   const answers = rate
     ? `About ${time(values.answer_tokens / rate)} for ${values.answer_tokens.toLocaleString("en")} tokens of its own answers (${Math.round(rate)} a second here, measured)`
     : `The time that the target needs for ${values.answer_tokens.toLocaleString("en")} tokens of its own answers, which is not known here yet`;
@@ -51,9 +62,10 @@ export function estimate(values, { rate }) {
 export function deeds(run, { busy, swaps }) {
   const running = run.state === "running", none = "choose a run first";
   const other = busy && busy !== run.id ? "another run is being trained: wait for it, or stop it" : "";
+  const never = { done: "it has done all its steps", damaged: "what was asked of it cannot be read" }[run.state];
   return {
-    stop: running ? "" : "it does not train now",
-    resume: running ? "it trains already" : run.state === "done" ? "it has done all its steps" : other,
+    stop: run.stopping ? "it ends behind its step" : running ? "" : "it does not train now",
+    resume: running ? "it trains already" : (never ?? other),
     promote: !swaps ? "this backend takes no heads up" : run.drafts ? "" : "there is no checkpoint yet",
     forget: running ? "stop it first" : "",
     none,

@@ -12,6 +12,19 @@ test("a run that trains says its stage, what is left of it, its memory, and what
   assert.equal(words.progress({ ...RUN, progress: { ...AT, done: null, left_s: null } }).total, 0, "how far is unknown");
 });
 
+test("a run says how it was asked to be trained, and nothing of what was left as it is", () => {
+  assert.equal(words.asked({ minutes: 2.5, answer_tokens: 25000, seed: 0 }), "2.5 min · 25,000 tokens of answers");
+  assert.equal(words.asked({ minutes: 2.5, steps: 1000, loss: "ce_hard:1", seed: 3 }), "1,000 steps · ce_hard:1 · seed 3");
+  assert.equal(words.asked({}), "");
+});
+
+test("a run that is stopping is not stopped again, and one that cannot be read can only be deleted", () => {
+  assert.match(words.deeds({ ...RUN, stopping: true }, { busy: "a", swaps: true }).stop, /ends behind its step/);
+  const { stop, resume, promote, forget } = words.deeds({ ...RUN, state: "damaged" }, { busy: null, swaps: true });
+  assert.deepEqual([Boolean(stop), Boolean(resume), Boolean(promote), forget], [true, true, true, ""]);
+  assert.equal(words.state("damaged"), "cannot be read");
+});
+
 test("what cannot be done has its reason", () => {
   assert.deepEqual(words.deeds(RUN, { busy: "a", swaps: true }), {
     stop: "",
@@ -29,11 +42,11 @@ test("what cannot be done has its reason", () => {
 test("an estimate says what it is made of, and what is not known", () => {
   const values = { minutes: 2.5, steps: 0, answer_tokens: 25000 };
   assert.match(words.estimate(values, { head: "", target: "", rate: 250 }), /^About 1.5 min for 25,000 tokens.*2.5 min of training/);
-  assert.match(words.estimate({ ...values, steps: 7 }, { head: "", target: "", rate: null }), /not known here yet.*7 steps/);
+  assert.match(words.estimate({ ...values, steps: 7 }, { head: "", target: "", rate: null }), /not known here yet.*7 steps of training, whatever the minutes say/);
 });
 
 test("a stretch of time is said no finer than it is known", () => {
-  assert.deepEqual([0.2, 89, 100, 150, 1790, undefined].map(words.time), ["1 s", "89 s", "1.5 min", "2.5 min", "30 min", ""]);
+  assert.deepEqual([0.2, 89, 100, 150, 1790, 36420, undefined].map(words.time), ["1 s", "89 s", "1.5 min", "2.5 min", "30 min", "10.1 h", ""]);
 });
 
 test("a promotion says which generations draft with it", () => {

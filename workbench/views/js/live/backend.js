@@ -52,6 +52,16 @@ export async function look(page, target, drafter) {
   page.draw();
 }
 
+/** Ask again with whose heads methods draft: another tab may have promoted one since. Nothing else is touched. */
+export async function heads(page) {
+  const { target, drafter, method } = page.choice ?? {};
+  const found = page.catalogue && (await page.host.call?.("catalogue", { target, drafter, method })?.catch?.(() => null));
+  if (!found?.methods || !page.catalogue || page.choice.target !== target) return;
+  const named = new Map(found.methods.map((one) => [one.name, one.head]));
+  for (const one of page.catalogue.methods) one.head = named.get(one.name) ?? "";
+  page.draw();
+}
+
 /** A message of the stream, or the answer that filled a gap. */
 export function hear(page, message) {
   const run = [page.run, page.plain].find(
@@ -135,6 +145,7 @@ export function start(page, paused) {
     pace: pace.rate(choice, catalogue),
     ...begins(page),
   });
+  void heads(page);
   page.draw();
 }
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { control, hear, look } from "./backend.js";
+import { control, heads, hear, look } from "./backend.js";
 import { newRun } from "../shared/store.js";
 import { first } from "./choice.js";
 
@@ -33,6 +33,17 @@ test("a question that was written while its target was loading goes there once i
   await look(page, "t", "d");
   assert.deepEqual([page.choice.target, page.asked], ["big", ["t", "t", "big"]], "its own methods were asked for");
   assert.match(page.note, /go to big/);
+});
+
+test("whose head drafts is asked anew, and nothing else of the list changes", async () => {
+  const mine = listed({ ready: true });
+  mine.methods[0].head = "my-head";
+  const running = { from: "live", state: "running" };
+  const page = asking([listed({ ready: true }), { ...mine, drafters: [] }], running);
+  await look(page, "t", "d");
+  await heads(page);
+  assert.equal(page.catalogue.methods[0].head, "my-head");
+  assert.equal(page.catalogue.drafters.length, 1);
 });
 
 test("what is chosen stays while a run goes on", async () => {

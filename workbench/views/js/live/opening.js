@@ -46,7 +46,8 @@ export async function arrive(page, trace) {
   else {
     page.wish = asked.settings ? asked.pin : null;
     if (asked.settings && !page.embed && !memory.reloaded()) page.note = "From a link: press Run to decode it here.";
-    await (page.greeting ?? introduce(page, asked.choice.method));
+    const own = page.catalogue.methods.find((m) => m.name === asked.choice.method)?.head;
+    if (!own || !asked.settings) await (page.greeting ?? introduce(page, asked.choice.method)); // of another head
   }
 }
 

@@ -13,13 +13,18 @@ export function field(param, value = param.default) {
     name,
     title,
     doc,
-    control: min !== null && max !== null ? "slider" : "number",
+    control: min !== null && max !== null && !isCoarse(kind, min, max, param.default) ? "slider" : "number",
     kind,
     min,
     max,
     step: step(kind, min, max),
     value,
   };
+}
+
+/** Whether a slider over a range is of no use: thousands of steps, or the usual value within its first one. Pure. */
+function isCoarse(kind, min, max, usual) {
+  return kind === "int" ? max - min > 5000 : usual > min && usual - min < (max - min) / 100;
 }
 
 /** A step that divides the range into about a hundred, and at least into its integers. Pure. */
@@ -31,6 +36,9 @@ export function step(kind, min, max) {
   return Number((power * (lead < 1.5 ? 1 : lead < 3.5 ? 2 : lead < 7.5 ? 5 : 10)).toPrecision(1));
 }
 
+const allowed = (kind, min, max) =>
+  `${kind === "int" ? "whole numbers from" : "allowed is"} ${min?.toLocaleString("en") ?? "−∞"} to ${max?.toLocaleString("en") ?? "∞"}`;
+
 /** Bring a value into its range, and say so if it was not. Pure.
  *  @returns {{value: number, note: string}} */
 export function clamp(param, value) {
@@ -41,7 +49,7 @@ export function clamp(param, value) {
   if (max !== null) kept = Math.min(max, kept);
   return {
     value: kept,
-    note: kept === value ? "" : `${param.name} set to ${kept}: allowed is ${min ?? "−∞"} to ${max ?? "∞"}`,
+    note: kept === value ? "" : `${param.name} set to ${kept}: ${allowed(param.kind, min, max)}`,
   };
 }
 

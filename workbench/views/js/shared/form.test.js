@@ -21,7 +21,7 @@ test("steps are round numbers", () => {
 });
 
 test("a value outside its range is brought back, and that is said", () => {
-  assert.deepEqual(clamp(depth, 99), { value: 12, note: "draft_depth set to 12: allowed is 1 to 12" });
+  assert.deepEqual(clamp(depth, 99), { value: 12, note: "draft_depth set to 12: whole numbers from 1 to 12" });
   assert.deepEqual(clamp(depth, 5), { value: 5, note: "" });
   assert.equal(clamp(depth, Number.NaN).value, 4);
   assert.equal(clamp(depth, 2.6).value, 3);
@@ -49,4 +49,12 @@ test("what belongs to choices that are not taken is folded away, where it is muc
   assert.deepEqual([...folded(params, inForce)], [], "one or two stay where they are");
   assert.deepEqual([...folded(more, inForce)], ["threshold", "form", "worth", "free"]);
   assert.deepEqual([...folded(more, { ...inForce, grower: "dyspec" })], [], "two are left");
+});
+
+test("a range of which a slider shows nothing has a field for its number", () => {
+  const control = (kind, usual, ge, le) => field({ name: "x", kind, default: usual, ge, le, choices: null, doc: "" }).control;
+  assert.equal(control("float", 2.5, 0.1, 600), "number");
+  assert.equal(control("float", 3e-4, 0, 0.1), "number");
+  assert.equal(control("int", 0, 0, 2 ** 31 - 1), "number");
+  assert.deepEqual([control("float", 0.7, 0, 2), control("float", 0, 0, 2), control("int", 4, 1, 12)], Array(3).fill("slider"));
 });

@@ -66,6 +66,7 @@ export function render(el, { head, rows }) {
 }
 
 function fill(row, cells, tag) {
+  while (row.children.length > cells.length) row.lastChild.remove();
   cells.forEach((text, i) => {
     const cell = row.children[i] ?? row.appendChild(document.createElement(tag));
     if (cell.textContent !== `${text}`) cell.textContent = text;
