@@ -31,15 +31,13 @@ from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import Nodes
 from workbench.trace.tokens import PLAIN, Emitted
 from workbench.training import recipes
-from workbench.training.answers import ANSWERS, AnswersOptions, rate_of, read, write_answers
+from workbench.training.answers import ANSWERS, rate_of, read
 from workbench.training.cards import Trained
 from workbench.training.family import eagle, eagle_3, fusing, inuse, whole
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
 from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
-from workbench.training.family.heads import ChatHeadOptions
 from workbench.training.family.inuse import InUse
-from workbench.training.family.lesson import Course
 from workbench.training.family.medusa import ahead
 from workbench.training.family.readings import GIVEN, Readings, ReadOptions, batches, make_readings
 from workbench.training.family.vocabulary import chosen_tokens
@@ -47,34 +45,9 @@ from workbench.training.heads.artefact import load_saved
 from workbench.training.heads.features import Dialogue, batch_of
 from workbench.training.heads.trainer import agreement
 
+from .courses import course_of, quiet
+
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
-
-
-def quiet(line: str) -> None:
-    """Nobody listens."""
-
-
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few answers of the bundled target."""
-    out = tmp_path_factory.mktemp("answers")
-    options = AnswersOptions("text-target", out / "none", out, 700, max_new_tokens=24, per_task=12, rows=8,
-                             dtype="float32", threads=1)  # fmt: skip
-    write_answers(options, quiet)
-    return out
-
-
-@pytest.fixture(scope="module")
-def options(answers: Path, tmp_path_factory: pytest.TempPathFactory) -> ReadOptions:
-    """Readings of these, with one layer tapped, made in two goes."""
-    out = tmp_path_factory.mktemp("readings")
-    options = ReadOptions("text-target", answers, out, taps=(1, 3), dtype="float32", threads=1)
-    make_readings(replace(options, tokens=300), quiet)
-    for name in ("ids", "features", "rows"):  # killed while it wrote the next one
-        with (out / f"{name}.bin").open("ab") as file:
-            file.write(b"\x01" * 7)
-    make_readings(options, quiet)
-    return options
 
 
 def test_readings_are_the_targets_features_of_each_answer_once(options: ReadOptions, answers: Path) -> None:
@@ -386,14 +359,6 @@ def test_accelerator_adapters_learn_through_the_first_layers_and_draft(options: 
     assert "draft_vocabulary" not in config, "the target's own head guesses, and keeps all of its tokens"
     drafted = written_with("m2r2", folder, config)
     assert metrics.drafted(drafted.rounds) > 0
-
-
-def course_of(options: ReadOptions, tmp_path: Path, everywhere: bool = False, **more: Any) -> Course:
-    asked = ChatHeadOptions(method="eagle-3", target="text-target", readings=options.out, out=tmp_path, threads=1,
-                            draft_vocab_size=64, taps=(1, 3), checkpoint=None, **more)  # fmt: skip
-    teacher, readings = load_teacher(asked), Readings(options.out, everywhere=everywhere)
-    held = readings.part(held=True)
-    return Course(asked, teacher, readings, torch.arange(0, 4096, 64), held, quiet)
 
 
 def test_what_the_target_says_at_a_place_is_asked_of_it_once(

@@ -195,8 +195,18 @@ def _eagle_to_vllm(ours: Ours) -> Written:
 
 
 def _layer(ours: Ours) -> dict[str, Any]:
-    """The configuration of a Llama of one layer: the heads' own."""
+    """The configuration of a Llama of one layer: the heads' own.
+
+    Raises:
+        ModelError: its attention heads do not share the width, which our own reader of these layouts takes for granted.
+    """
     net, weights = ours.config["net"], ours.weights
+    if (size := net.get("head_size", 0)) and size * net["heads"] != net["width"]:
+        raise ModelError(
+            f"The {net['heads']} attention heads of {ours.name} have {size} numbers each, not {net['width']} together: "
+            "layouts are written of such alone as share the width.",
+            "Train it with head_size=0.",
+        )
     rope = {"rope_theta": 10_000.0, "rope_type": "default"} | net.get("rope", {})
     old = {name: value for name, value in rope.items() if name != "rope_theta"}
     return {
@@ -283,9 +293,10 @@ def _lm_head(target: str) -> Tensor:
     """The target's LM head, read by itself."""
     from safetensors import safe_open
 
-    for path in sorted(Path(locate(target)).glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            for name in ("lm_head.weight", "model.embed_tokens.weight"):
+    files = sorted(Path(locate(target)).glob("*.safetensors"))
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):  # in all files: one that is tied has the second alone
+        for path in files:
+            with safe_open(path, "pt") as file:
                 if name in file.keys():  # noqa: SIM118 (no mapping)
                     return file.get_tensor(name)
     raise ModelError(f"{target} has no LM head by a usual name.", "Take heads of a Llama.")

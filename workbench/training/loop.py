@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
+from threading import Event
 from typing import Any
 
 import torch
@@ -148,7 +150,8 @@ def run_loop(
     watch = Watch.of(options.name, clock, options.curves, options.on_policy, result.steps)
     parameters = [p for p in trained.parameters() if p.requires_grad]
     saved_at, seen_at, seen_tokens = clock.seconds, clock.seconds, result.tokens
-    with stopping() as stop:
+    measured_at = -1
+    with stopping() if options.checkpoint else nullcontext(Event()) as stop:  # without one, whoever ends it ends it
         while (progress := clock.progress(result.steps)) < 1.0:
             scale_rates(optimizers, trapezoid(progress, decay=options.decay))
             tokens, losses = step_losses(result.steps)
@@ -175,8 +178,8 @@ def run_loop(
                 if on_checkpoint:
                     report(on_checkpoint(result))
                 watch.measured(result.steps, result.held, report)
-                saved_at = clock.seconds
-            if stop.is_set() and options.checkpoint:
+                saved_at, measured_at = clock.seconds, result.steps
+            if stop.is_set():
                 _save(options, trained, optimizers, result)
                 raise StoppedError(
                     f"{options.name}: stopped at step {result.steps}.", "The same command goes on there."
@@ -184,9 +187,10 @@ def run_loop(
     result.seconds = clock.seconds
     if options.checkpoint:
         _save(options, trained, optimizers, result)
-    if on_checkpoint:
-        report(on_checkpoint(result))
-    watch.measured(result.steps, result.held, report)
+    if measured_at != result.steps:
+        if on_checkpoint:
+            report(on_checkpoint(result))
+        watch.measured(result.steps, result.held, report)
     return result
 
 

@@ -86,7 +86,8 @@ class Lab:
 
     def rate(self, target: str) -> float | None:
         """Tokens a second at which a target wrote its answers here last; None where it wrote none yet."""
-        for path in sorted(self.folder.glob(f"answers/*/{Path(_place_of(target)).name}/answers/rate.json")):
+        found = self.folder.glob(f"answers/*/{Path(_place_of(target)).name}/answers/rate.json")
+        for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
                 said = json.loads(path.read_text(encoding="utf-8"))
                 return said["tokens"] / said["seconds"]

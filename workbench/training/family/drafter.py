@@ -197,7 +197,9 @@ class Curve:
         return cls(path, [(tokens, value) for tokens, value in found])
 
     def add(self, tokens: int, value: float) -> None:
-        """One more point."""
+        """One more point; of a run that is finished and asked for again, in the place of its last."""
+        if self.points and self.points[-1][0] == tokens:
+            self.points.pop()
         self.points.append((tokens, round(value, 4)))
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -29,6 +29,9 @@ from workbench.training.loop import Report
 from workbench.training.recipe import begun_with, chosen, finish
 from workbench.training.resuming import check_same, settle
 
+ALL = 1 << 62
+"""Tokens: more than there are."""
+
 
 @dataclass
 class WholeOptions:
@@ -150,7 +153,9 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     )  # fmt: skip
     write_answers(asking, report)
     report(f"{kind}: 2 of 4, what it thinks while it reads them")
-    make_readings(ReadOptions(options.target, work / "answers", asked.readings, taps, **both), report)
+    longest = options.longest_prompt + options.max_new_tokens  # all that was written is read
+    reading = ReadOptions(options.target, work / "answers", asked.readings, taps, ALL, longest, **both)
+    make_readings(reading, report)
     report(f"{kind}: 3 of 4, training")
     ready = settle(asked, {} if options.resume else {"resume": False}, report)
     result, facts = train_chat_heads(ready, report, settled=True)

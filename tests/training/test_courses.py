@@ -1,0 +1,206 @@
+"""What a lesson is made of: who learns from which places, what each loss weighs, and what is measured of whom.
+
+A fault here changes no text and lets every loss fall: drafts are worse than they could be, or figures better than they
+are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from workbench.engine.bundle import bundled
+from workbench.methods import registry
+from workbench.training import recipes
+from workbench.training.answers import is_held, read
+from workbench.training.family import eagle, heads, unrolled
+from workbench.training.family.drafter import Curve, side_by_side
+from workbench.training.family.evaluate import held_prompts
+from workbench.training.family.lesson import Course, lesson_of
+from workbench.training.family.readings import Readings, ReadOptions
+from workbench.training.heads.features import Dialogue
+from workbench.training.loop import RunResult
+
+from .courses import course_of, quiet
+
+pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
+Losses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
+SIZES = {"heads": 4, "ffn": 32, "blocks": 3, "cond": 16, "places": 64, "half": False, "block": 4, "exit_layer": 3}
+
+
+def lesson(kind: str, options: ReadOptions, folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
+    """(the net, its losses, its figures) of a kind's lesson, untrained: as `Course.run` is given them."""
+    asked = replace(course_of(options, folder).options, method=kind, **(SIZES | {"taps": (1, 3)} | more))
+    asked = registry.heads()[kind].settle(replace(asked, loss=""))
+    course = replace(course_of(options, folder), options=replace(asked, loss=asked.loss or "ce_soft:1"))
+    given: list[Any] = []
+
+    def told(self: Course, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
+        given.extend((net, losses, measure))
+        return RunResult(), Curve(None)
+
+    monkeypatch.setattr(Course, "run", told)
+    lesson_of(kind).train(course)
+    return course, *given
+
+
+def shares(kind: str, n: int) -> list[float]:
+    """What the loss of each step or head weighs, by the papers and by what each lesson says of itself."""
+    weights = {
+        "medusa": [1.0] * n, "hydra": [1.0] * n, "hydra-plus-plus": [1.0] * n, "chimera": [1.0] * n,
+        "clover": [0.7**k for k in range(n)], "eagle-3": [0.8**k for k in range(n)], "mtp": [1 / n] * n,
+        "pard": [max(0.7**k, 0.2) for k in range(n)], "block-diffusion": [math.exp(-k / 4) for k in range(n)],
+        "falcon": [1 / SIZES["block"]] * n, "ppd": [0.8**k / n for k in range(n)], "hidden-transfer": [1 / n] * n,
+        "s2d": [1 / n] * n,
+    }[kind]  # fmt: skip
+    normed = kind in ("pard", "block-diffusion")
+    return [weight / sum(weights) for weight in weights] if normed else weights
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["medusa", "hydra", "clover", "chimera", "eagle-3", "mtp", "pard", "block-diffusion", "falcon", "ppd",
+     "hidden-transfer", "s2d"],
+)  # fmt: skip
+def test_what_is_descended_on_weighs_each_loss_as_the_paper_does(
+    kind: str, options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course, _, losses, measure = lesson(kind, options, tmp_path, monkeypatch)
+    rows = course.readings.part(held=False)
+    _, named, total = losses(rows[:6], torch.Generator().manual_seed(0))
+    found = torch.stack([loss.detach().float() for loss in named.values()])
+    wanted = {"eagle-3": course.options.ttt, "mtp": course.options.ttt, "pard": 6, "block-diffusion": 3}.get(kind)
+    assert wanted in (None, len(found)), "as many steps of a draft as were asked for"
+    assert len(found) > 1
+    assert float(total.detach()) == pytest.approx(
+        float((found * torch.tensor(shares(kind, len(found)))).sum()), rel=1e-5
+    )
+    assert all(0 <= value <= 1 for name, value in measure().items() if name.startswith(("agreement", "accuracy")))
+
+
+@pytest.mark.parametrize("kind", ["mtp", "pard", "hydra", "medusa", "kangaroo"])
+def test_what_a_head_says_is_compared_in_the_targets_numbers(
+    kind: str, options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept tokens have numbers of their own. Who always says what the target says most is right as often."""
+    course = lesson(kind, options, tmp_path, monkeypatch)[0]
+    said = torch.cat([course.said(row) for row in course.held])
+    ids = [torch.from_numpy(course.readings.text(row)[0]) for row in course.held]
+    most = said[said >= 0].mode().values
+    if kind == "medusa":  # which is asked for what was written, two places on
+        written = torch.cat([row[course.readings.text(n)[1] + 1 :] for row, n in zip(ids, course.held, strict=True)])
+        most = written.mode().values
+    kept = torch.sort(torch.cat([most[None], (most + torch.arange(1, 40) * 7) % 4096])).values
+    course = replace(course, kept=kept)
+    given: list[Any] = []
+
+    def told(self: Course, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
+        given.append(measure)
+        return RunResult(), Curve(None)
+
+    monkeypatch.setattr(Course, "run", told)
+    lesson_of(kind).train(course)
+    table = course.teacher.head[kept]
+    pick = int((kept == most).nonzero())
+
+    def linear(x: Tensor, weight: Tensor, *bias: Any) -> Tensor:
+        y = usual(x, weight, *bias)
+        return torch.where(torch.arange(len(kept)) == pick, 1e6, y) if weight.shape == table.shape else y
+
+    usual = torch.nn.functional.linear
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    first = next(iter(given[0]().values()))
+    if kind == "medusa":
+        assert first == pytest.approx(float((written == most).float().mean()), abs=0.02)
+    else:
+        assert first > 0.02, "in the numbers of the kept tokens it would never be right"
+        assert first <= 1
+
+
+def test_no_head_learns_from_what_it_is_measured_on(
+    options: ReadOptions, answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings, learnt, held = Readings(options.out), set[int](), list[int]()
+
+    def numbers(rows: list[int]) -> set[int]:
+        return {int(readings.rows[row, 0]) for row in rows}
+
+    course = course_of(options, tmp_path, heads=4, ffn=32, steps=8, minutes=None, rows=8)
+
+    def losses(rows: list[int], _: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
+        learnt.update(numbers(rows))
+        return 1, {}, next(net.parameters()).sum()
+
+    net = registry.heads()["mtp"].build(288, vars(course.options))
+    course.run(net, losses, lambda: {"agreement 1": 0.5})
+    assert learnt
+    assert not any(map(is_held, learnt))
+    asked: list[list[int]] = []
+    usual = eagle.batches
+    monkeypatch.setattr(eagle, "batches", lambda read, rows, *more: asked.append(rows) or usual(read, rows, *more))
+    chosen = {"target": "text-target", "readings": options.out, "checkpoint": tmp_path / "run.pt", "steps": 1, "rows": 4, "places": 64,
+              "ffn": 32, "heads": 4, "threads": 1, "half": False, "vocabulary": 400, "out": tmp_path}  # fmt: skip
+    usual_train = eagle.train
+
+    def train(course: Course) -> Any:
+        held.extend(course.held)
+        return usual_train(course)
+
+    monkeypatch.setattr(eagle, "train", train)
+    recipes.run("chat-heads", chosen | {"method": "eagle"}, quiet)
+    assert not any(map(is_held, numbers(asked[0])))
+    assert held
+    assert all(map(is_held, numbers(held)))
+    prompts = [ids for _, ids in held_prompts(answers / "answers.jsonl", 99)]
+    kept = [line["prompt"] for line in read(answers / "answers.jsonl") if is_held(line["n"])]
+    assert sorted(prompts) == sorted(kept) != [], "drafts are measured on these alone"
+
+
+def test_a_place_of_a_block_is_held_against_what_decides_its_own_token(
+    options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Any] = []
+    module = lesson_of("block-diffusion")
+
+    def told(course: Course, net: nn.Module, drafts: Any, *_: Any, **__: Any) -> Any:
+        found.append(drafts)
+        return RunResult(), Curve(None)
+
+    monkeypatch.setattr(module, "train_drafts", told)
+    course = course_of(options, tmp_path)
+    course = replace(course, options=replace(course.options, method="block-diffusion", loss="ce_soft:1", **SIZES))
+    module.train(course)
+    rows = course.readings.part(held=False)[:4]
+    ids, features, _, answer = unrolled.together(course.readings, rows)
+    said = unrolled.beside([course.said(row) for row in rows])
+    batch = unrolled.Batch(rows, ids, course.teacher.embedding[ids], features, answer, said)
+    anchors, is_there = module.drawn(answer, None)
+    known = module.in_sight(anchors.shape, SIZES["block"], None)
+    for place, (_, at) in enumerate(found[0](batch, None), 1):
+        use = is_there & module.still(answer, place - 1).gather(1, anchors) & ~known[..., place]
+        row, column = use.nonzero().unbind(1)
+        assert torch.equal(at, row * ids.shape[1] + anchors[row, column] + place - 1), "the place before decides it"
+
+
+def test_the_first_token_of_an_answer_is_learnt_too() -> None:
+    text = Dialogue(torch.arange(10), 4, torch.zeros(10, 2))
+    answer = side_by_side([text])[-1]
+    assert answer[0].nonzero().flatten().tolist() == list(range(3, 9)), "the last token of the prompt decides it"
+
+
+def test_a_run_that_starts_over_has_a_curve_of_its_own_and_one_asked_for_again_no_point_twice(tmp_path: Path) -> None:
+    options = heads.ChatHeadOptions(checkpoint=tmp_path / "run.pt", resume=True)
+    curve = Curve.of(options)
+    for tokens, value in ((1, 0.1), (2, 0.2), (2, 0.25)):
+        curve.add(tokens, value)
+    assert Curve.of(options).points == [(1, 0.1), (2, 0.25)]
+    assert Curve.of(replace(options, resume=False)).points == []
+    assert json.loads((tmp_path / "run.curve.json").read_text()) == [[1, 0.1], [2, 0.25]]
