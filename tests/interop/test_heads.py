@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from workbench.core.errors import ModelError, ParameterError, WorkbenchError
 from workbench.engine import Engine, Models, Request, load_models
@@ -17,9 +18,11 @@ from workbench.engine.checkpoints import own
 from workbench.engine.checkpoints.reading import read
 from workbench.engine.checksums import what_is_wrong
 from workbench.engine.models import find_heads
+from workbench.interop import heads
 from workbench.interop.heads import export_heads
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.medusa import MedusaHeads
 from workbench.methods.drafters.trained import head_of, load_trained
 from workbench.training.heads.artefact import load_saved, save_net, shrink
 
@@ -105,6 +108,69 @@ def test_bundled_medusa_heads_read_back_to_the_same_drafts(tmp_path: Path, text_
     text_models.heads = find_heads("text-target", text_models.target)
     before = guesses(text_models, "medusa")
     assert guesses(found_in(text_models, tmp_path / "theirs", "medusa"), "medusa") == before
+
+
+def own_medusa(folder: Path, layers: int, own_rows: bool) -> tuple[Path, MedusaHeads]:
+    """Random heads that propose every second token; with LM heads of their own or without."""
+    kept, generator = list(range(0, 4096, 2)), torch.Generator().manual_seed(1)
+    heads = MedusaHeads(288, 3, layers, len(kept) if own_rows else 0)
+    heads.accuracy = ((0.5,) * 10,) * 3
+    for weight in heads.parameters():
+        weight.data = 0.1 * torch.randn(weight.shape, generator=generator)
+    save_net(heads, folder, "text-target", draft_vocabulary=kept, vocab_size=4096)
+    return folder, heads
+
+
+@pytest.mark.parametrize(("layers", "own_rows"), [(1, False), (3, False), (2, True)])
+def test_medusa_heads_of_a_part_of_the_tokens_read_back_to_the_same_laws(
+    layers: int, own_rows: bool, tmp_path: Path, text_models: Models
+) -> None:
+    ours, _ = own_medusa(tmp_path / "ours", layers, own_rows)
+    export_heads(str(ours), tmp_path / "theirs", "vllm")
+    stored = load_file(tmp_path / "theirs" / "model.safetensors")
+    assert stored["token_map"].tolist() == list(range(0, 4096, 2))
+    if not own_rows:
+        table = text_models.target.model.get_output_embeddings().weight
+        torch.testing.assert_close(stored["lm_head.weight"].float(), table[::2].float(), atol=1e-3, rtol=1e-3)
+    h, said = torch.randn(4, 288, generator=torch.Generator().manual_seed(2)), []
+    for folder in (ours, tmp_path / "theirs"):
+        models = found_in(text_models, folder, "medusa")
+        with torch.inference_mode():
+            net = load_trained(MedusaHeads, models, "heads", "")
+            states, head = net(h).float(), head_of(MedusaHeads, models)
+            said.append(head(states) if net.own is None else states @ net.own.float().mT)
+    torch.testing.assert_close(said[0], said[1], atol=2e-2, rtol=2e-2)
+    assert not torch.allclose(said[0][0], said[0][1]), "each head says something of its own"
+
+
+def test_what_engines_look_at_and_our_reader_does_not_is_said_as_it_is(tmp_path: Path) -> None:
+    for name, options, bias in (
+        ("with", {"norms": (), "fuse_bias": True, "bias": True, "eps": 1e-5}, True),
+        ("without", {"norms": ()}, False),
+    ):
+        export_heads(str(own_layer(tmp_path / name, **options)), tmp_path / f"{name}-out")
+        said = json.loads((tmp_path / f"{name}-out" / "config.json").read_text())
+        assert said["fusion_bias"] is bias
+        assert said["transformer_layer_config"]["attention_bias"] is bias
+        assert said["transformer_layer_config"]["rms_norm_eps"] == options.get("eps", 1e-6)
+        assert said["speculators_config"]["verifier"]["name_or_path"] == "text-target"
+        net = FeatureNet.adopted(read(tmp_path / f"{name}-out"), 64, 12)
+        assert net.eps == options.get("eps", 1e-6)
+    with pytest.raises(ModelError, match="no bias in its fusion"):
+        export_heads(str(own_layer(tmp_path / "biased", norms=(), fuse_bias=True)), tmp_path / "no", "vllm")
+    wide = own_layer(tmp_path / "wide", norms=(), head_size=32)
+    with pytest.raises(ModelError, match="6 attention heads of wide have 32 numbers each, not 288 together"):
+        export_heads(str(wide), tmp_path / "no", "vllm")
+    assert not (tmp_path / "no").exists()
+
+
+def test_an_lm_head_is_looked_for_in_all_files_before_the_embedding_counts_as_one(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"model.embed_tokens.weight": torch.zeros(4, 2)}, tmp_path / "model-00001-of-00002.safetensors")
+    save_file({"lm_head.weight": torch.ones(4, 2)}, tmp_path / "model-00002-of-00002.safetensors")
+    assert bool(heads._lm_head(str(tmp_path)).all()), "it is not tied"
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    assert not bool(heads._lm_head(str(tmp_path)).any())
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

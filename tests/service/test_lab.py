@@ -111,6 +111,62 @@ def test_an_app_that_ends_ends_its_training_which_can_be_resumed(lab: Lab) -> No
     assert run.state == STOPPED
 
 
+def test_how_far_a_run_is_follows_from_its_log_and_its_clock(lab: Lab) -> None:
+    run = LabRun(lab.folder / "runs" / "20261124-180000-0a1b2c3d")
+    run.folder.mkdir(parents=True)
+    options = {"minutes": 2.5, "answer_tokens": 25_000}
+    said = {"head": "eagle-3", "target": "t", "options": options, "created": ""}
+    (run.folder / "run.json").write_text(json.dumps(said))
+    (run.folder / "log.txt").write_text("eagle-3 for t: 1 of 4, x\nanswers: 20,000 tokens · 100/s\n")
+    at = run.progress({})
+    assert (at["stage"], at["done"], at["left_s"]) == (1, 0.8, 50.0)
+    (run.folder / "log.txt").write_text("eagle-3: 3 of 4, training\n")
+    at = run.progress({"seconds/training": [(4, 60.0), (5, 75.0)]})
+    assert (at["stage"], at["done"], at["left_s"]) == (3, 0.5, 75.0)
+    run.note(options=options | {"steps": 20})
+    at = run.progress({"seconds/training": [(5, 75.0)]})
+    assert (at["done"], at["left_s"]) == (0.25, 225.0)
+
+
+def test_the_rate_of_answers_is_that_of_the_newest(lab: Lab) -> None:
+    for n, (name, seconds) in enumerate((("b", 1.0), ("a", 2.0), ("c", 4.0))):
+        place = lab.folder / "answers" / name / "text-target" / "answers" / "rate.json"
+        place.parent.mkdir(parents=True)
+        place.write_text(json.dumps({"tokens": 100, "seconds": seconds}))
+        os.utime(place, (1000 + n % 2, 1000 + n % 2))
+    assert lab.rate("text-target") == 50.0
+
+
+def test_runs_share_answers_only_where_they_ask_for_the_same() -> None:
+    names = {Wish("eagle-3", "t", Budget(**more)).data for more in (
+        {}, {"seed": 1}, {"answer_tokens": 300}, {"max_new_tokens": 9}, {"per_task": 11})}  # fmt: skip
+    assert len(names) == 5
+    assert Wish("medusa", "t", Budget(minutes=9.0, loss="ce_hard:1")).data in names
+
+
+@pytest.mark.processes
+def test_a_stopped_run_that_goes_on_and_is_killed_was_killed_and_none_that_trains_is_deleted(lab: Lab) -> None:
+    run = lab.start(wish())
+    until(lambda: step_of(run) >= 1)
+    with pytest.raises(CapacityError, match="being trained"):
+        lab.forget(run.id)
+    assert (run.folder / "run.json").is_file()
+    if (process := run.process) is not None and not (run.folder / "heads-eagle-3.pt").exists():
+        process.kill()
+        until(lambda: run.state == KILLED)
+        if not (run.folder / "heads-eagle-3.pt").exists():
+            assert "begins again" in run.summary()["trouble"]["remedy"]
+        lab.resume(run.id)
+    lab.stop(run.id)
+    until(lambda: run.state == STOPPED)
+    lab.resume(run.id)
+    until(lambda: run.state == RUNNING)
+    process = run.process
+    assert process is not None
+    process.kill()
+    until(lambda: run.state == KILLED)
+
+
 def test_a_process_that_took_over_the_number_is_not_the_training(lab: Lab) -> None:
     folder = lab.folder / "runs" / "20261124-180000-0a1b2c3d"
     folder.mkdir(parents=True)

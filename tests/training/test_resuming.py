@@ -21,7 +21,7 @@ from workbench.training import recipes
 from workbench.training.clock import RunClock
 from workbench.training.heads.recipe import VisionHeadOptions
 from workbench.training.loop import LoopOptions, run_loop
-from workbench.training.resuming import settle
+from workbench.training.resuming import LENGTH, settle
 
 KILLS = 50
 
@@ -129,3 +129,11 @@ def test_fifty_kills_lose_at_most_the_steps_since_the_last_checkpoint(tmp_path: 
     steps = found["steps"]
     assert steps == list(range(1, steps[-1] + 1)), "no step is missing from its curves, and none is there twice"
     assert found["ended"] == found["straight"]
+
+
+def test_a_checkpoint_of_another_seed_is_of_other_settings() -> None:
+    """What may differ is how long and where it is trained, and nothing of what."""
+    assert {
+        *("resume", "minutes", "steps", "own_minutes", "threads", "device"),
+        *("checkpoint", "checkpoint_seconds", "curves", "run"),
+    } == LENGTH

@@ -7,6 +7,7 @@ import signal
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,64 @@ def test_without_tensorboardx_the_run_says_so_before_it_begins(tmp_path: Path, m
     monkeypatch.setitem(__import__("sys").modules, "tensorboardX.event_file_writer", None)
     with pytest.raises(WorkbenchError, match="not installed"):
         train(loop(tmp_path, 1))
+
+
+def test_a_run_without_a_checkpoint_can_be_ended_from_outside(tmp_path: Path) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        train(replace(loop(tmp_path, 4), checkpoint=None), stop_at=2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM], "whoever waits for the signal hears it: nothing would be kept"
+
+
+def test_what_a_checkpoint_measures_is_of_what_it_saved_and_a_step_is_measured_once(tmp_path: Path) -> None:
+    saved: list[int] = []
+    options = replace(loop(tmp_path, 3), on_policy=lambda: {"on-policy/tau": float(saved[-1])})
+    layer = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD([{"params": layer.parameters(), "peak": 0.1}], lr=0.1)
+
+    def step(number: int) -> tuple[int, dict[str, float]]:
+        layer(torch.ones(1, 1)).sum().backward()
+        return 1, {"head 1": 0.0}
+
+    def keep(result: RunResult) -> str:
+        saved.append(result.steps)
+        return ""
+
+    run_loop(options, layer, [optimizer], step, lambda _: None, keep)
+    assert read_curves(tmp_path / "curves")["on-policy/tau"] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert saved == [1, 2, 3], "the last step once, though the run ends with it"
+    late = replace(options, every_seconds=1e9, checkpoint=tmp_path / "late.pt", curves=tmp_path / "late")
+    run_loop(replace(late, clock=RunClock(None, 3)), layer, [optimizer], step, lambda _: None, keep)
+    assert read_curves(tmp_path / "late")["on-policy/tau"] == [(3, 3.0)], "what it ended with is measured"
+
+
+def test_a_resumed_run_has_the_time_left_that_it_had(tmp_path: Path) -> None:
+    train(loop(tmp_path, 2))
+    kept = torch.load(tmp_path / "run.pt", weights_only=True)
+    assert kept["seconds"] > 0
+    torch.save(kept | {"seconds": 59.9}, tmp_path / "run.pt")
+    options = replace(loop(tmp_path, 2), clock=RunClock(1.0, None))
+    assert train(options).seconds >= 60
+    assert options.clock.spent == 59.9
+
+
+def test_rates_fall_where_the_options_say_and_no_gradient_is_larger_than_they_say(tmp_path: Path) -> None:
+    layer, rates, moved = nn.Linear(1, 1, bias=False), list[float](), list[float]()
+    optimizer = torch.optim.SGD([{"params": layer.parameters(), "peak": 0.1}], lr=0.1)
+
+    def step(number: int) -> tuple[int, dict[str, float]]:
+        rates.append(optimizer.param_groups[0]["lr"])
+        moved.append(float(layer.weight.detach()))
+        (1000 * layer(torch.ones(1, 1))).sum().backward()
+        return 1, {}
+
+    run_loop(
+        replace(loop(tmp_path, 20), decay=0.8, clip=0.5, checkpoint=None), layer, [optimizer], step, lambda _: None
+    )
+    assert rates[10] < 0.8 * max(rates), "in a run that falls for four fifths of its length"
+    steps = [abs(a - b) for a, b in pairwise(moved)]
+    assert all(step <= 0.5 * rate * 1.001 for step, rate in zip(steps, rates, strict=False))
+    assert max(steps) > 0
