@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from workbench.core.sampling import SamplingParams, law
 from workbench.engine import Models
 from workbench.training import acceptance
 from workbench.training.acceptance import AcceptanceOptions, drafts_of, read_drafts, said, unweighted, weighted_loss
+from workbench.training.answers import is_held
 
 PROMPT, ANSWER = [3, 1, 4], [1, 5, 2, 0, 3, 3, 1, 4, 2, 5]
 
@@ -91,3 +93,43 @@ def test_without_answers_it_says_what_to_do(models: Models, tmp_path: Path) -> N
     (tmp_path / "answers.jsonl").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
     with pytest.raises(ParameterError, match="Write more"):
         read_drafts(models, options, False, print)
+
+
+def test_what_was_not_drawn_is_left_out_with_its_label(models: Models) -> None:
+    """At temperature 0 labels do not depend on what is drawn beside them but through the text before."""
+    whole, part = drafts(models, 0.0, 1.0), drafts(models, 0.0, 0.9)
+    generator = torch.Generator().manual_seed(0)
+    lengths = [len(drafts_of(models, PROMPT, ANSWER, 0.0, 0.9, generator).kept) for _ in range(60)]
+    assert sum(lengths) / 60 == pytest.approx(0.9 * len(ANSWER), abs=0.06 * len(ANSWER))
+    assert len(whole.kept) == len(ANSWER) >= len(part.kept)
+    assert models.drafter is not None
+    q = said(models.drafter, PROMPT + ANSWER)[0][len(PROMPT) - 1 : -1]
+    p = said(models.target, PROMPT + ANSWER)[0][len(PROMPT) - 1 : -1]
+    labels = (p.argmax(1) == q.argmax(1)).float()
+    for seed in range(8):
+        drawn = torch.rand(len(ANSWER), generator=torch.Generator().manual_seed(seed)) < 0.5
+        assert drafts(models, 0.0, 0.5, seed).kept.tolist() == labels[drawn].tolist(), "each its own"
+
+
+def test_a_figure_says_how_often_the_chance_itself_is_right_whatever_a_rejection_weighs() -> None:
+    """Odds of −1 that were learnt with a weight of 6 are a chance of 0.69: more likely kept than not."""
+    held = acceptance.Drafts(torch.zeros(4, 2), torch.tensor([1.0, 1.0, 1.0, 0.0]), 1)
+
+    class Constant(torch.nn.Module):
+        def forward(self, states: torch.Tensor) -> torch.Tensor:
+            return torch.full((len(states),), -1.0)
+
+    net: Any = Constant()
+    assert acceptance.measured(net, held, 6.0)["accuracy"] == 0.75
+    assert acceptance.measured(net, held, 1.0)["accuracy"] == 0.25
+
+
+def test_prompts_that_are_kept_out_of_all_training_are_kept_out_here(models: Models, tmp_path: Path) -> None:
+    options = AcceptanceOptions(answers=tmp_path)
+    kept = next(n for n in range(1, 1000) if is_held(n) and n % 10)
+    lines = [json.dumps({"target": options.target})] + [
+        json.dumps({"n": n, "prompt": PROMPT, "answer": ANSWER, "temperature": 0.0}) for n in (1, 2, kept)
+    ]
+    (tmp_path / "answers.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert read_drafts(models, options, False, print).answers == 2
+    assert read_drafts(models, options, True, print).answers == 1

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from workbench.engine.bundle import bundled
 from workbench.methods import registry
 from workbench.training import recipes
 from workbench.training.answers import is_held, read
-from workbench.training.family import eagle, heads, unrolled
+from workbench.training.family import eagle, heads, unrolled, whole
 from workbench.training.family.drafter import Curve, side_by_side
 from workbench.training.family.evaluate import held_prompts
 from workbench.training.family.lesson import Course, lesson_of
@@ -206,3 +207,75 @@ def test_a_run_that_starts_over_has_a_curve_of_its_own_and_one_asked_for_again_n
     assert Curve.of(options).points == [(1, 0.1), (2, 0.25)]
     assert Curve.of(replace(options, resume=False)).points == []
     assert json.loads((tmp_path / "run.curve.json").read_text()) == [[1, 0.1], [2, 0.25]]
+
+
+def test_noise_on_features_shifts_none_of_them() -> None:
+    features = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    found = lesson_of("falcon").noise(features, 0.5, torch.Generator().manual_seed(1))
+    assert abs(float(found.mean())) < 0.02
+    assert -0.5 * float(features.std()) <= float(found.min()) < -0.4
+    assert 0.4 < float(found.max()) <= 0.5 * float(features.std())
+
+
+def test_a_place_whose_token_cannot_be_drafted_teaches_nothing(
+    options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loss is over what can be drafted, of which what the target means there is none."""
+    course, _, losses, _ = lesson("mtp", options, tmp_path, monkeypatch)
+    asked: list[Tensor] = []
+    usual = unrolled.Weighted.__call__
+
+    def told(self: Any, places: Any) -> Any:
+        asked.append(places.truth)
+        return usual(self, places)
+
+    monkeypatch.setattr(unrolled.Weighted, "__call__", told)
+    losses(course.readings.part(held=False)[:6], torch.Generator().manual_seed(0))
+    said = torch.cat([course.teacher.likeliest(truth) for truth in asked])
+    assert len(said)
+    assert bool(torch.isin(said, course.kept).all())
+
+
+def test_the_mean_of_two_runs_has_the_share_of_the_first_that_was_asked_for(
+    options: ReadOptions, tmp_path: Path
+) -> None:
+    chosen = {"method": "eagle", "target": "text-target", "readings": options.out, "rows": 4, "places": 64, "ffn": 32,
+              "heads": 4, "threads": 1, "half": False, "vocabulary": 400, "steps": 2}  # fmt: skip
+    first = tmp_path / "a" / "text-target-eagle"
+    recipes.run("chat-heads", chosen | {"out": tmp_path / "a", "checkpoint": tmp_path / "a.pt"}, quiet)
+    ends = {}
+    for share in (0.0, 0.25):
+        out = tmp_path / f"{share}"
+        more = {"out": out, "checkpoint": tmp_path / f"{share}.pt", "begin": first, "average": share}
+        recipes.run("chat-heads", chosen | more, quiet)
+        ends[share] = load_file(out / "text-target-eagle" / "model.safetensors")["down.weight"].float()
+    begun = load_file(first / "model.safetensors")["down.weight"].float()
+    assert not torch.allclose(begun, ends[0.0], atol=1e-4)
+    torch.testing.assert_close(ends[0.25], 0.25 * begun + 0.75 * ends[0.0], atol=2e-3, rtol=1e-2)
+
+
+def test_one_command_hands_on_what_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {}
+
+    class Enough(Exception):
+        pass
+
+    def trains(options: Any, report: Any, settled: bool = False) -> Any:
+        asked["head"] = options
+        raise Enough
+
+    monkeypatch.setattr(whole, "write_answers", lambda options, _: asked.update(answers=options))
+    monkeypatch.setattr(whole, "make_readings", lambda options, _: asked.update(readings=options))
+    monkeypatch.setattr(whole, "train_chat_heads", trains)
+    more = {"loss": "reverse_kl:1", "seed": 7, "max_new_tokens": 900, "longest_prompt": 300, "answer_tokens": 5_000_000,
+            "data": tmp_path, "work": tmp_path, "out": tmp_path / "out", "ttt": 5, "head_learns": True}  # fmt: skip
+    with pytest.raises(Enough):
+        recipes.run("eagle-3", more, quiet)
+    assert (asked["head"].loss, asked["head"].seed, asked["answers"].seed) == ("reverse_kl:1", 7, 7)
+    assert (asked["head"].ttt, asked["head"].head_learns, asked["head"].method) == (5, True, "eagle-3")
+    assert asked["readings"].longest >= 300 + 900, "what was written is read"
+    assert asked["readings"].tokens > 5_000_000 * 2
+    with pytest.raises(Enough):
+        recipes.run("s2d", {"data": tmp_path, "work": tmp_path, "out": tmp_path / "out", "cond": 64}, quiet)
+    assert (asked["head"].cond, asked["head"].places) == (64, 2048), "a setting is a default and no more"
+    assert asked["head"].loss == "ce_soft:1", "the kind's own"
