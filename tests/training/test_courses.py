@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,13 +21,17 @@ from torch import Tensor, nn
 
 from workbench.engine.bundle import bundled
 from workbench.methods import registry
+from workbench.trace.events import Round
+from workbench.trace.nodes import Nodes
+from workbench.trace.tokens import PLAIN, Emitted
 from workbench.training import recipes
 from workbench.training.answers import is_held, read
-from workbench.training.family import eagle, heads, unrolled, whole
+from workbench.training.family import eagle, evaluate, heads, unrolled, whole
 from workbench.training.family.drafter import Curve, side_by_side
 from workbench.training.family.evaluate import held_prompts
 from workbench.training.family.lesson import Course, lesson_of
 from workbench.training.family.readings import Readings, ReadOptions
+from workbench.training.family.vocabulary import chosen_tokens, counts_of, coverage
 from workbench.training.heads.features import Dialogue
 from workbench.training.loop import RunResult
 
@@ -279,3 +284,28 @@ def test_one_command_hands_on_what_it_is_asked_for(monkeypatch: pytest.MonkeyPat
         recipes.run("s2d", {"data": tmp_path, "work": tmp_path, "out": tmp_path / "out", "cond": 64}, quiet)
     assert (asked["head"].cond, asked["head"].places) == (64, 2048), "a setting is a default and no more"
     assert asked["head"].loss == "ce_soft:1", "the kind's own"
+
+
+def test_what_can_be_drafted_is_counted_in_answers_kept_out_of_training(options: ReadOptions) -> None:
+    readings = Readings(options.out)
+    held = readings.part(held=True)
+    kept, facts = chosen_tokens(readings, held, 60, [])
+    wanted = coverage(counts_of(readings, held), kept)
+    assert facts["covered"] == round(wanted, 4)
+    assert abs(wanted - coverage(counts_of(readings, readings.part(held=False)), kept)) > 1e-3
+
+
+def test_each_kind_of_prompt_has_a_tau_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told:
+        def __init__(self, _: Any) -> None:
+            pass
+
+        def generate(self, request: Any) -> Any:
+            n = request.prompt[0]
+            said = [Emitted(token, "", 0, 0, PLAIN, None, 0, 0.5) for token in range(n)]
+            return SimpleNamespace(rounds=[Round(0, "medusa", {}, Nodes(), [], 3, PLAIN, said)])
+
+    monkeypatch.setattr(evaluate, "Engine", Told)
+    models: Any = None
+    found = evaluate.measured(models, "medusa", {}, [("chat", [2]), ("code", [4]), ("code", [6])], 9)
+    assert (found["groups"], found["tau"]) == ({"chat": 2.0, "code": 5.0}, 4.0)

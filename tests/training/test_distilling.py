@@ -187,7 +187,14 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
             raise KeyboardInterrupt
         return train(asked, report)
 
+    heats, usual = list[float](), study.SamplingParams
+
+    def heated(temperature: float) -> Any:
+        heats.append(temperature)
+        return usual(temperature=temperature)
+
     monkeypatch.setattr(study, "train_chat_drafter", counted)
+    monkeypatch.setattr(study, "SamplingParams", heated)
     with pytest.raises(KeyboardInterrupt):
         distilling(options, quiet)
     assert not (options.out / "distilling.json").exists()
@@ -209,7 +216,11 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
             assert (counts[0] <= counts[1]).all()
             assert (counts[2] >= counts[3]).all()
             assert (counts[3] > 0).all()
+    assert heats == [0.0, 1.0] * 5, "each is measured greedily, and drawn at temperature 1"
+    settings = json.loads((options.out / "start" / "run.pt.settings.json").read_text())
+    assert settings["text_weight"] == "1.0", "the start learns from text, which is all that it has"
     begun = json.loads((options.out / "mix-total_variation" / "run.pt.settings.json").read_text())
+    assert begun["text_weight"] == "0.0", "what goes on from it learns by the loss that is compared"
     assert begun["begin"] == str(options.out / "start")
     text = page(report)
     assert "**" in text

@@ -89,6 +89,8 @@ def test_a_small_loop_writes_the_same_texts_and_its_board(tmp_path: Path) -> Non
         assert (step[ADAPTIVE]["lessons_s"] > 0) == (step["tail_lessons"] > 0)
         assert all(0 <= step[name]["tail_s"] <= step[name]["seconds"] for name in (PLAIN, FROZEN, ADAPTIVE))
     assert first["tail_lessons"] + second["tail_lessons"] > 0
+    given = sum(step["tail_lessons"] + step["idle_lessons"] for step in told["steps"])
+    assert given == found["lessons"], "each lesson counts in one step alone"
     assert str([list(v) for v in found["figures"].values()]) == str([list(v) for v in figures(told["steps"]).values()])
     assert (tmp_path / "rollouts.md").read_text() == page(told)
     assert "--set longest=16" in page(told)

@@ -153,7 +153,8 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
             _write(options, facts, found)
         if number + 1 < options.steps:
             tune()
-    return {"figures": figures(found), "out": str(options.out / BOARD)}
+    lessons = drafter.apprentice(models).lessons
+    return {"figures": figures(found), "lessons": lessons, "out": str(options.out / BOARD)}
 
 
 def _write(options: RolloutOptions, facts: dict[str, Any], found: list[dict[str, Any]]) -> None:
