@@ -136,7 +136,8 @@ assert best.values[2, 0] > best.values[0, 0]
 # %% [markdown]
 # Farther is not simply vaguer. Head 1 has many adjectives to choose from, head 2 is between a boy and a girl, head 3 expects
 # that whoever it is will be *called* something, or be *there*, and head 4 cannot know what comes of that. But on average over
-# all texts, farther is harder. Their configuration says how often each rank was right on held-out text (`head_accuracy`):
+# all texts, farther is harder. Their configuration says how often each rank was right on held-out text (`head_accuracy`;
+# right is the token that was written there, which of half of these texts was drawn and not the likeliest):
 
 # %%
 accuracy = config["head_accuracy"]  # [K][10]: of head k, how often its r-th best token is right
