@@ -56,10 +56,10 @@ def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, m
     assert default == ("chat-heads", 16)
     assert read.pop("eagle") == (600, 600 * 16), "as many as its recipe takes where its options do not say"
     assert set(read.values()) == {(None, None)}
-    more = {"commit": "abc", "machine": machine_facts(), "per_group": 4}
+    more = {"commit": "abc", "machine": machine_facts() | {"instructions": "ABC-9"}, "per_group": 4}
     text = headsboard.markdown({"tiny": row | more})
     assert "`workbench heads table --report --target tiny-llama --per-group 4`" in text
-    assert machine_facts()["instructions"] in text
+    assert "cores, ABC-9; torch" in text
     assert "| `hydra-plus-plus` | `hydra-plus-plus` nodes=16 |" in text
     assert "| 19,200 | 700,000 in 600 steps | 2.00 | 75% · 17% | 2.00" in text
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from workbench.core.errors import WorkbenchError
 from workbench.trace.curves import CurveWriter
+from workbench.trace.files import write_whole
 from workbench.training.stopping import stopping
 
 EVERY = 3
@@ -33,7 +34,7 @@ def train(kind: str, said: dict[str, str]) -> int:
             step += 1
             writer.add(step, {"loss/x": 1 / step, "seconds/training": step / 10})
             if step % EVERY == 0 or step == steps or stop.is_set():
-                checkpoint.write_text(str(step))
+                write_whole(checkpoint, str(step).encode())
                 if head := said.get("copy_of"):
                     shutil.copytree(head, run / f"target-{kind}", dirs_exist_ok=True)
                 writer.add(step, {"on-policy/tau": 1 + step / 10})

@@ -19,7 +19,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from workbench.core.errors import ParameterError
 from workbench.engine.bundle import bundled
+from workbench.engine.machine import machine_facts
 from workbench.methods import registry
 from workbench.trace.events import Round
 from workbench.trace.nodes import Nodes
@@ -309,3 +311,23 @@ def test_each_kind_of_prompt_has_a_tau_of_its_own(monkeypatch: pytest.MonkeyPatc
     models: Any = None
     found = evaluate.measured(models, "medusa", {}, [("chat", [2]), ("code", [4]), ("code", [6])], 9)
     assert (found["groups"], found["tau"]) == ({"chat": 2.0, "code": 5.0}, 4.0)
+
+
+def test_what_a_step_costs_is_its_arithmetic_beside_a_product_of_this_machine(
+    options: ReadOptions, tmp_path: Path
+) -> None:
+    """Medusa's: two products a head, of which the first has gradients of its weight and the second of its input."""
+    lines: list[str] = []
+    n, blocks, kept, width = 16, 2, 400, 288
+    asked = {"method": "medusa", "readings": options.out, "out": tmp_path, "rows": 8, "places": n, "blocks": blocks,
+             "vocabulary": kept, "threads": 1, "half": False, "timed": 2}  # fmt: skip
+    found = recipes.run("throughput", asked, lines.append)
+    assert found["gflop_a_step"] == pytest.approx(n * blocks * 4 * (width**2 + width * kept) / 1e9, rel=0.02)
+    assert found["share"] == found["gflops"] / found["peak_gflops"]
+    assert 0 < found["share"] < 1
+    assert found["tokens_a_second"] > 0
+    assert 0.2 < sum(found["shares"].values()) <= 1.01
+    assert any("tokens/s" in line and machine_facts()["instructions"] in line for line in lines)
+    assert not list(tmp_path.iterdir()), "nothing is written"
+    with pytest.raises(ParameterError, match="EAGLE's layer is trained by a loop"):
+        recipes.run("throughput", asked | {"method": "eagle"}, quiet)

@@ -680,6 +680,15 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
     assert f"--head FOLDER/{folder.name}" in refused.value.remedy
     assert (folder / "model.safetensors").read_bytes() == before
     assert not (tmp_path / "elsewhere").exists(), "refused before any answer is written"
+    shutil.copytree(folder, tmp_path / "bundled" / folder.name)
+    with pytest.raises(ParameterError, match="finished head in"):  # another place, whatever this run has done before
+        recipes.run("eagle-3", chosen | {"out": tmp_path / "bundled", "resume": False}, quiet)
+    work = tmp_path / "work" / "text-target"
+    note = work / "heads-eagle-3.pt.settings.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"loss": ""}))
+    assert recipes.run("eagle-3", chosen, quiet)["steps"] == 30, "an earlier version noted no loss that nobody chose"
+    (work / "heads-eagle-3.pt").unlink()  # killed before its first checkpoint, when it started over
+    assert recipes.run("eagle-3", chosen | {"steps": 1, "resume": False}, quiet)["steps"] == 1
 
 
 def test_speed_in_use_is_that_of_the_method_over_plain_decodings_prompt_by_prompt(

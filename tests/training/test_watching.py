@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_run_keeps_raw_losses_and_what_was_measured_at_each_checkpoint(tmp_pat
 
 def test_what_drafting_took_before_a_stop_counts_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
-    monkeypatch.setattr(watching.time, "monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
     monkeypatch.setattr(RunClock, "standing", lambda _: nullcontext())
     for steps in (2, 4):
         train(loop(tmp_path, steps, on_policy=lambda: {"on-policy/tau": 2.0}))

@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.core.errors import MethodUnavailableError, ModelError
 from workbench.engine import Models, Request
-from workbench.engine.bundle import DEFAULT_TARGET
+from workbench.engine.bundle import DEFAULT_TARGET, bundled
 from workbench.engine.changing import lacking
 from workbench.engine.checkpoints import own
 from workbench.engine.extras import Extras
@@ -116,6 +116,13 @@ class Backend(BaseBackend):
     def _reason(self, pair: Pair) -> Callable[[tuple[str, ...]], str]:
         models = self._pool.get(pair)
         return models.why_not if models is not None else super()._reason(pair)
+
+    def _owned(self, pair: Pair) -> dict[str, str]:
+        models = self._pool.get(pair)
+        if models is None:
+            return super()._owned(pair)
+        ours = {folder.resolve() for folder in bundled().values()}
+        return {kind: info.name for kind, info in models.heads.items() if info.folder.resolve() not in ours}
 
     def device_label(self, target: str | None = None) -> str:
         """Device and dtype of a target, as in "CPU · float32"."""

@@ -104,6 +104,10 @@ class BaseBackend(ABC):
         """Why a method with such needs cannot run with a pair; empty: it can."""
         return choices.static_reasons(*pair)
 
+    def _owned(self, pair: Pair) -> dict[str, str]:
+        """Names of the heads of one's own that draft for a target, by kind."""
+        return choices.owned(pair[0])
+
     def _reads_pictures(self, target: str) -> bool | None:
         return choices.reads_pictures(target)
 
@@ -111,7 +115,7 @@ class BaseBackend(ABC):
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         """All methods with parameters, and whether each can run with these models."""
-        reason, own = self._reason(pair := self._pair(target, drafter)), choices.owned(pair[0])
+        reason, own = self._reason(pair := self._pair(target, drafter)), self._owned(pair)
         return [choices.describe(Known.of(method), reason(method.needs), own) for method in registry.methods()]
 
     def sampling_params(self) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,11 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     prompts = [(group, said) for group, said, _ in exchanges]
     done, written = _begun(path, options, prompts)
     report(f"answers: {len(prompts):,} prompts, {len(done):,} of them answered with {written:,} tokens")
-    waiting = _askable(prompts, done, options.after, tokenizer, options.longest_prompt)
+    turns = [(i, said) for i, (_, said) in enumerate(prompts) if i >= options.after and i not in done]
+    first = [] if any(map(is_held, done)) else _first_held(turns, tokenizer, options.longest_prompt)
+    early = {i for i, _ in first}
+    rest = _askable([turn for turn in turns if turn[0] not in early], tokenizer, options.longest_prompt)
+    waiting = chain(first, rest)
     if options.given:
         return _write_given(options, exchanges, waiting, models, written)
     running: list[tuple[int, Row]] = []
@@ -164,7 +168,7 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     noted = Rate(options.out / RATE)
     method = registry.get("autoregressive")
     with path.open("a", encoding="utf-8") as file:
-        while (written + new < options.tokens or len(kinds) < 2) and clock.progress(0) < 1.0:
+        while (written + new < options.tokens or (first and len(kinds) < 2)) and clock.progress(0) < 1.0:
             for i, ids in islice(waiting, max(0, options.rows - len(running))):
                 sampling = SamplingParams(temperature=TEMPERATURES[i % len(TEMPERATURES)])
                 request = Request(ids, method, sampling, options.max_new_tokens, options.seed + i)
@@ -240,31 +244,30 @@ class Rate:
         write_whole(self._path, (json.dumps(said) + "\n").encode())
 
 
-def _askable(
-    prompts: Sequence[tuple[str, str]], done: set[int], after: int, tokenizer: Any, longest: int
-) -> Iterator[tuple[int, list[int]]]:
-    """(number, token ids) of the prompts that are still to be answered and not too long.
+def _encoded(tokenizer: Any, said: str) -> list[int]:
+    """What a user says in the target's chat format, where it has one; a base model goes on with what is said."""
+    if not getattr(tokenizer, "chat_template", None):
+        return [int(token) for token in tokenizer(said)["input_ids"]]
+    chat = [{"role": "user", "content": said}]
+    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    return [int(token) for token in ids]
 
-    They are in the target's chat format, where it has one. A few rows' worth at a time come in order of length: rows of
-    one length waste no attention on each other's padding. Before them come `FIRST_HELD` of those that are kept for
-    measuring, unless one is answered: the fewest answers are some to learn from and some to measure with.
+
+def _first_held(turns: Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> list[tuple[int, list[int]]]:
+    """The first `FIRST_HELD` of the prompts that are kept for measuring, as `_askable` gives them.
+
+    They are answered before all others: the fewest answers are some to learn from and some to measure with.
     """
+    held = ((i, _encoded(tokenizer, said)) for i, said in turns if is_held(i))
+    return list(islice((item for item in held if len(item[1]) <= longest), FIRST_HELD))
 
-    def asked(said: str) -> list[int]:
-        if not getattr(tokenizer, "chat_template", None):  # a base model goes on with what is said
-            return [int(token) for token in tokenizer(said)["input_ids"]]
-        chat = [{"role": "user", "content": said}]
-        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-        return [int(token) for token in ids]
 
-    turns = [(i, said) for i, (_, said) in enumerate(prompts) if i >= after and i not in done]
-    early = set[int]()
-    if not any(map(is_held, done)):
-        held = ((i, asked(said)) for i, said in turns if is_held(i))
-        first = list(islice((item for item in held if len(item[1]) <= longest), FIRST_HELD))
-        early = {i for i, _ in first}
-        yield from first
-    left = ((i, asked(said)) for i, said in turns if i not in early)
+def _askable(turns: Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> Iterator[tuple[int, list[int]]]:
+    """(number, token ids) of the prompts that are not too long.
+
+    A few rows' worth at a time come in order of length: rows of one length waste no attention on each other's padding.
+    """
+    left = ((i, _encoded(tokenizer, said)) for i, said in turns)
     while some := list(islice(left, ALIKE)):
         yield from sorted((item for item in some if len(item[1]) <= longest), key=lambda item: len(item[1]))
 

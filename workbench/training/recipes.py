@@ -3,8 +3,8 @@
 >>> sorted(RECIPES)
 ['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'distilling', 'drafter', \
 'eagle', 'eagle-3', 'evaluate', 'hydra', 'judge', 'kangaroo', 'medusa', 'readings', 'rollouts', 'scaling', 'target', \
-'tokenizer', 'trimming', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', \
-'vision-text-drafter', 'vision-tower']
+'throughput', 'tokenizer', 'trimming', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', \
+'vision-target', 'vision-text-drafter', 'vision-tower']
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.readings import ReadOptions, make_readings
 from workbench.training.family.rollouts import RolloutOptions, roll_out
 from workbench.training.family.scaling import ScalingOptions, study
+from workbench.training.family.throughput import ThroughputOptions, throughput
 from workbench.training.family.trimming import TrimmingOptions, trimming
 from workbench.training.family.whole import WholeOptions, train_whole
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
@@ -213,6 +214,12 @@ RECIPES: dict[str, Recipe] = {
             "a scaling study: heads of several sizes and trainings, τ of each, and Scylla's law with intervals",
             ScalingOptions,
             study,
+        ),
+        Recipe(
+            "throughput",
+            "how fast a head is trained here: tokens a second, and the share of what this machine's products reach",
+            ThroughputOptions,
+            throughput,
         ),
         Recipe(
             "rollouts",

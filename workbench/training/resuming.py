@@ -18,13 +18,16 @@ LENGTH = {
 """Options that may differ from those of the checkpoint: how long and where it is trained, not what."""
 
 
-def settle(options: Any, asked: Mapping[str, Any], report: Callable[[str], None]) -> Any:
+def settle(
+    options: Any, asked: Mapping[str, Any], report: Callable[[str], None], unsaid: Mapping[str, str] | None = None
+) -> Any:
     """Options of a recipe that go on from its checkpoint where there is one, unless `resume` was asked for otherwise.
 
     Args:
         options: parsed.
         asked: options by name, as they were given.
         report: receives progress lines.
+        unsaid: see `check_same`.
 
     Raises:
         ParameterError: a checkpoint is of other settings.
@@ -36,7 +39,7 @@ def settle(options: Any, asked: Mapping[str, Any], report: Callable[[str], None]
     there = [path for path in checkpoints if path.exists()]
     resume = bool(there) if asked.get("resume") is None else options.resume
     if resume:
-        check_same(options)
+        check_same(options, unsaid)
     for path in checkpoints:  # settings last: they are never beside a checkpoint of others, whenever this is killed
         if path in there and not resume:
             report(f"starts over; the earlier checkpoint is {set_aside(path)}")
@@ -45,15 +48,25 @@ def settle(options: Any, asked: Mapping[str, Any], report: Callable[[str], None]
     return dataclasses.replace(options, resume=resume)
 
 
-def check_same(options: Any) -> None:
+def check_same(options: Any, unsaid: Mapping[str, str] | None = None) -> None:
     """See to it that the checkpoints that are there are of these options.
+
+    Args:
+        options: parsed.
+        unsaid: what earlier versions noted of options that nobody had chosen, which counts as what they are now.
 
     Raises:
         ParameterError: one is of other settings.
     """
     for path in _checkpoints(options, options.checkpoint):
         if path.exists():
-            _check_same(path, _settings(options))
+            _check_same(path, _settings(options), unsaid or {})
+
+
+def is_of(options: Any, *names: str) -> bool:
+    """Whether a run with these options has begun before, be its checkpoint there or not: by its note."""
+    wanted = {name: str(getattr(options, name)) for name in names}
+    return any(wanted.items() <= (_noted(path) or {}).items() for path in _checkpoints(options, options.checkpoint))
 
 
 def _checkpoints(options: Any, checkpoint: Path) -> list[Path]:
@@ -75,13 +88,19 @@ def _beside(checkpoint: Path) -> Path:
     return checkpoint.with_name(f"{checkpoint.name}.settings.json")
 
 
-def _check_same(checkpoint: Path, settings: Mapping[str, str]) -> None:
-    if not _beside(checkpoint).exists():
-        return
+def _noted(checkpoint: Path) -> dict[str, str] | None:
+    """The settings noted beside a checkpoint; None: there is no note, or it is damaged."""
     try:
-        before = dict(json.loads(_beside(checkpoint).read_text(encoding="utf-8")))
-    except (ValueError, TypeError):  # a damaged note: what the checkpoint itself holds is looked at when it is read
+        return dict(json.loads(_beside(checkpoint).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _check_same(checkpoint: Path, settings: Mapping[str, str], unsaid: Mapping[str, str]) -> None:
+    before = _noted(checkpoint)
+    if before is None:  # what the checkpoint itself holds is looked at when it is read
         return
+    before = {name: settings.get(name, value) if unsaid.get(name) == value else value for name, value in before.items()}
     changed = [name for name in settings if before.get(name, settings[name]) != settings[name]]
     if changed:
         was = ", ".join(f"{name}={before[name]}" for name in changed)

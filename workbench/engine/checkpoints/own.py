@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 _chosen: list[str] = []
 _preferred: set[str] = set()
 """Of these, places that were preferred while the process ran: nobody waits at a prompt to hear that one is gone."""
+_missed: set[str] = set()
+"""Of those, places of which it was said that they cannot be read."""
 
 
 def choose(*places: str) -> None:
@@ -62,6 +64,7 @@ def prefer(place: str, on: bool = True) -> None:
     """Take the heads in a folder before all others in this process; or, with `on` False, no longer."""
     choose(*([place] if on else []), *(other for other in _chosen if other != place))
     (_preferred.add if on else _preferred.discard)(place)
+    _missed.discard(place)
 
 
 def places() -> list[str]:
@@ -81,7 +84,9 @@ def own_heads() -> Iterator[OwnHeads]:
         except ModelError as error:
             if place not in _preferred:
                 raise
-            log.warning("heads that were to draft do not: %s", error)
+            if place not in _missed:
+                _missed.add(place)
+                log.warning("heads that were to draft do not: %s", error)
             continue
         yield found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
@@ -39,8 +40,9 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, takes: Takes) -> d
     try:
         switched = takes(str(folder), True)
     except WorkbenchError as problem:
-        if promoted_at(run) != str(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+        if promoted_at(run) == str(folder):  # it drafted until now
+            (run.folder / PROMOTED_AT).unlink()
+        shutil.rmtree(folder, ignore_errors=True)
         remedy = f"{problem.remedy} Or train on, and promote the next checkpoint."
         raise type(problem)(problem.message, remedy) from None
     for other in runs:
@@ -100,15 +102,20 @@ def _copied(run: LabRun, heads: Path, step: int) -> Path:
     head = run.head
     if head is None:
         raise WorkbenchError("There is no checkpoint of this run yet.", "Wait for the first: training soon saves one.")
-    folder = heads / f"{head.name}-{run.id[-8:]}-step-{step}"
     heads.mkdir(parents=True, exist_ok=True)
     for left in (2, 1, 0):
-        with tempfile.TemporaryDirectory(prefix=".", dir=heads) as beside:
-            copy = Path(beside) / folder.name
+        with (
+            contextlib.suppress(OSError),  # also what training replaces while it is copied
+            tempfile.TemporaryDirectory(prefix=".", dir=heads, ignore_cleanup_errors=True) as beside,
+        ):
+            copy = Path(beside) / head.name
             shutil.copytree(head, copy)
-            if _is_whole(copy):  # only then does it take the place of one that may be drafting
-                shutil.rmtree(folder, ignore_errors=True)
-                copy.replace(folder)
+            if _is_whole(copy):
+                # Nets are known by the names of their folders: other weights have another name.
+                folder = heads / f"{head.name}-{run.id[-8:]}-step-{step}-{(copy / NAME).read_text()[:6]}"
+                if not _is_whole(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+                    copy.replace(folder)
                 return folder
         time.sleep(0.2 if left else 0.0)  # it was being saved at that moment, or it is damaged
     raise WorkbenchError(

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from workbench.core.errors import WorkbenchError
 from workbench.trace.curves import EVALUATING, HELD, LOSS, SPEEDUP, TAU, TESTED, TRAINING, Points, read_curves
 from workbench.trace.files import write_whole
 
@@ -52,8 +53,15 @@ class LabRun:
             return _UNREADABLE
 
     def note(self, **more: Any) -> None:
-        """Change what is kept beside the run's files."""
-        write_whole(self.folder / "run.json", (json.dumps(self.asked | more, indent=1) + "\n").encode())
+        """Change what is kept beside the run's files; what cannot be read stays as it is.
+
+        Raises:
+            WorkbenchError: it cannot be read.
+        """
+        asked = self.asked
+        if "damaged" in asked:
+            raise WorkbenchError(f"{self.folder / 'run.json'} cannot be read.", "Try again, or delete the run.")
+        write_whole(self.folder / "run.json", (json.dumps(asked | more, indent=1) + "\n").encode())
 
     @property
     def process(self) -> psutil.Process | None:

@@ -153,11 +153,11 @@ class Lab:
         run = self.run(run_id)
         if run.process is not None:
             raise CapacityError("This run is being trained.", "Stop it first.")
-        promotion.take_back(run, self.folder / "heads", takes)
         if run.folder.is_symlink():
             run.folder.unlink()
-        else:
-            shutil.rmtree(run.folder)
+            return
+        promotion.take_back(run, self.folder / "heads", takes)
+        shutil.rmtree(run.folder)
 
     def promote(self, run_id: Any, takes: Takes, on: bool = True) -> dict[str, Any]:
         """Let a run's head, as it was last saved, draft; see `workbench.service.lab.promotion`.

@@ -10,6 +10,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -163,6 +164,19 @@ def train_chat_heads(
         ParameterError: they could propose next to nothing; they learn by one loss, and another is asked for; the
             readings are few, or of another target.
     """
+    lesson, course, facts = prepared(options, report, settled)
+    result, curve = lesson.train(course)
+    return result, facts | {"curve": curve.points}
+
+
+def prepared(
+    options: ChatHeadOptions, report: Report, settled: bool = False
+) -> tuple[ModuleType, Course, dict[str, Any]]:
+    """The lesson of a kind of heads, who is taught by whom, and what the card says of the tokens kept.
+
+    Raises:
+        ParameterError: see `train_chat_heads`.
+    """
     torch.set_num_threads(options.threads)
     if options.vocabulary < RANKS:
         raise ParameterError(
@@ -185,8 +199,7 @@ def train_chat_heads(
         finished, before = _begun(options.begin, teacher)
     kept, facts = chosen_tokens(readings, held, size, teacher.ends, before)
     tokens = torch.tensor(kept, device=readings.device)
-    result, curve = lesson.train(Course(options, teacher, readings, tokens, held, report, finished))
-    return result, facts | {"curve": curve.points}
+    return lesson, Course(options, teacher, readings, tokens, held, report, finished), facts
 
 
 def check_loss(options: ChatHeadOptions) -> None:

@@ -27,7 +27,7 @@ from workbench.training.family.lesson import lesson_of
 from workbench.training.family.readings import ReadOptions, last_norm, make_readings
 from workbench.training.loop import Report
 from workbench.training.recipe import begun_with, chosen, finish
-from workbench.training.resuming import check_same, settle
+from workbench.training.resuming import check_same, is_of, settle
 
 ALL = 1 << 62
 """Tokens: more than there are."""
@@ -54,6 +54,8 @@ class WholeOptions:
         ffn: Width of the head's feed-forward, where it has one; 0: two thirds of the target's width.
         half: Compute in bfloat16.
         dtype: Number format of the target.
+        matrix_rate: Top learning rate of Muon.
+        other_rate: Top learning rate of AdamW.
         vocabulary: Tokens that the head can propose, those that the target says most.
         everywhere: Learn behind the tokens of prompts, too.
         begin: Folder of a finished layer of EAGLE's for this target, with whose weights EAGLE's, PARD's or EAGLE-3's
@@ -85,6 +87,8 @@ class WholeOptions:
     ffn: int = 0
     half: bool = True
     dtype: str = "auto"
+    matrix_rate: float = ChatHeadOptions.matrix_rate
+    other_rate: float = ChatHeadOptions.other_rate
     vocabulary: int = 8192
     everywhere: bool = False
     begin: Path | None = None
@@ -136,14 +140,16 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
         steps=options.steps, half=options.half, seed=options.seed, threads=options.threads,
         checkpoint_seconds=options.checkpoint_seconds, curves=options.run, answers=work / "answers",
         device=options.device, begin=options.begin, vocabulary=options.vocabulary, everywhere=options.everywhere,
+        matrix_rate=options.matrix_rate, other_rate=options.other_rate,
         **({"loss": options.loss} if options.loss else {}), **{name: getattr(options, name) for name in head.options},
     )  # fmt: skip
     taps = _taps(kind, asked, shape.num_hidden_layers)
     asked.readings = work / "-".join(["readings", *map(str, taps)])
     check_begin(asked)
     _check_place(asked)
+    unsaid = {name: str(getattr(ChatHeadOptions(), name)) for name in head.settings} | {"loss": ""}
     if options.resume:
-        check_same(asked)
+        check_same(asked, unsaid)
     begun = begun_with(asked.begin)
     report(f"{kind} for {named(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of its own answers")
     both: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads, "device": options.device}
@@ -157,7 +163,7 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     reading = ReadOptions(options.target, work / "answers", asked.readings, taps, ALL, longest, **both)
     make_readings(reading, report)
     report(f"{kind}: 3 of 4, training")
-    ready = settle(asked, {} if options.resume else {"resume": False}, report)
+    ready = settle(asked, {} if options.resume else {"resume": False}, report, unsaid)
     result, facts = train_chat_heads(ready, report, settled=True)
     recipe = {"recipe": kind, "asked": chosen(options)}
     figures = finish(result, ready.folder, {"options": chosen(ready), **recipe, **facts, **begun})
@@ -171,13 +177,13 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
 
 
 def _check_place(asked: ChatHeadOptions) -> None:
-    """A finished head is written over by nothing but the run that wrote it, which its checkpoint tells.
+    """A finished head is written over by nothing but the run that wrote it, which the note of its settings tells.
 
     Raises:
         ParameterError: there is one where the new one would be.
     """
     folder = asked.folder
-    if (folder / "config.json").exists() and not any(path.exists() for path in asked.checkpoints()):
+    if (folder / "config.json").exists() and not is_of(asked, "out", "target"):
         raise ParameterError(
             f"There is a finished head in {folder}, which this run would write over.",
             f"Give the new one a place of its own, --set out=FOLDER, and draft with it: --head FOLDER/{folder.name}.",

@@ -17,7 +17,7 @@ export function field(param, value = param.default) {
     kind,
     min,
     max,
-    step: step(kind, min, max),
+    step: isCoarse(kind, min, max, param.default) && kind !== "int" ? 10 ** Math.floor(Math.log10(param.default)) : step(kind, min, max),
     value,
   };
 }
@@ -37,7 +37,8 @@ export function step(kind, min, max) {
 }
 
 const allowed = (kind, min, max) =>
-  `${kind === "int" ? "whole numbers from" : "allowed is"} ${min?.toLocaleString("en") ?? "−∞"} to ${max?.toLocaleString("en") ?? "∞"}`;
+  `${kind === "int" ? "whole numbers from" : "allowed is"} ${said(min) ?? "−∞"} to ${said(max) ?? "∞"}`;
+const said = (bound) => bound?.toLocaleString("en", { maximumFractionDigits: 9 });
 
 /** Bring a value into its range, and say so if it was not. Pure.
  *  @returns {{value: number, note: string}} */

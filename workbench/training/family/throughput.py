@@ -1,0 +1,143 @@
+"""How fast a head is trained here: tokens a second, and its arithmetic beside what this machine's products reach.
+
+A step's arithmetic is counted as it runs, forward and backward, with what the target's LM head has to say; its time
+holds all of it, the optimizers' steps among them. The peak is that of one product of large matrices, in the number
+format and with the threads of the training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from workbench.core.errors import ParameterError
+from workbench.engine.machine import describe, machine_facts
+from workbench.methods.drafters.trained import TrainedNet
+from workbench.training.family import eagle
+from workbench.training.family.drafter import Curve
+from workbench.training.family.heads import ChatHeadOptions, prepared
+from workbench.training.family.lesson import Course, lesson_of
+from workbench.training.family.readings import batches
+from workbench.training.loop import Report, RunResult
+from workbench.training.models import half_precision
+
+SIDE, TRIES = 2048, 6
+"""Rows and columns of the matrices whose product is the peak, and how often it is tried."""
+WARM_UP, SHOWN = 3, 8
+"""Steps before any is timed, and kinds of work that are told, the costliest first."""
+
+
+@dataclass
+class ThroughputOptions(ChatHeadOptions):
+    """Options of the `throughput` recipe: those of `chat-heads`; nothing is written.
+
+    Attributes:
+        timed: Steps that are timed, of which the median counts.
+    """
+
+    method: str = "eagle-3"
+    target: str = "text-target"
+    checkpoint: Path | None = None
+    timed: int = 12
+
+
+@dataclass(frozen=True)
+class Timed(Course):
+    """A course whose steps are timed in place of a run."""
+
+    found: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def run(
+        self,
+        net: TrainedNet,
+        step_losses: Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]],
+        measure: Callable[[], dict[str, float]],
+        on_progress: Callable[[float], None] = lambda _: None,
+        **facts: Any,
+    ) -> tuple[RunResult, Curve]:
+        options = self.options
+        optimizers = options.optimizers(net.to(self.device), weight_decay=0.0)
+        rows = batches(self.readings, self.readings.part(held=False), options.rows, options.seed)
+        on_progress(0.5)
+
+        def step(number: int) -> int:
+            count, _, total = step_losses(rows(number), torch.Generator().manual_seed(number))
+            total.backward()
+            return count
+
+        def learn() -> None:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+
+        for number in range(WARM_UP):
+            step(number)
+            learn()
+        seconds, tokens, work = [], [], []
+        for number in range(options.timed):
+            begun = time.perf_counter()
+            tokens.append(step(number))
+            learn()
+            seconds.append(time.perf_counter() - begun)
+        for number in range(options.timed):  # counting takes time of its own
+            with FlopCounterMode(display=False) as counter:
+                step(number)
+            work.append(counter.get_total_flops())
+            learn()
+        with profile(activities=[ProfilerActivity.CPU]) as watched:
+            step(0)
+            learn()
+        events = sorted(watched.key_averages(), key=lambda event: -event.self_cpu_time_total)
+        spent = sum(event.self_cpu_time_total for event in events) or 1.0
+        shares = {event.key: round(event.self_cpu_time_total / spent, 3) for event in events[:SHOWN]}
+        self.found.update(
+            tokens_a_second=sum(tokens) / sum(seconds), seconds_a_step=median(seconds),
+            gflop_a_step=sum(work) / len(work) / 1e9, gflops=sum(work) / sum(seconds) / 1e9, shares=shares,
+            parameters=sum(p.numel() for p in net.parameters()),
+        )  # fmt: skip
+        return RunResult(), Curve(None)
+
+
+def throughput(options: ThroughputOptions, report: Report) -> dict[str, Any]:
+    """Time a head's training; returns the figures.
+
+    Raises:
+        ParameterError: its lesson has a loop of its own, or as for `train_chat_heads`.
+    """
+    if lesson_of(options.method) is eagle:
+        raise ParameterError("EAGLE's layer is trained by a loop that it shares with targets that see.", "Take mtp.")
+    lesson, course, _ = prepared(options, report)
+    timed = Timed(**{f.name: getattr(course, f.name) for f in dataclasses.fields(course)})
+    lesson.train(timed)
+    best = peak(options.half)
+    found = timed.found | {"peak_gflops": best, "share": timed.found["gflops"] / best, "machine": machine_facts()}
+    report(
+        f"{options.method}: {found['parameters']:,} parameters, {options.rows} answers a step: "
+        f"{found['tokens_a_second']:,.0f} tokens/s, {found['gflops']:.0f} GFLOP/s, {found['share']:.0%} of this "
+        f"machine's {best:.0f} with {options.threads} threads. {describe(found['machine'])}"
+    )
+    report("of a step's time: " + ", ".join(f"{name} {share:.0%}" for name, share in found["shares"].items()))
+    return found
+
+
+def peak(half: bool) -> float:
+    """GFLOP/s of a product of large matrices, the best of some: in bfloat16 where training has it, else in float32."""
+    a, b = torch.randn(2, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    best = 0.0
+    with torch.no_grad(), half_precision(half):
+        for _ in range(TRIES):
+            begun = time.perf_counter()
+            torch.mm(a, b)
+            best = max(best, 2 * SIDE**3 / (time.perf_counter() - begun) / 1e9)
+    return best
