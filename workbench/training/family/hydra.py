@@ -12,7 +12,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.hydra import ToldHeads
 from workbench.methods.drafters.medusa import RANKS
 from workbench.training.family.drafter import Curve, together
-from workbench.training.family.lesson import HELD_ROWS, Course, begun, keeping, on, some_of, still
+from workbench.training.family.lesson import HELD_ROWS, Course, begun, keeping, on, some_of, still, summed
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
@@ -53,7 +53,7 @@ def train_told(course: Course, guesses: Guesses, later: float = 1.0) -> tuple[Ru
                 total, _ = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
                 named[f"head {block + 1}"] = total
         weighed = [later**block * total for block, total in enumerate(named.values())]
-        return int(answer.sum()), named, torch.stack(weighed).sum()
+        return int(answer.sum()), named, summed(weighed)
 
     def measure() -> dict[str, float]:
         net.accuracy = tuple(map(tuple, hit_rates(net, course, table, guesses)))

@@ -21,7 +21,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.in_pass import Layout, ProbeNet, laid_out
 from workbench.methods.drafters.medusa import RANKS
 from workbench.training.family.drafter import Curve, Teacher, together
-from workbench.training.family.lesson import HELD_ROWS, Course, begun, on, some_of, still
+from workbench.training.family.lesson import HELD_ROWS, Course, begun, on, some_of, still, summed
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
@@ -96,7 +96,7 @@ def teach(
                 guess = states.mean(1).float()
                 named[f"token {step + 1}"], _ = loss(Places(guess, truth, logits.float(), wanted.float()))
         shares = [later**step / net.levels for step in range(len(named))]
-        return int(answer.sum()), named, torch.stack([a * b for a, b in zip(shares, named.values(), strict=True)]).sum()
+        return int(answer.sum()), named, summed([a * b for a, b in zip(shares, named.values(), strict=True)])
 
     def measure() -> dict[str, float]:
         net.accuracy = tuple(map(tuple, hit_rates(net, model, reads, course)))

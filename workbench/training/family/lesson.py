@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -134,7 +134,8 @@ class Course:
             generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)
             on_progress(loop.clock.progress(number))
             count, named, total = step_losses(rows(number), generator)
-            total.backward()
+            if total.requires_grad:  # else there was nothing to learn from in these answers
+                total.backward()
             return count, {name: float(loss.detach()) for name, loss in named.items()}
 
         def on_checkpoint(result: RunResult) -> str:
@@ -163,6 +164,12 @@ def on(stream: Float[Tensor, "B n *d"], steps: int) -> Float[Tensor, "B n *d"]:
     moved = stream.roll(-steps, 1)
     moved[:, stream.shape[1] - steps :] = 0
     return moved
+
+
+def summed(losses: Iterable[Tensor]) -> Float[Tensor, ""]:
+    """Their sum; 0, without gradients, of none: in some answers no place counts."""
+    found = list(losses)
+    return torch.stack(found).sum() if found else torch.zeros(())
 
 
 def some_of(n: int, most: int, generator: torch.Generator) -> Int[Tensor, " m"]:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from workbench.methods.drafters.medusa import RANKS, MedusaHeads
 from workbench.training.family.drafter import Curve, together
-from workbench.training.family.lesson import HELD_ROWS, Course, begun, keeping, some_of, still
+from workbench.training.family.lesson import HELD_ROWS, Course, begun, keeping, some_of, still, summed
 from workbench.training.family.vocabulary import LEFT_OUT, places_among
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
@@ -34,9 +34,9 @@ def train(course: Course) -> tuple[RunResult, Curve]:
         labels = place[wanted[:, some]].masked_fill(wanted[:, some] < 0, LEFT_OUT)
         with half_precision(options.half):
             logits = F.linear(heads(read[some].float()), table).float()
-        losses = [F.cross_entropy(said, right) for said, right in zip(logits, labels, strict=True)]
-        named = {f"head {k + 1}": loss for k, loss in enumerate(losses)}
-        return int(answer.sum()), named, torch.stack(losses).sum()
+        both = enumerate(zip(logits, labels, strict=True), 1)
+        named = {f"head {k}": F.cross_entropy(said, right) for k, (said, right) in both if (right != LEFT_OUT).any()}
+        return int(answer.sum()), named, summed(named.values())
 
     def measure() -> dict[str, float]:
         heads.accuracy = tuple(map(tuple, hit_rates(heads, course)))
