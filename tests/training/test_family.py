@@ -394,7 +394,7 @@ def test_eagle_3_speaks_by_the_targets_lm_head_or_by_one_of_its_own(
     options: ReadOptions, tmp_path: Path, learns: bool
 ) -> None:
     course = course_of(
-        options, tmp_path, steps=2, heads=6, ffn=16, rows=32, half=False, head_learns=learns, loss="ce_soft:1"
+        options, tmp_path, steps=4, heads=6, ffn=16, rows=10, half=False, head_learns=learns, loss="ce_soft:1"
     )
     eagle_3.train(course)
     folder = tmp_path / "text-target-eagle-3"
