@@ -2648,7 +2648,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "a-gradient-of-any-size",
         "training/loop.py",
-        "nn.utils.clip_grad_norm_(parameters, options.clip)",
+        "nn.utils.clip_grad_norm_(parameters, clip)",
         "pass",
         "tests/training/test_watching.py::test_rates_fall_where_the_options_say_and_no_gradient_is_larger_than_they_say",
         why="one odd batch throws a training off",

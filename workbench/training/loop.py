@@ -156,10 +156,7 @@ def run_loop(
             scale_rates(optimizers, trapezoid(progress, decay=options.decay))
             tokens, losses = step_losses(result.steps)
             _check_numbers(options.name, result.steps + 1, losses)
-            nn.utils.clip_grad_norm_(parameters, options.clip)
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+            descend(parameters, optimizers, options.clip)
             result.steps += 1
             result.tokens += tokens
             for name, value in losses.items():
@@ -192,6 +189,14 @@ def run_loop(
             report(on_checkpoint(result))
         watch.measured(result.steps, result.held, report)
     return result
+
+
+def descend(parameters: Sequence[nn.Parameter], optimizers: Sequence[torch.optim.Optimizer], clip: float) -> None:
+    """One step along the gradients that there are, which are no longer than `clip` then, and gone after it."""
+    nn.utils.clip_grad_norm_(parameters, clip)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
 
 def _check_numbers(name: str, step: int, losses: Mapping[str, float]) -> None:

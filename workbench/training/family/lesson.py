@@ -31,6 +31,8 @@ from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunResult, run_loop
 
 _Net = TypeVar("_Net", bound=TrainedNet)
+StepLosses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
+"""Rows and random numbers → tokens read, losses to report, and the one to descend on."""
 USUAL = FeatureNet.kind
 """Whose lesson kinds without one have."""
 HELD_ROWS = 16
@@ -107,10 +109,24 @@ class Course:
         count = sum(p.numel() for p in net.parameters())
         return {WEIGHTS: self.teacher.weights, "parameters": count, "loss": self.options.loss}
 
+    def steps(self, step_losses: StepLosses) -> Callable[[int], tuple[int, dict[str, float]]]:
+        """Of a step's number: its answers, forward and backward; tokens read, and losses to report."""
+        options = self.options
+        rows = batches(self.readings, self.readings.part(held=False), options.rows, options.seed)
+
+        def step(number: int) -> tuple[int, dict[str, float]]:
+            generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)
+            count, named, total = step_losses(rows(number), generator)
+            if total.requires_grad:  # else there was nothing to learn from in these answers
+                total.backward()
+            return count, {name: float(loss.detach()) for name, loss in named.items()}
+
+        return step
+
     def run(
         self,
         net: TrainedNet,
-        step_losses: Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]],
+        step_losses: StepLosses,
         measure: Callable[[], dict[str, float]],
         on_progress: Callable[[float], None] = lambda _: None,
         **facts: Any,
@@ -119,7 +135,7 @@ class Course:
 
         Args:
             net: what is trained.
-            step_losses: rows and random numbers → tokens read, losses to report, and the one to descend on.
+            step_losses: see `StepLosses`.
             measure: figures on held-out answers, by name.
             on_progress: is told before each step what share of the run is over.
             facts: more for the configuration.
@@ -127,16 +143,11 @@ class Course:
         options, facts = self.options, self.facts(net.to(self.device)) | facts
         loop = options.loop(options.method)
         self.report(f"{options.method}: {facts['parameters']:,} parameters")
-        rows = batches(self.readings, self.readings.part(held=False), options.rows, options.seed)
-        curve = Curve.of(options)
+        curve, taught = Curve.of(options), self.steps(step_losses)
 
         def step(number: int) -> tuple[int, dict[str, float]]:
-            generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)
             on_progress(loop.clock.progress(number))
-            count, named, total = step_losses(rows(number), generator)
-            if total.requires_grad:  # else there was nothing to learn from in these answers
-                total.backward()
-            return count, {name: float(loss.detach()) for name, loss in named.items()}
+            return taught(number)
 
         def on_checkpoint(result: RunResult) -> str:
             result.held = measure()

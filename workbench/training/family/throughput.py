@@ -11,12 +11,12 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -26,9 +26,8 @@ from workbench.methods.drafters.trained import TrainedNet
 from workbench.training.family import eagle
 from workbench.training.family.drafter import Curve
 from workbench.training.family.heads import ChatHeadOptions, prepared
-from workbench.training.family.lesson import Course, lesson_of
-from workbench.training.family.readings import batches
-from workbench.training.loop import Report, RunResult
+from workbench.training.family.lesson import Course, StepLosses, lesson_of
+from workbench.training.loop import LoopOptions, Report, RunResult, descend
 from workbench.training.models import half_precision
 
 SIDE, TRIES = 2048, 6
@@ -42,7 +41,7 @@ class ThroughputOptions(ChatHeadOptions):
     """Options of the `throughput` recipe: those of `chat-heads`; nothing is written.
 
     Attributes:
-        timed: Steps that are timed, of which the median counts.
+        timed: Steps that are timed.
     """
 
     method: str = "eagle-3"
@@ -60,35 +59,23 @@ class Timed(Course):
     def run(
         self,
         net: TrainedNet,
-        step_losses: Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]],
+        step_losses: StepLosses,
         measure: Callable[[], dict[str, float]],
         on_progress: Callable[[float], None] = lambda _: None,
         **facts: Any,
     ) -> tuple[RunResult, Curve]:
         options = self.options
         optimizers = options.optimizers(net.to(self.device), weight_decay=0.0)
-        rows = batches(self.readings, self.readings.part(held=False), options.rows, options.seed)
+        step, parameters = self.steps(step_losses), [p for p in net.parameters() if p.requires_grad]
+        learn = partial(descend, parameters, optimizers, LoopOptions.clip)
         on_progress(0.5)
-
-        def step(number: int) -> int:
-            count, _, total = step_losses(rows(number), torch.Generator().manual_seed(number))
-            if total.requires_grad:
-                total.backward()
-            return count
-
-        def learn() -> None:
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-
         for number in range(WARM_UP):
             step(number)
             learn()
         seconds, tokens, work = [], [], []
         for number in range(options.timed):
             begun = time.perf_counter()
-            tokens.append(step(number))
+            tokens.append(step(number)[0])
             learn()
             seconds.append(time.perf_counter() - begun)
         for number in range(options.timed):  # counting takes time of its own
