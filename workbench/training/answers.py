@@ -49,6 +49,7 @@ ANSWERS = "answers.jsonl"
 HELD_EVERY = 50
 """One prompt in so many is kept for measuring: its answer is written, but to the held-out file. See `is_held`."""
 FIRST_HELD = 4
+"""Of these prompts so many are answered before all others."""
 REPORT_S = 10.0
 RATE = "rate.json"
 """Beside the answers: {"tokens", "seconds"} of all runs that wrote them, for the cards of what is trained on them."""

@@ -4,7 +4,7 @@
 import * as kit from "../shared/kit.js";
 import { ceiling, line, thin } from "../live/lines.js";
 
-const BOX = { left: 34, top: 12, bottom: 22 }, LETTER = 6.4, ROW = 13, KEY = 16;
+const BOX = { left: 42, top: 12, bottom: 22 }, LETTER = 6.4, ROW = 13, KEY = 16;
 export const STYLES = 4;
 const MARKS = ["M-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", "M-3 -3h6v6h-6z", "M0 -4l4 4l-4 4l-4 -4z", "M0 -4l3.6 6.5h-7.2z"];
 
