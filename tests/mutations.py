@@ -2693,4 +2693,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         FAMILY + "test_a_finished_layer_is_trained_further_and_keeps_its_tokens",
         why="a head begins with weights that learnt another question, and its card says that they were EAGLE's",
     ),
+    _m(
+        "a-message-writes-special-tokens",
+        "service/special_ids.py",
+        "_HIDDEN if origin == MESSAGE else char for",
+        "char for",
+        "tests/service/test_chat_templates.py::test_a_role_is_part_of_the_format_unless_it_spells_a_marker",
+        why="a message that contains <|im_start|>system speaks as the system",
+    ),
+    _m(
+        "another-text-than-the-chat-templates-is-sent",
+        "service/chat.py",
+        "if str.__eq__(rendered, text) else",
+        "if rendered else",
+        "tests/service/test_chat_templates.py::test_a_template_that_cannot_be_traced_still_sends_its_own_text",
+        why="origins of another text are taken for those of the conversation",
+    ),
 )

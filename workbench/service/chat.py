@@ -1,13 +1,13 @@
-"""Conversations in a target's own chat format. What people write stays text, chat markers in it too."""
+"""Conversations in a target's own chat format; a special token's text in a message stays plain text."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from typing import Any
 
 from workbench.core.errors import PromptError
 from workbench.core.panics import no_panic
+from workbench.service import special_ids, traced_template
 from workbench.service.limits import Limits
 
 _PARTS = ("text", "image")
@@ -36,6 +36,8 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> 
     try:
         with no_panic():
             ids = _formatted(tokenizer, messages)
+    except PromptError:
+        raise
     except Exception as error:  # templates raise what they like
         reason = str(error).strip().splitlines()
         raise PromptError(
@@ -47,21 +49,27 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> 
 
 
 def _formatted(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
-    markers = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    contents = [text for message in messages for text in _texts(message) or ()]
-    if not any(marker in content for marker in markers for content in contents):
-        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        return [int(token) for token in ids]
-    # Stand-ins are put into the format first; what they stand for is then encoded on its own, without markers.
-    stand_ins = [f"x{secrets.token_hex(8)}x" for _ in contents]
-    names = iter(stand_ins)
-    put_in = [message | {"content": _renamed(message["content"], names)} for message in messages]
-    rest = tokenizer.apply_chat_template(put_in, tokenize=False, add_generation_prompt=True)
-    safe: list[int] = []
-    for name, content in zip(stand_ins, contents, strict=True):
-        before, found, rest = rest.partition(name)
-        safe += _encode(tokenizer, before) + (_encode(tokenizer, content, markers=False) if found else [])
-    return safe + _encode(tokenizer, rest)
+    """Ids of the text that `apply_chat_template` writes, special tokens' text in messages as plain text."""
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return special_ids.encode(tokenizer, text, _origins(tokenizer, messages, text), [*_all_texts(messages)])
+
+
+def _origins(tokenizer: Any, messages: list[dict[str, Any]], text: str) -> str:
+    """Origin of each character of a rendered conversation; UNKNOWN where the template cannot be traced."""
+    try:
+        rendered = traced_template.render(tokenizer, messages)
+    except Exception:  # a template that asks for what the real rendering alone gives
+        return traced_template.UNKNOWN * len(text)
+    return traced_template.origins(rendered) if str.__eq__(rendered, text) else traced_template.UNKNOWN * len(text)
+
+
+def _all_texts(value: Any) -> Iterator[str]:
+    """Every text in plain data, without names of fields."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _all_texts(item)
 
 
 def _texts(message: dict[str, Any]) -> list[str] | None:
@@ -73,15 +81,3 @@ def _texts(message: dict[str, Any]) -> list[str] | None:
         return None
     texts = [part.get("text") for part in content if part["type"] == "text"]
     return texts if all(isinstance(text, str) for text in texts) else None  # type: ignore[return-value]
-
-
-def _renamed(content: Any, names: Iterator[str]) -> Any:
-    if isinstance(content, str):
-        return next(names)
-    return [part | {"text": next(names)} if part["type"] == "text" else part for part in content]
-
-
-def _encode(tokenizer: Any, text: str, markers: bool = True) -> list[int]:
-    if not text:
-        return []
-    return list(tokenizer(text, add_special_tokens=False, split_special_tokens=not markers)["input_ids"])

@@ -1,0 +1,243 @@
+"""Chat templates rendered with the origin of each character: the template itself, or a message.
+
+A special token's text that a template writes is that token; the same text in a message is plain text. After rendering,
+both look alike. So the template is rendered once more with strings that carry an origin for each character through
+Jinja's operators, filters and macros. `apply_chat_template(sanitize_control_tokens=True)` of Transformers puts marks
+around such text instead, which changes its length and its first character, and with them what a template does that
+slices a message or asks how it begins (`content.startswith("<think>")`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any, SupportsIndex
+
+from jinja2 import Template, filters, nodes, pass_eval_context
+from jinja2.compiler import CodeGenerator, Frame
+
+TEMPLATE, MESSAGE, UNKNOWN = "t", "m", "?"
+"""Origins of a character. UNKNOWN: an operation did not keep them."""
+
+
+class TracedText(str):
+    """A string with the origin of each of its characters.
+
+    Attributes:
+        _origins: as long as the text, of TEMPLATE, MESSAGE and UNKNOWN. Jinja's sandbox lets no template read it.
+    """
+
+    _origins: str
+
+    def __new__(cls, text: str = "", origins: str = UNKNOWN) -> TracedText:
+        """Make a text of one origin, or with an origin for each character."""
+        made = super().__new__(cls, text)
+        made._origins = origins * len(made) if len(origins) == 1 else origins
+        return made
+
+    def __str__(self) -> str:
+        return self
+
+    def __getitem__(self, key: SupportsIndex | slice) -> TracedText:
+        return TracedText(super().__getitem__(key), self._origins[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))
+
+    def __add__(self, other: str) -> TracedText:
+        return joined((self, other)) if isinstance(other, str) else NotImplemented
+
+    def __radd__(self, other: str) -> TracedText:
+        return joined((other, self)) if isinstance(other, str) else NotImplemented
+
+    def __mul__(self, times: SupportsIndex) -> TracedText:
+        return TracedText(super().__mul__(times), self._origins * int(times))
+
+    def __rmul__(self, times: SupportsIndex) -> TracedText:
+        return self * times
+
+    def __mod__(self, values: Any) -> TracedText:
+        return TracedText(super().__mod__(values))
+
+    def join(self, parts: Iterable[str], /) -> TracedText:
+        """Join texts with this one between them."""
+        texts = list(parts)
+        return joined([piece for text in texts for piece in (self, text)][1:])
+
+    def strip(self, chars: str | None = None, /) -> TracedText:
+        """Strip both ends."""
+        return self.lstrip(chars).rstrip(chars)
+
+    def lstrip(self, chars: str | None = None, /) -> TracedText:
+        """Strip the beginning."""
+        return self[len(self) - len(super().lstrip(chars)) :]
+
+    def rstrip(self, chars: str | None = None, /) -> TracedText:
+        """Strip the end."""
+        return self[: len(super().rstrip(chars))]
+
+    def removeprefix(self, prefix: str, /) -> TracedText:
+        """Leave out a beginning."""
+        return self[len(prefix) :] if self.startswith(prefix) else self
+
+    def removesuffix(self, suffix: str, /) -> TracedText:
+        """Leave out an end."""
+        return self[: len(self) - len(suffix)] if suffix and self.endswith(suffix) else self
+
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        """Split at a separator, or at white space."""
+        return self._located(super().split(sep, maxsplit), len(sep or ""))
+
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        """Split from the end."""
+        return self._located(super().rsplit(sep, maxsplit), len(sep or ""))
+
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        """Split into lines."""
+        return self._located(super().splitlines(keepends), 0)
+
+    def partition(self, sep: str, /) -> tuple[str, str, str]:
+        """Split at the first separator."""
+        return self._cut(self.find(sep), len(sep)) if sep in self else (self, TracedText(), TracedText())
+
+    def rpartition(self, sep: str, /) -> tuple[str, str, str]:
+        """Split at the last separator."""
+        return self._cut(self.rfind(sep), len(sep)) if sep in self else (TracedText(), TracedText(), self)
+
+    def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> TracedText:
+        """Replace a text by another."""
+        if old:
+            return TracedText(new, origins(new)).join(self.split(old, count))
+        return self._changed(super().replace(old, new, count))
+
+    def upper(self) -> TracedText:
+        """Return the text in upper case."""
+        return self._changed(super().upper())
+
+    def lower(self) -> TracedText:
+        """Return the text in lower case."""
+        return self._changed(super().lower())
+
+    def capitalize(self) -> TracedText:
+        """Return the text with its first letter in upper case."""
+        return self._changed(super().capitalize())
+
+    def title(self) -> TracedText:
+        """Return the text with each word's first letter in upper case."""
+        return self._changed(super().title())
+
+    def _located(self, parts: list[str], step: int) -> list[str]:
+        """The parts of a split as slices: they stand in order, `step` characters apart or with white space between."""
+        found: list[str] = []
+        place = 0
+        for part in parts:
+            place = self.find(part, place)
+            found.append(self[place : place + len(part)])
+            place += len(part) + step
+        return found
+
+    def _cut(self, place: int, length: int) -> tuple[str, str, str]:
+        return self[:place], self[place : place + length], self[place + length :]
+
+    def _changed(self, text: str) -> TracedText:
+        """Another spelling of this text; of another length, all of it counts as the message's if any of it was."""
+        if len(text) == len(self):
+            return TracedText(text, self._origins)
+        return TracedText(text, MESSAGE if MESSAGE in self._origins else UNKNOWN)
+
+
+def origins(text: str) -> str:
+    """Return the origin of each character; UNKNOWN for a plain string."""
+    return text._origins if isinstance(text, TracedText) else UNKNOWN * len(text)  # pyright: ignore[reportPrivateUsage]
+
+
+def joined(parts: Iterable[Any]) -> TracedText:
+    """Join texts, and other values as Jinja writes them."""
+    texts = [part if isinstance(part, str) else str(part) for part in parts]
+    return TracedText("".join(texts), "".join(map(origins, texts)) or UNKNOWN)
+
+
+def traced(value: Any, origin: str | Callable[[str], str]) -> Any:
+    """Return plain data with every text in it traced; `origin` may depend on the text."""
+    if isinstance(value, str):
+        if isinstance(value, TracedText):
+            return value
+        return TracedText(value, origin if isinstance(origin, str) else origin(value))
+    if isinstance(value, dict):
+        return {key: traced(item, origin) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(traced(item, origin) for item in value)
+    return value
+
+
+def render(tokenizer: Any, messages: list[dict[str, Any]]) -> TracedText:
+    """Render a conversation as `apply_chat_template` does, ready for the assistant's answer.
+
+    A role is part of the format (`'<|' + role + '|>'` writes a token) unless a special token's text stands in it.
+
+    Args:
+        tokenizer: one of Transformers, with a chat template.
+        messages: with `role` and `content`.
+
+    Raises:
+        Exception: of any kind, where the template cannot be rendered in this way.
+    """
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+
+    def of_role(text: str) -> str:
+        return MESSAGE if any(content in text for content in special) else TEMPLATE
+
+    rendered = _compiled(tokenizer.get_chat_template()).render(
+        messages=[
+            {key: traced(value, of_role if key == "role" else MESSAGE) for key, value in message.items()}
+            for message in messages
+        ],
+        tools=None,
+        documents=None,
+        add_generation_prompt=True,
+        **traced(tokenizer.special_tokens_map, TEMPLATE),
+    )
+    return TracedText(rendered, origins(rendered) or UNKNOWN)
+
+
+class _TracingGenerator(CodeGenerator):
+    """Writes Jinja's own code, with traced texts for the template's data and constants, and `~` by `joined`."""
+
+    def _output_const_repr(self, group: Iterable[Any]) -> str:
+        return f"environment.own({super()._output_const_repr(group)})"
+
+    def visit_Const(self, node: nodes.Const, frame: Frame) -> None:
+        self.write("environment.own(")
+        super().visit_Const(node, frame)
+        self.write(")")
+
+    def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:
+        self.write("environment.own(")
+        super().visit_TemplateData(node, frame)
+        self.write(")")
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self.write("environment.concat((")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write("))")
+
+
+@pass_eval_context
+def _join(context: Any, values: Iterable[Any], d: str = "", attribute: str | int | None = None) -> Any:
+    """Jinja's filter `join`, whose separator is a plain string by default."""
+    return filters.do_join(context, values, traced(d, TEMPLATE), attribute)
+
+
+@lru_cache(maxsize=8)
+def _compiled(template: str) -> Template:
+    """Compile a template in Transformers' own environment, with its sandbox, filters and globals."""
+    from transformers.utils.chat_template_utils import _compile_jinja_template  # pyright: ignore[reportPrivateUsage]
+
+    environment: Any = _compile_jinja_template(template).environment.overlay()
+    environment.code_generator_class = _TracingGenerator
+    environment.concat = joined
+    environment.own = lambda value: traced(value, TEMPLATE)
+    environment.filters = {**environment.filters, "join": _join}
+    return environment.from_string(template)
