@@ -444,6 +444,9 @@ class FakeWorkbench:
     def let_in(self, user: str, counted: bool = True) -> None:
         pass
 
+    def let_call(self, user: str, seconds: float = 0.0) -> None:
+        pass
+
     def metrics_text(self) -> str:
         return "# HELP synthetic Nothing is measured.\n"
 

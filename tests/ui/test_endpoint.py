@@ -7,6 +7,7 @@ import inspect
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import gradio as gr
 import pytest
 from ui.fake_client import FakeWorkbench
 
@@ -18,9 +19,9 @@ class Endpoints(Host):
     """Tells what it was asked."""
 
     @streams(Comparing, without=("images",), text=True)
-    async def compare(self, request: str, **options: Any) -> AsyncGenerator[dict[str, Any], None]:
+    async def compare(self, request: gr.Request, **options: Any) -> AsyncGenerator[dict[str, Any], None]:
         """Compare."""
-        yield {"by": request, "prompts": [prompt.prompt for prompt in options["prompts"]]}
+        yield {"by": request.session_hash, "prompts": [prompt.prompt for prompt in options["prompts"]]}
         yield {name: options[name] for name in ("seed", "repeats")}
         raise RuntimeError("nobody foresaw it")
 
@@ -37,8 +38,10 @@ def test_an_endpoint_takes_what_its_request_says(caplog: pytest.LogCaptureFixtur
     ]  # fmt: skip
     assert "    seed: decides every random number" in (endpoint.__doc__ or "")
 
+    me = gr.Request(client={"host": "203.0.113.7"}, headers={}, session_hash="me")  # type: ignore[arg-type]
+
     async def told() -> list[str]:
-        return [message async for message in endpoint(["Once"], ["autoregressive"], "me", seed=7)]
+        return [message async for message in endpoint(["Once"], ["autoregressive"], me, seed=7)]
 
     first, second, third = asyncio.run(told())
     assert first == '{"by": "me", "prompts": ["Once"]}'
@@ -49,7 +52,7 @@ def test_an_endpoint_takes_what_its_request_says(caplog: pytest.LogCaptureFixtur
 
 def test_an_endpoint_answers_under_its_key_or_with_what_is_wrong() -> None:
     control = Endpoints(FakeWorkbench()).control
-    assert list(inspect.signature(control).parameters) == ["run", "action"]
+    assert list(inspect.signature(control).parameters) == ["run", "action", "request"]
     assert asyncio.run(control("x", "step")) == {"done": "step x"}
     for run, action in ((None, "step"), ("x", "close")):
         assert set(asyncio.run(control(run, action))) == {"error"}

@@ -158,6 +158,9 @@ class Workbench(Client):
     def let_in(self, user: str, counted: bool = True) -> None:
         self._backend.let_in(user, counted)
 
+    def let_call(self, user: str, seconds: float = 0.0) -> None:
+        self._backend.let_call(user, seconds)
+
     def health(self) -> dict[str, Any]:
         return self._backend.health()
 

@@ -86,6 +86,18 @@ class Client(Protocol):
         """
         ...
 
+    def let_call(self, user: str, seconds: float = 0.0) -> None:
+        """Charge a user's address for a page's call, or ask whether it may make one.
+
+        Args:
+            user: key of who asks.
+            seconds: processor seconds that a call took; 0: only ask.
+
+        Raises:
+            CapacityError: nothing is charged, and the address owes seconds of earlier calls.
+        """
+        ...
+
     def health(self) -> dict[str, Any]:
         """How the backend is doing, without names.
 

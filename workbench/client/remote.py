@@ -86,6 +86,9 @@ class Remote(Connection):
     def let_in(self, user: str, counted: bool = True) -> None:
         """The app counts who asks it."""
 
+    def let_call(self, user: str, seconds: float = 0.0) -> None:
+        """The app counts who asks it."""
+
     def health(self) -> dict[str, Any]:
         return self.call("health")["health"]
 

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,6 +152,15 @@ class Known:
         return split_values(f"parameter of {self.name}", self.params, sampling(), values)
 
 
+@lru_cache(maxsize=256)
+def describe(method: Method) -> Known:
+    """Return what is known of a registered method, computed once: a method never changes, and pages ask all the time.
+
+    Callers must not change the result.
+    """
+    return Known.of(method)
+
+
 def methods() -> list[Known]:
     """All methods, in the order of the catalogue."""
     if _has_registry() or has_others() or is_stale():
@@ -286,4 +295,4 @@ def _are_installed() -> bool:
 def _of_registry() -> Iterator[Known]:
     from workbench.methods import registry
 
-    return map(Known.of, registry.methods())
+    return map(describe, registry.methods())

@@ -26,7 +26,7 @@ PLACES, WAITING = 2, 8
 """Large requests that are read and answered at once, at most all but one of them of one address; those of one address
 that wait for that."""
 BODY_S = 30.0
-"""A request whose body takes longer to arrive is given up."""
+"""A request whose body takes longer to arrive is given up, large or small."""
 READ = "workbench.read"
 """Entry of the scope of a large request: gives its place to the next one, where its body has been read and understood
 and the answer takes long."""
@@ -71,7 +71,8 @@ class LargeRequests:
             if is_large(scope):
                 self.let_in(user, call)
                 await place.enter_async_context(self._place(user))
-                scope, receive = scope | {READ: place.aclose}, self._punctual(receive)
+                scope |= {READ: place.aclose}
+            receive = self._punctual(receive)
             await (self._watched if call else self.app)(scope, receive, send)
 
     @contextlib.asynccontextmanager

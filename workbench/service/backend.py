@@ -97,7 +97,8 @@ class Backend(BaseBackend):
         """The default target, then bundled ones, those allowed by name, and those loaded from elsewhere."""
         loaded = [target.name for target in self._pool.targets()]
         names = [self._names.target, *self._names.allowed, *loaded]
-        found = self._background.tell(choices.targets(list(dict.fromkeys(names))), loaded)
+        listed = [entry for entry in choices.targets(list(dict.fromkeys(names))) if self._names.may_use(entry["name"])]
+        found = self._background.tell(listed, loaded)
         return sorted(found, key=lambda entry: entry["name"] != self._names.target)
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:

@@ -13,10 +13,10 @@ from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine.extras import Extras
 from workbench.engine.method import Configured
-from workbench.methods import registry
-from workbench.methods.known import Known
+from workbench.methods import known, registry
 from workbench.service import choices
 from workbench.service.limits import Limits
+from workbench.service.meter import SECONDS
 from workbench.service.names import Pair
 from workbench.service.params import check_pace, check_request
 from workbench.service.pictures import decode_all
@@ -116,7 +116,7 @@ class BaseBackend(ABC):
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         """All methods with parameters, and whether each can run with these models."""
         reason, own = self._reason(pair := self._pair(target, drafter)), self._owned(pair)
-        return [choices.describe(Known.of(method), reason(method.needs), own) for method in registry.methods()]
+        return [choices.describe(known.describe(method), reason(method.needs), own) for method in registry.methods()]
 
     def sampling_params(self) -> list[dict[str, Any]]:
         """Parameters of sampling, which every method shares."""
@@ -222,6 +222,13 @@ class BaseBackend(ABC):
             CapacityError: its address has made too many in a minute.
         """
         self._runs.meter.let_in(user, counted=counted)
+
+    def let_call(self, user: str, seconds: float = 0.0) -> None:
+        """Charge an address for a page's call, or (0 s) ask whether it may make one; see `client.protocol.Client`."""
+        if seconds:
+            self._runs.meter.charge(user, seconds, SECONDS)
+        else:
+            self._runs.meter.check(user, SECONDS)
 
     def comparing(
         self,

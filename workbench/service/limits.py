@@ -27,6 +27,7 @@ class Limits:
         runs: runs of all users that run or wait at once.
         requests_per_minute: of one address: runs, comparisons and what else is computed for it; None: not counted.
         tokens_per_minute: of one address, prompts and new tokens; None: not counted.
+        call_seconds_per_minute: processor seconds of one address's page calls (`Client.let_call`); None: not counted.
         run_s: seconds a run may take from the request on, those left out in which it stands still for a comparison;
             then it is ended. None: as long as it takes.
         paused_s: seconds a run may stay paused, which keeps its row from others; then it is cancelled.
@@ -43,6 +44,7 @@ class Limits:
     runs: int = 64
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    call_seconds_per_minute: float | None = None
     run_s: float | None = None
     paused_s: float = 900.0
     kept_s: float = 900.0

@@ -1,4 +1,4 @@
-"""Requests and tokens a minute of each address."""
+"""Requests, tokens and processor seconds per minute of each address."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from workbench.service.users import LOCAL, address_of
 MINUTE_S = 60.0
 MANY = 4096
 """Addresses that are remembered before those with nothing to remember are forgotten."""
+REQUESTS, TOKENS, SECONDS = "requests", "tokens", "processor seconds"
+"""What is counted."""
 SWEEP_S = 1.0
 """Seconds between two looks for such, which go through all of them."""
 
@@ -23,7 +25,7 @@ SWEEP_S = 1.0
 class Bucket:
     """What an address may still use: filled evenly up to a minute's worth. Below 0 it is in debt and has to wait."""
 
-    per_minute: int
+    per_minute: float
     level: float
     at: float
 
@@ -45,12 +47,16 @@ class Meter:
     earlier ones, so that even one that is larger than a minute's worth is answered.
 
     Args:
-        limits: `requests_per_minute` and `tokens_per_minute`; None: not counted.
+        limits: `requests_per_minute`, `tokens_per_minute`, `call_seconds_per_minute`; None: not counted.
         clock: seconds.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = {"requests": limits.requests_per_minute, "tokens": limits.tokens_per_minute}
+        self._most: dict[str, float | None] = {
+            REQUESTS: limits.requests_per_minute,
+            TOKENS: limits.tokens_per_minute,
+            SECONDS: limits.call_seconds_per_minute,
+        }
         self._buckets: dict[tuple[str, str], Bucket] = {}
         self._clock, self._swept = clock, -math.inf
         self._lock = threading.Lock()
@@ -62,24 +68,31 @@ class Meter:
             CapacityError: its address has made too many, or used too many tokens; it says when to come again.
         """
         with self._lock:
-            requests, tokens = self._bucket(user, "requests"), self._bucket(user, "tokens")
-            for bucket, least, what in ((requests, float(n), "requests"), (tokens, 0.0, "tokens")):
-                if bucket is not None and bucket.level < least:
-                    seconds = math.ceil(bucket.wait_s(least))
-                    raise CapacityError(
-                        f"Your address has used its {bucket.per_minute:,} {what} a minute.",
-                        f"Try again in {seconds} s.",
-                        retry_after_s=seconds,
-                    )
+            requests = self._bucket(user, REQUESTS)
+            _refuse_below(requests, float(n), REQUESTS)
+            _refuse_below(self._bucket(user, TOKENS), 0.0, TOKENS)
             if requests is not None and counted:
                 requests.level -= n
 
-    def charge(self, user: str, tokens: int) -> None:
-        """Count tokens; negative: give them back."""
+    def check(self, user: str, what: str) -> None:
+        """Refuse an address that owes something.
+
+        Args:
+            user: key of who asks.
+            what: `REQUESTS`, `TOKENS` or `SECONDS`.
+
+        Raises:
+            CapacityError: it owes some; the error says when to come again.
+        """
         with self._lock:
-            bucket = self._bucket(user, "tokens")
+            _refuse_below(self._bucket(user, what), 0.0, what)
+
+    def charge(self, user: str, amount: float, what: str = TOKENS) -> None:
+        """Count what an address has used; a negative amount is given back."""
+        with self._lock:
+            bucket = self._bucket(user, what)
             if bucket is not None:
-                bucket.level -= tokens
+                bucket.level -= amount
 
     def _bucket(self, user: str, what: str) -> Bucket | None:
         per_minute = self._most[what]
@@ -98,3 +111,14 @@ class Meter:
         for bucket in self._buckets.values():
             bucket.fill(now)
         self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.level < bucket.per_minute}
+
+
+def _refuse_below(bucket: Bucket | None, least: float, what: str) -> None:
+    """Raise a `CapacityError` where a bucket holds less than that."""
+    if bucket is not None and bucket.level < least:
+        seconds = max(1, math.ceil(bucket.wait_s(least)))
+        raise CapacityError(
+            f"Your address has used its {bucket.per_minute:,} {what} a minute.",
+            f"Try again in {seconds} s.",
+            retry_after_s=seconds,
+        )

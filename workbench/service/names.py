@@ -76,9 +76,14 @@ class Names:
         self._check(said)
         return named(said)
 
+    def may_use(self, name: str) -> bool:
+        """Return whether a model may be used here: strangers may not have one made from a package of this machine."""
+        return self._allow is None or name in self._allow or name in bundled() or name in _at_hand()
+
     def _check(self, name: str) -> None:
         """Before anything is looked up: a name that is not allowed must not reach the file system."""
-        if self._allow is not None and name not in self._allow and name not in (known := [*bundled(), *_at_hand()]):
+        if not self.may_use(name):
+            known = [*bundled(), *_at_hand()]
             raise ModelError("This model may not be used here.", f"Use one of: {', '.join(known)}.")
         check_name(name)
 

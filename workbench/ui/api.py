@@ -37,10 +37,9 @@ from workbench.client.requests import (
 )
 from workbench.core.errors import WorkbenchError
 from workbench.server.door import is_from_here, marked
-from workbench.service import users
 from workbench.trace.events import Trace
 from workbench.trace.metrics import summary
-from workbench.ui.endpoint import Answer, Host, answers, streams
+from workbench.ui.endpoint import Answer, Host, answers, streams, user_key
 from workbench.ui.heard import while_heard
 from workbench.ui.jobs import end
 
@@ -59,14 +58,6 @@ def add(client: Client) -> None:
         gr.api(getattr(endpoints, name), api_name=name, concurrency_limit=None)  # pyright: ignore[reportPrivateImportUsage]
     if Context.root_block is not None:
         Context.root_block.api_open = False  # everything through the queue, which answers wrong calls decently
-
-
-def user_key(request: gr.Request | None) -> str:
-    """Who asks, as an opaque key: address and session, or the name a client with several sessions gave itself."""
-    if request is None:
-        return users.user_key()
-    address = request.client.host if request.client else ""
-    return users.user_key(address, request.headers.get("x-workbench-user") or request.session_hash)
 
 
 def scope_of(request: gr.Request) -> dict[str, Any]:

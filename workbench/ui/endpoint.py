@@ -4,6 +4,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import inspect
 import json
@@ -16,6 +17,9 @@ import gradio as gr
 from workbench.client import Client, wire
 from workbench.client.requests import Request
 from workbench.core.panics import no_panic
+from workbench.server.pagecalls import Bill, Turns, call_counter
+from workbench.service import users
+from workbench.service.caller import counted
 
 THREADS = 16
 """For calls that may wait for a file or a model, so that nothing else does."""
@@ -23,21 +27,31 @@ THREADS = 16
 Answer = dict[str, Any]
 
 
+def user_key(request: gr.Request | None) -> str:
+    """Who asks, as an opaque key: address and session, or the name a client with several sessions gave itself."""
+    if request is None:
+        return users.user_key()
+    address = request.client.host if request.client else ""
+    return users.user_key(address, request.headers.get("x-workbench-user") or request.session_hash)
+
+
 class Host:
-    """Whose methods are endpoints: a client, and threads to ask it in."""
+    """Whose methods are endpoints: a client, and threads to ask it in. Its calls are charged as those of pages are."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._bill, self._turns = Bill(call_counter(client)), Turns()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="workbench-api")
 
     async def _do(self, work: Callable[[], Any]) -> Any:
         """Do something in a thread: the client may still be in the making, or have to look at files."""
 
         def unpanicked() -> Any:
-            with no_panic():
+            with no_panic(), counted():
                 return work()
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, unpanicked)
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, unpanicked)
 
 
 def answers(kind: type[Request], key: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -50,16 +64,18 @@ def answers(kind: type[Request], key: str | None = None) -> Callable[[Callable[.
     """
 
     def made(function: Callable[..., Any]) -> Callable[..., Awaitable[Answer]]:
-        name = function.__name__ if key is None else key
+        name, takes = function.__name__ if key is None else key, _takes_request(function)
 
-        async def endpoint(host: Host, asked: dict[str, Any], more: dict[str, Any]) -> Answer:
+        async def endpoint(host: Host, asked: dict[str, Any], request: gr.Request | None) -> Answer:
+            user, more = user_key(request), {"request": request} if takes else {}
             try:
-                found = await host._do(lambda: function(host, **more, **kind.options(host._client, asked)))
+                async with host._bill.charged(user), host._turns.hold(user):
+                    found = await host._do(lambda: function(host, **more, **kind.options(host._client, asked)))
             except Exception as problem:
                 return {"error": wire.error_to_wire(problem)}
             return {name: found} if name else found
 
-        signature = _signature(kind, function, (), Answer)
+        signature = _signature(kind, (), Answer)
 
         async def wrapped(*args: Any, **named: Any) -> Answer:
             return await endpoint(*_bound(signature, args, named))
@@ -82,16 +98,20 @@ def streams(
     told: Callable[[Answer], Any] = json.dumps if text else lambda message: message
 
     def made(function: Callable[..., AsyncGenerator[Answer, None]]) -> Callable[..., AsyncIterator[Any]]:
-        async def endpoint(host: Host, asked: dict[str, Any], more: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        takes = _takes_request(function)
+
+        async def endpoint(host: Host, asked: dict[str, Any], request: gr.Request | None) -> AsyncGenerator[Any, None]:
+            more = {"request": request} if takes else {}
             try:
-                options = await host._do(lambda: kind.options(host._client, asked))
+                async with host._bill.charged(user_key(request)):
+                    options = await host._do(lambda: kind.options(host._client, asked))
                 async with contextlib.aclosing(function(host, **more, **options)) as said:
                     async for message in said:
                         yield told(message)
             except Exception as problem:
                 yield told({"error": wire.error_to_wire(problem)})
 
-        signature = _signature(kind, function, without, AsyncIterator[str if text else Answer])
+        signature = _signature(kind, without, AsyncIterator[str if text else Answer])
 
         async def wrapped(*args: Any, **named: Any) -> AsyncIterator[Any]:
             async with contextlib.aclosing(endpoint(*_bound(signature, args, named))) as said:
@@ -103,10 +123,13 @@ def streams(
     return made
 
 
-def _signature(
-    kind: type[Request], function: Callable[..., Any], without: Collection[str], returns: Any
-) -> inspect.Signature:
-    """The request's fields as arguments: those that must be given, Gradio's request where it is taken, the others."""
+def _takes_request(function: Callable[..., Any]) -> bool:
+    """Whether a method is to be given Gradio's request."""
+    return "request" in inspect.signature(function).parameters
+
+
+def _signature(kind: type[Request], without: Collection[str], returns: Any) -> inspect.Signature:
+    """Return the request's fields as arguments, with Gradio's request after those that must be given."""
     must, may = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)], []
     for name, field in kind.model_fields.items():
         if name not in without:
@@ -116,19 +139,18 @@ def _signature(
                 name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=field.annotation, default=default
             )
             (must if is_must else may).append(made)
-    if "request" in inspect.signature(function).parameters:
-        must.append(inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request))
-    return inspect.Signature([*must, *may], return_annotation=returns)
+    caller = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request, default=None)
+    return inspect.Signature([*must, caller, *may], return_annotation=returns)
 
 
 def _bound(
     signature: inspect.Signature, args: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Whose endpoint was called, what was asked, and Gradio's request where it is taken."""
+) -> tuple[Any, dict[str, Any], gr.Request | None]:
+    """Return the host whose endpoint was called, the arguments, and Gradio's request."""
     found = signature.bind(*args, **named)
     found.apply_defaults()
     asked = dict(found.arguments)
-    return asked.pop("self"), asked, {"request": asked.pop("request")} if "request" in asked else {}
+    return asked.pop("self"), asked, asked.pop("request")
 
 
 def _dressed(

@@ -12,8 +12,10 @@ import orjson
 
 from workbench.client import wire
 from workbench.core.panics import no_panic
+from workbench.service.caller import counted
 from workbench.ui import files
-from workbench.ui.api import is_users, user_key
+from workbench.ui.api import is_users
+from workbench.ui.endpoint import user_key
 from workbench.views import css_variables, modules
 
 Answer = Callable[[dict[str, Any]], Any]
@@ -91,7 +93,7 @@ def safely(answer: Answer) -> Answer:
 
     def call(request: dict[str, Any]) -> Any:
         try:
-            with no_panic():
+            with no_panic(), counted():
                 return answer(request)
         except Exception as problem:
             return {"error": wire.error_to_wire(problem)}

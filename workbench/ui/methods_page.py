@@ -7,13 +7,20 @@ from typing import Any
 import gradio as gr
 
 from workbench.client import Client
+from workbench.engine.bundle import bundled_folder
 from workbench.methods import known
+from workbench.service.caller import watch
 from workbench.service.choices import IN_FULL, describe
 from workbench.trace.metrics import DEFINITIONS
+from workbench.ui.constant import Kept, stamp
 from workbench.ui.keptruns import KeptRuns
 from workbench.ui.pages import add_page
 from workbench.ui.which import WhichView
 from workbench.views import recorded
+
+KEEP_S, MATRIX_S = 3600.0, 20.0
+"""Seconds for which boards are kept while their files stay the same, and for which the matrix is: it depends on what
+is loaded."""
 
 
 def add(demo: gr.Blocks, client: Client, kept: KeptRuns | None = None) -> None:
@@ -28,25 +35,36 @@ def add(demo: gr.Blocks, client: Client, kept: KeptRuns | None = None) -> None:
     def methods(request: dict[str, Any]) -> dict[str, Any]:
         return {"methods": catalogue(), "definitions": definitions(), "recordings": recorded.names()}
 
+    matrices: Kept[dict[str, Any]] = Kept(MATRIX_S)
+    kept_boards: Kept[dict[str, Any]] = Kept(KEEP_S)
+
     def matrix(request: dict[str, Any]) -> dict[str, Any]:
-        return compatibility(client)
+        return matrices.get((), lambda: compatibility(client))
 
     def recording(request: dict[str, Any]) -> dict[str, Any]:
         return recorded.load(str(request.get("name")))
 
     def boards(request: dict[str, Any]) -> dict[str, Any]:
-        from workbench.bench import board, claimsboard, workboard  # import PyTorch: not before somebody looks
-        from workbench.methods import combinations, registry
+        from workbench.bench import board  # imports PyTorch: not before somebody looks
 
-        exactness = board.exactness()
-        standings = {row["method"]: row["standing"] for row in exactness}
-        found = combinations.matrix(registry.methods(), standings, board.choice_standings())
-        claims, work = claimsboard.rows(), workboard.targets()
-        return {"exactness": exactness, "claims": claims, "combinations": found, "work": work}
+        key = stamp(board.folder(), "*.json"), stamp(bundled_folder())
+        return kept_boards.get(key, all_boards)
 
     view = WhichView(client, kept or KeptRuns())
     answers = [methods, matrix, recording, boards, *view.answers()]
     add_page(demo, "Methods", "methodcards", answers, view.decode)
+
+
+def all_boards() -> dict[str, Any]:
+    """Return the boards as the page shows them. Takes seconds of a processor."""
+    from workbench.bench import board, claimsboard, workboard  # import PyTorch
+    from workbench.methods import combinations, registry
+
+    exactness = board.exactness()
+    standings = {row["method"]: row["standing"] for row in exactness}
+    found = combinations.matrix(registry.methods(), standings, board.choice_standings())
+    claims, work = claimsboard.rows(), workboard.targets()
+    return {"exactness": exactness, "claims": claims, "combinations": found, "work": work}
 
 
 def catalogue() -> list[dict[str, Any]]:
@@ -63,9 +81,15 @@ def definitions() -> list[dict[str, str]]:
 
 
 def compatibility(client: Client) -> dict[str, Any]:
-    """Methods by pairs of target and draft model: `columns` of pairs, `rows` with a reason each (empty: it runs)."""
-    columns, cells = [], {}
+    """Methods by pairs of target and draft model: `columns` of pairs, `rows` with a reason each (empty: it runs).
+
+    A target that may not be used here, as one that a public app would have to fetch, has no columns.
+    """
+    columns, cells, gone = [], {}, watch()
     for target in client.targets():
+        gone()
+        if not target.get("available", True):
+            continue
         fitting = [d["name"] for d in client.drafters(target["name"]) if d.get("available", True)]
         for drafter in [*fitting, "none"]:
             columns.append({"target": target["name"], "drafter": None if drafter == "none" else drafter})

@@ -29,6 +29,7 @@ STRANGERS: dict[str, Any] = {
     "prompt_tokens": 2048,
     "requests_per_minute": 120,
     "tokens_per_minute": 30_000,
+    "call_seconds_per_minute": 10.0,
     "run_s": 900.0,
     "prompt_chars": 20_000,
     "runs": 32,
@@ -180,6 +181,7 @@ def launch_options(client: Client, door: Door | None = None, public: bool = Fals
     from workbench.server.callers import UVICORNS
     from workbench.server.door import Door
     from workbench.server.guard import CALL_BYTES, Guard
+    from workbench.server.pagecalls import PageCalls, call_counter
     from workbench.server.routes import router
     from workbench.server.turns import LargeRequests, counter
     from workbench.ui.launching import LAUNCH
@@ -201,6 +203,7 @@ def launch_options(client: Client, door: Door | None = None, public: bool = Fals
         middleware=[
             Middleware(Guard, call_bytes=CALL_BYTES if public else None),
             Middleware(LargeRequests, let_in=counter(client)),
+            Middleware(PageCalls, let_call=call_counter(client)),
             *LAUNCH["app_kwargs"]["middleware"],
         ],
         default_response_class=ORJSONResponse,

@@ -98,4 +98,4 @@ def heads() -> dict[str, str]:
 
 def methods_of(kind: str) -> list[str]:
     """Methods that draft with heads of a kind, the plainest first."""
-    return [method.name for method in known.methods() if kind in method.needs]
+    return known.drafting_with(kind)

@@ -1,0 +1,68 @@
+"""Answers that are nearly constant: worked out once, for everybody who asks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from workbench.service.caller import watch
+
+T = TypeVar("T")
+LOOK_S = 0.2
+"""Seconds between two looks whether who waits for an answer is still there."""
+
+
+class Kept(Generic[T]):
+    """Answers by what they depend on. Thread-safe; one thread works at a time, the others wait for its answer.
+
+    Args:
+        seconds: an answer is kept for so long.
+        most: answers that are kept.
+        clock: seconds.
+    """
+
+    def __init__(self, seconds: float, most: int = 4, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._most, self._clock = seconds, most, clock
+        self._found: OrderedDict[Hashable, tuple[float, T]] = OrderedDict()
+        self._working = threading.Lock()
+
+    def get(self, key: Hashable, work: Callable[[], T]) -> T:
+        """Return the answer for a key. Callers must not change it.
+
+        Args:
+            key: all that the answer depends on.
+            work: makes it. What it raises is raised, and nothing is kept.
+
+        Raises:
+            LeftError: the caller left while others worked.
+        """
+        gone = watch()
+        while not self._working.acquire(timeout=LOOK_S):
+            gone()
+        try:
+            made, found = self._found.get(key, (0.0, None))
+            if found is None or self._clock() - made > self._seconds:
+                found = work()
+                self._found[key] = self._clock(), found
+                self._found.move_to_end(key)
+                while len(self._found) > self._most:
+                    self._found.popitem(last=False)
+            return found
+        finally:
+            self._working.release()
+
+
+def stamp(folder: Path, pattern: str = "*") -> Hashable:
+    """Return what tells one state of a folder's files from another: their names, sizes and times of change."""
+    files = []
+    for path in sorted(folder.glob(pattern)):
+        try:
+            facts = path.stat()
+        except OSError:  # gone meanwhile
+            continue
+        files.append((path.name, facts.st_size, facts.st_mtime_ns))
+    return str(folder), tuple(files)
