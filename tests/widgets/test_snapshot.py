@@ -163,6 +163,42 @@ def test_a_line_goes_through_its_points_and_bars_stand_on_zero() -> None:
     assert ends[0] == pytest.approx(ends[1])
 
 
+INTERVAL = re.compile(r'<path class="interval" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)M')
+
+
+@pytest.mark.parametrize("kind", ["scatter", "bar"])
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        ({"type": "data", "array": [2, 2]}, (8, 12)),
+        ({"type": "data", "symmetric": False, "array": [1, 1], "arrayminus": [3, 3]}, (7, 11)),
+        ({"type": "percent", "value": 50}, (5, 15)),
+        ({"type": "constant", "value": 4, "valueminus": 1, "symmetric": False}, (9, 14)),
+    ],
+)
+def test_a_picture_draws_intervals_of_points_and_bars(kind: str, error: dict[str, Any], ends: tuple[int, int]) -> None:
+    """Lesson 03 names the oracle's 95 % intervals: a reader without a kernel sees them."""
+    go = pytest.importorskip("plotly.graph_objects")
+    axis = {"range": [0, 20]}
+    x = [1.0, 2.0]
+    layout = {"xaxis": {"range": [0, 3]}, "yaxis": axis}
+    plot = go.Figure([{"type": kind, "x": x, "y": [10, 10], "error_y": error}], layout)
+    x0, y0, x1, y1 = map(float, INTERVAL.search(drawing.picture(plot)).groups())  # type: ignore[union-attr]
+    per_unit = (drawing.HEIGHT - drawing.BOTTOM - drawing.TOP) / 20
+    assert x0 == x1
+    assert [(drawing.HEIGHT - drawing.BOTTOM - v) / per_unit for v in (y0, y1)] == pytest.approx(ends, abs=0.02)
+
+
+def test_a_picture_draws_intervals_along_x_and_holds_them_whole() -> None:
+    go = pytest.importorskip("plotly.graph_objects")
+    plot = go.Figure(go.Scatter(x=[1.0, 2.0], y=["a", "b"], error_x={"array": [5, 0.5]}))
+    x0, y0, x1, y1 = map(float, INTERVAL.search(drawing.picture(plot)).groups())  # type: ignore[union-attr]
+    assert y0 == y1
+    assert drawing.LEFT <= x0 < x1 <= drawing.WIDTH - drawing.RIGHT
+    hidden = go.Figure(go.Scatter(x=[1.0], y=[1.0], error_y={"array": [1], "visible": False}))
+    assert "interval" not in drawing.picture(hidden)
+
+
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0.001, 0.0042), (-3, 1200), (5, 5)])
 def test_ticks_are_round_and_inside(low: float, high: float) -> None:
     ticks = drawing.nice(low, high)

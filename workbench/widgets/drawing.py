@@ -152,8 +152,13 @@ def _flat(plot: Any, traces: Sequence[Any], axes: tuple[str, str], along: Any, u
     bars = [trace.type in ("bar", "histogram") for trace in traces]
     lines = [shape for shape in plot.layout.shapes if shape.type == "line" and _on(shape, axes)]
     levels = [_number(v) for s in lines for v in (s.y0, s.y1) if (s.yref or "y") == axes[1]]
-    all_y = [*(v for _, y in points for v in y), *levels, *([0] if any(bars) else [])]
-    x = _axis([v for xs, _ in points for v in xs], LEFT, WIDTH - RIGHT, along, any(bars))
+    ends_x, ends_y = (
+        [_intervals(trace, name, values[k]) for trace, values in zip(traces, points, strict=True)]
+        for k, name in enumerate(("error_x", "error_y"))
+    )
+    reach_x, reach_y = ([v for ends in each for pair in ends for v in pair] for each in (ends_x, ends_y))
+    all_y = [*(v for _, y in points for v in y), *levels, *reach_y, *([0] if any(bars) else [])]
+    x = _axis([*(v for xs, _ in points for v in xs), *reach_x], LEFT, WIDTH - RIGHT, along, any(bars))
     y = _axis(all_y, HEIGHT - BOTTOM, TOP, up, False)
     colours = plot.layout.colorway or plot.layout.template.layout.colorway or COLOURS
     parts = [_frame(x, y)]
@@ -164,12 +169,63 @@ def _flat(plot: Any, traces: Sequence[Any], axes: tuple[str, str], along: Any, u
             parts.append(_bars(xs, ys, x, y, colour, sum(bars[:i]), n_bars))
         else:
             parts.append(_line(trace, xs, ys, x, y, colour))
+        ink = INK if bars[i] else colour
+        parts.append(
+            _error_bars(
+                [(x.at(a), y.at(low), x.at(a), y.at(high)) for a, (low, high) in zip(xs, ends_y[i], strict=False)], ink
+            )
+        )
+        parts.append(
+            _error_bars(
+                [(x.at(low), y.at(b), x.at(high), y.at(b)) for b, (low, high) in zip(ys, ends_x[i], strict=False)], ink
+            )
+        )
     parts += [_shape(shape, x, y) for shape in lines]
     parts += [_note(note, x, y) for note in plot.layout.annotations if _on(note, axes) and note.text]
     if len(traces) > 1:
         names = [(_name(t, i), _colour(t, colours[i % len(colours)])) for i, t in enumerate(traces)]
         parts.append(_legend(names))
     return "".join(parts)
+
+
+def _intervals(trace: Any, name: str, values: Sequence[Any]) -> list[tuple[float, float]]:
+    """Return the lower and upper end of each point's error bar, in values; empty if the trace has none.
+
+    Args:
+        trace: a trace of plotly's.
+        name: "error_x" or "error_y".
+        values: the points along that axis, thinned as `_points` does.
+    """
+    error = getattr(trace, name, None) if trace.type != "histogram" else None
+    if error is None or error.visible is False:
+        return []
+    if error.array is not None:  # `type` may be left out beside an array
+        up = list(error.array)
+        down = list(error.arrayminus) if error.arrayminus is not None and error.symmetric is not True else up
+        step = max(1, math.ceil(len(up) / POINTS))
+        up, down = up[::step], down[::step]
+    elif error.value is not None:
+        minus = error.value if error.valueminus is None or error.symmetric is not False else error.valueminus
+        shares = [abs(_number(v)) / 100 if error.type == "percent" else 1.0 for v in values]
+        up, down = ([share * each for share in shares] for each in (error.value, minus))
+    else:
+        return []
+    middle = [_number(v) for v in values]
+    return [(v - _number(a), v + _number(b)) for v, a, b in zip(middle, down, up, strict=False)]
+
+
+def _error_bars(lines: Sequence[tuple[float, float, float, float]], colour: str) -> str:
+    """Return lines between two ends, in pixels, each with a short cap at both ends."""
+    path = []
+    for x0, y0, x1, y1 in lines:
+        if not all(math.isfinite(v) for v in (x0, y0, x1, y1)):
+            continue
+        a, b = (4, 0) if x0 == x1 else (0, 4)
+        path.append(f"M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}")
+        path += [f"M{x - a:.1f} {y - b:.1f}L{x + a:.1f} {y + b:.1f}" for x, y in ((x0, y0), (x1, y1))]
+    if not path:
+        return ""
+    return f'<path class="interval" d="{"".join(path)}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
 
 
 def _axis(values: Sequence[Any], start: float, end: float, given: Any, padded: bool) -> Axis:
