@@ -225,6 +225,9 @@ w.show(ui.HBox([ui.Label("q"), *weights["q"], ui.Label("p"), *weights["p"]]), dr
 # **Try**, and predict each time: (1) make q equal to p: what is left to reject? (2) lower the owl's p and draft it: how
 # small must u be? (3) can a draft of *every* token be rejected by some u, whatever the laws?
 #
+# **Answers.** (1) Nothing: β = 1. (2) Below p/q of the owl, which falls with its p. (3) No: a token with p ≥ q is accepted
+# for every u, since u < 1 ≤ p/q.
+#
 # ## Ten lines
 
 # %%
@@ -260,7 +263,8 @@ print(f"accepted {statuses['accepted'] / N:.3f}   predicted β = {beta:.3f}")
 assert abs(statuses["accepted"] / N - beta) < 5 * np.sqrt(beta * (1 - beta) / N)
 
 # %% [markdown]
-# One standard deviation of the cats is about 69, so 70 is nothing and 500 is a scandal. **Pearson's χ²** makes one
+# **Answer: 500.** One standard deviation of the cats is about 69, so a difference of 70 is common and one of 500, more than
+# seven standard deviations, is a fault. **Pearson's χ²** makes one
 # number of all cells: the sum of (seen − expected)²/expected. If the law is kept, it follows the χ² law with one degree
 # of freedom fewer than there are cells, and the *p-value* is the chance of a sum at least as large. (The p of "p-value" is
 # a different p.)
@@ -338,6 +342,9 @@ print(f"{'wanted':<12}          {p}")
 
 
 # %% [markdown]
+# **Answers.** Only the right rule gives p. Too often comes the **owl** with "redraw" (0.14) and "absolute" (0.30), and the
+# **cat** with "threshold" (0.675; the owl never comes) and "no quotient" (0.713).
+#
 # The most tempting mistake is "redraw", because it reads well: "the target rejected the draft, so ask
 # the target". But the drafter has already had its turn at the tokens it likes; drawing from p gives them a second one.
 # The residual takes the first turn into account.
@@ -368,7 +375,7 @@ assert verdicts[100]
 assert not verdicts[1_000_000]
 
 # %% [markdown]
-# A deviation of size δ needs about 1/δ² samples. "The test passed" therefore always means "any deviation is smaller
+# **Answer: between 10,000 and a million.** A deviation of size δ needs about 1/δ² samples. "The test passed" therefore always means "any deviation is smaller
 # than about 1/√n", never "there is none". The proof above says there is none; the test says that the *code* is the
 # proof's.
 #
@@ -434,7 +441,7 @@ print("its first token alone:", first)
 assert first.fits()
 
 # %% [markdown]
-# The first token alone cannot tell: it is judged correctly in both. The fault is in what *follows* it. A draft that was
+# **Answer: the output is wrong, and the first token alone does not show it**: it is judged correctly in both. The fault is in what *follows* it. A draft that was
 # written behind "owl" is judged by the target's law behind "owl", while the text says "cat". So test joint laws, not
 # first tokens. Stopping costs drafts, which is why long drafts are wasted on a weak drafter; notebook 03 counts how
 # many.
@@ -552,13 +559,16 @@ def my_rule(p, x):
 # %% tags=["check"]
 @w.check
 def certain_draft(rule):
-    """Both doors together put out p."""
+    """Accepted and corrected tokens together follow p, and the draft is accepted as often as that allows."""
     for law_p in np.random.default_rng(6).dirichlet(np.ones(5), size=100):
         accept, after = rule(law_p.copy(), 2)
+        assert 0 <= accept <= 1, "the first value is a probability"
+        assert np.min(after) >= 0, "the second value is a distribution: nothing in it is negative"
         assert np.isclose(np.sum(after), 1), "the residual is a law: it sums to 1"
         kept = np.zeros(5)
         kept[2] = accept
         assert np.allclose(kept + (1 - accept) * np.asarray(after), law_p), "kept and corrected do not give p"
+        assert accept > law_p[2] - 1e-9, f"exact, but with q(x) = 1 it may be accepted with {law_p[2]:.3f}"
 
 
 certain_draft(my_rule)
@@ -583,6 +593,7 @@ def rule_of_certain(p, x):
 
 assert certain_draft(rule_of_certain).right
 assert not certain_draft(lambda p, x: (p[x], p)).right  # "redraw" again
+assert not certain_draft(lambda p, x: (0.0, p)).right  # exact, and useless: it never accepts
 certain = np.array([0.0, 1.0, 0.0])
 assert np.allclose(output_law(p, certain, lambda p, q: np.minimum(1, p), rest), p)
 print(f"{len(nodes)} tested drafts were accepted with probability p(x)")

@@ -584,9 +584,30 @@ def my_sees(parents):
 # %% tags=["check"]
 @w.check
 def without_loop(mask_of):
-    """Fifty random trees, and a chain."""
+    """Fifty random trees and a chain; a large tree may take hardly more instructions than a small one."""
     for found in (*random_trees(50), list(range(-1, 19))):
         assert mask_of(found).bool().equal(sees(found)), f"another mask for parents = {found}"
+    small, large = (instructions(mask_of, *random_trees(1, n)) for n in (16, 256))
+    assert large < 4 * small, f"a loop: {small} Python instructions for 16 nodes, {large} for 256"
+
+
+def instructions(function, *args):
+    """Return how many Python instructions a call executes, in all functions that it calls."""
+    count = 0
+
+    def trace(frame, event, arg):
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function(*args)
+    finally:
+        sys.settrace(before)
+    return count
 
 
 def random_trees(n, nodes=20):
@@ -614,6 +635,7 @@ def sees_once(parents):
 
 assert without_loop(sees_by_squaring).right
 assert not without_loop(sees_once).right  # one product reaches two steps up, no farther
+assert not without_loop(sees).right  # it loops over nodes
 print("(A^k)[i, j] > 0: from i one gets to j in at most k steps upwards. Squaring doubles k.")
 
 

@@ -699,17 +699,23 @@ my_shares = None  # {"own features": [four shares], "true features": [four share
 def extrapolated(shares):
     """At each place of the answer, four steps."""
     text_, (e_, f_) = chain.token_ids, look(chain.token_ids)
-    first_place, counts = len(e_) - len(text_), [0] * 4
+    first_place, counts, true_counts = len(e_) - len(text_), [0] * 4, [0] * 4
     ends = range(first_place, len(e_) - 4)
+    one_step_ = net(net.pairs(e_[1:], f_[:-1])[None], torch.arange(len(e_) - 1, device=DEVICE))[
+        0
+    ]  # true features everywhere
+    named = models.target.lm_head.forward(one_step_).argmax(-1).tolist()
     for end in ends:
         true = text_[end + 1 - first_place : end + 5 - first_place]
         drafted_laws = extrapolate(e_[: end + 1], f_[:end], lambda law, step, true=true: true[step], 4)[1]
         counts = [n + (int(law.argmax()) == token) for n, law, token in zip(counts, drafted_laws, true, strict=True)]
-    for found, n in zip(shares["own features"], counts, strict=True):
-        assert abs(found - n / len(ends)) < 0.006, "own features: another share"
-    true_shares = shares["true features"]
-    assert abs(true_shares[0] - shares["own features"][0]) < 1e-6, "the first step has true features in both"
-    assert min(true_shares[1:]) >= max(shares["own features"][1:]) - 1e-6, "true features cannot be worse here"
+        true_counts = [
+            n + (named[end + i - 1] == token) for i, (n, token) in enumerate(zip(true_counts, true, strict=True))
+        ]
+    for name, wanted in (("own features", counts), ("true features", true_counts)):
+        for step, (found, n) in enumerate(zip(shares[name], wanted, strict=True), 1):
+            assert 0 <= found <= 1, f"{name}, step {step}: {found} is no share"
+            assert abs(found - n / len(ends)) < 0.006, f"{name}, step {step}: another share"
 
 
 extrapolated(my_shares)

@@ -121,7 +121,7 @@ print(f"SpecInfer's rule, one draft after the other: {one_by_one:.2f};  K-SEQ: {
 assert one_by_one < k_seq < 0.94
 
 # %% [markdown]
-# 0.94: the bound itself. "Choose by weights, then test the choice by the law that it has" is exact for *every* choice of
+# **Answer: 0.94**, the bound itself. "Choose by weights, then test the choice by the law that it has" is exact for *every* choice of
 # weights, because the test is speculative sampling with r in place of q; and the best weights reach α* for two drafts.
 # Testing one draft after the other gives 0.82: answer (b) was the rule that everybody used first.
 #
@@ -135,11 +135,25 @@ bench = w.bench(p, q, ["one", "two"], k=2, way="independent", rule="optimal-two"
 bench
 
 # %% [markdown]
-# Try these, and say first what you expect:
+# **Predict**, then try each of these on the bench; the next cell has the answers.
 #
 # - Raise k. Where does the bound reach 1, and which rules never do?
 # - Press "without replacement". With two tokens and two drafts nothing can be missed: why?
 # - Press a rule that is crossed out, and draw 10,000 rounds. It is not exact for these drafts: look at what comes out.
+
+# %%
+for k in range(1, 6):
+    table = theory.acceptance_table(p, q, k)
+    names = ("optimum, with replacement", "K-SEQ", "recursive, with replacement", "optimum, without replacement")
+    print(f"k = {k}: " + " · ".join(f"{name} {table[name]:.3f}" for name in names))
+    assert np.isclose(table["optimum, with replacement"], 1) == (k >= 3)
+    assert max(table["K-SEQ"], table["recursive, with replacement"]) < 1
+
+# %% [markdown]
+# **Answers.** The bound reaches 1 at **k = 3**, where Pr[all drafts are token 2] = 0.6³ = 0.216 falls below p = 0.3; SpecInfer's
+# rule and K-SEQ come nearer with each draft and never reach it. Without replacement, two drafts of two tokens are **both
+# tokens**, so whatever comes out was drafted. Under a rule that is crossed out the bars of the output **do not meet p**,
+# however long you draw.
 #
 # ## 4 · Four tokens, and drafts that come in three ways
 #
@@ -159,7 +173,7 @@ table = theory.acceptance_table(p4, q4, 3)
 assert table["optimum, with replacement"] < table["greedy scheme"] < table["optimum, without replacement"]
 
 # %% [markdown]
-# 0.833 is above 0.771, the optimum of independent drafts. Nothing is broken: a bound is about **drafts of its own kind**.
+# **Answer: yes, and no (here).** 0.833 is above 0.771, the optimum of independent drafts. Nothing is broken: a bound is about **drafts of its own kind**.
 # Independent drafts are all in H = {2, 3, 4} with 0.9³ = 0.729, and p has 0.5 there; fixed drafts never miss a likely token.
 # Here it stays below 0.949, the optimum without replacement. It need not:
 

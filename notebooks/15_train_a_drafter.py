@@ -151,7 +151,9 @@ for name, some in (("greedy", texts[: len(NAMES)]), ("sampled", texts[len(NAMES)
 # p = \text{softmax}(\text{head}\, f),\ \ \hat q = \text{softmax}(\text{head}\, \hat f).$$
 #
 # The second is the cross-entropy with the target's **law**, not with the token that stands there: the law says, too, what
-# else could have come. What accepts drafts is 1 − TV(p, q̂), and this loss bounds it (Pinsker).
+# else could have come. Drafts are accepted with probability 1 − TV(p, q̂). The loss minus the entropy of p is the divergence
+# KL(p ‖ q̂), which bounds it: TV ≤ √(KL / 2) (Pinsker). The entropy of p does not depend on the drafter, so training
+# lowers that bound.
 
 # %%
 def places(net, some, own=0.0):

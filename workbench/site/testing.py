@@ -1,15 +1,42 @@
-"""A plugin of pytest for the notebooks, which nbmake collects: each runs as a copy whose outputs stay for the site."""
+"""A pytest plugin for the notebooks that nbmake collects: each runs as a copy whose outputs are kept for the site.
+
+The checker of every exercise is tried with answers of `tests/notebooks/answers`, in the kernel of its notebook, right
+after the solution of the exercise. The copy holds no trace of these trials.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+ANSWERS = Path("tests") / "notebooks" / "answers"
+MIN_RIGHT, MIN_WRONG = 2, 3
+"""Answers that a checker is tried with, at least."""
+
+TRIAL = f"""
+def _try_checker(check, source):
+    counts = {{"right": 0, "wrong": 0}}
+
+    def answer(expected, *answers):
+        counts["right" if expected else "wrong"] += 1
+        verdict = check(*answers)
+        assert verdict.right is expected, f"{{check.__name__}}: {{answers}} should be {{expected}}, but: {{verdict}}"
+
+    names = dict(globals())
+    exec(source, names)
+    names["try_" + check.__name__](lambda *a: answer(True, *a), lambda *a: answer(False, *a))
+    assert counts["right"] >= {MIN_RIGHT} and counts["wrong"] >= {MIN_WRONG}, f"{{check.__name__}}: too few: {{counts}}"
+"""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A notebook is a slow test that waits for a process of its own, the kernel."""
+    """Mark each notebook as a slow test that waits for another process, its kernel."""
     for item in items:
         if getattr(item, "nbmake", False):
             item.add_marker(pytest.mark.slow)
@@ -21,12 +48,51 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Run the copy in dist/notebooks instead of the notebook, and keep the outputs there."""
     if not getattr(item, "nbmake", False):
         return (yield)
-    from workbench.site import execution  # imports slowly, and most tests are none of its business
+    from workbench.site import execution  # slow to import, and most tests do without
 
+    answers = item.config.rootpath / ANSWERS / f"{item.path.stem}.py"
     with pytest.MonkeyPatch.context() as patch:
         for name, value in execution.environment().items():
             patch.setenv(name, value)
         patch.setattr(item, "filename", str(execution.copy_to_execute(item.path)))
         patch.setattr(item.config.option, "overwrite", True)
-        patch.setattr("nbmake.nb_run.NotebookClient", execution.client)
+        patch.setattr("nbmake.nb_run.NotebookClient", partial(client_with_trials, answers))
         return (yield)
+
+
+def client_with_trials(answers: Path, notebook: Any, **options: Any) -> Any:
+    """Return a client that executes a notebook and tries its checkers.
+
+    Args:
+        answers: Python source with a function `try_CHECKER(right, wrong)` for each checker, which calls `right` and
+            `wrong` with answers; it sees the names of the notebook. If there is no such file, nothing is tried.
+        notebook: the notebook to execute.
+        options: traits of `nbclient.NotebookClient`.
+    """
+    from workbench.site import execution
+
+    client = execution.client(notebook, **options)
+    if not answers.is_file():
+        return client
+    source, execute_cell = answers.read_text(encoding="utf-8"), client.async_execute_cell
+
+    async def execute_and_try(cell: Any, cell_index: int, **more: Any) -> Any:
+        done = await execute_cell(cell, cell_index, **more)
+        if "solution" in cell.metadata.get("tags", []) and (check := checker_before(notebook, cell_index)):
+            code = f"{TRIAL}\n_try_checker({check}, {source!r})\ndel _try_checker"
+            reply = await client.kc.execute_interactive(code, store_history=False, output_hook=lambda message: None)
+            if reply["content"]["status"] != "ok":
+                raise AssertionError(f"{reply['content']['ename']}: {reply['content']['evalue']}")
+        return done
+
+    client.async_execute_cell = execute_and_try
+    return client
+
+
+def checker_before(notebook: Any, index: int) -> str | None:
+    """Return the name of the checker in the cell before a solution, or None if that cell holds no checker."""
+    before = [cell for cell in notebook.cells[:index] if cell.cell_type == "code"]
+    if not before or "check" not in before[-1].metadata.get("tags", []):
+        return None
+    found = re.search(r"^@w\.check\ndef (\w+)", before[-1].source, re.MULTILINE)
+    return found[1] if found else None

@@ -1,0 +1,28 @@
+"""Answers that the checkers of this lesson are tried with, in its kernel: the names are those of the notebook."""
+
+from __future__ import annotations
+
+
+def try_first_place(right, wrong):
+    letters = ("abcdefgh-abxy+ab", "cdefgh")
+    right(lookup_first, letters)
+    right(lambda text, depth=10, longest=3: lookup_first(text, depth, longest), ("klmnop-klxx-kl", "mnop"))
+    wrong(lookup, letters)
+    wrong(lookup_first, ("abcabcabc", "abc"))  # the first place wins nothing there
+    wrong(lambda text: [], letters)
+
+
+def try_only_sure(right, wrong):
+    right(lookup_sure)
+    right(lambda text: lookup_sure(text, 10, 3, 2))
+    wrong(lookup)
+    wrong(lambda text: [])
+    wrong(lambda text: lookup_sure(text, 10, 3, 3))
+
+
+def try_memory(right, wrong):
+    right(store)
+    right(tuple(store))
+    wrong(texts["story-dragon"][1])
+    wrong([])
+    wrong(list(store) + list(texts["story-dragon"][1]))

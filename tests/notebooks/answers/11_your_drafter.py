@@ -1,0 +1,44 @@
+"""Answers that the checkers of this lesson are tried with, in its kernel: the names are those of the notebook."""
+
+from __future__ import annotations
+
+
+def try_two_guesses(right, wrong):
+    class Same(TwoSuccessors):
+        """The same drafter under another name."""
+
+    class Twice(own.Successor):
+        """The first guess, twice."""
+
+        def propose_row(self, row, plan):
+            first = own.Successor.propose_row(self, row, plan).tokens.tolist()[:1]
+            return DraftTree.of(2 * first, [-1] * len(2 * first), source="twice", device=row.models.target.device)
+
+    class Nothing(own.Successor):
+        """An empty draft."""
+
+        def propose_row(self, row, plan):
+            return DraftTree.of([], [], source="nothing", device=row.models.target.device)
+
+    right(TwoSuccessors)
+    right(Same)
+    wrong(own.Successor)
+    wrong(Twice)
+    wrong(Nothing)
+
+
+def try_for_nothing(right, wrong):
+    right(solved)
+    right({name: list(pair) for name, pair in solved.items()})
+    wrong(tested_only)
+    wrong({name: pair[::-1] for name, pair in solved.items()})
+    wrong(dict.fromkeys(solved, (0, 0)))
+
+
+def try_adapts(right, wrong):
+    found = [len(r.nodes) for r in adaptive.rounds]
+    right(found)
+    right(tuple(found))
+    wrong(found[:-1])
+    wrong([len(r.path) for r in adaptive.rounds])
+    wrong([4] * len(found))
