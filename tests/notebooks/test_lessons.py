@@ -10,9 +10,10 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from workbench.site import pairs
+from workbench.site import pairs, testing
 
 NAMES = pairs.names()
+ANSWERS = Path(__file__).parent / "answers"
 PARAMETERS = ("FAST", "SERVER")
 MODELS = ("TARGET", "DRAFTER", "DEVICE")
 BUNDLED_ONLY = {
@@ -136,6 +137,37 @@ def test_three_exercises_have_a_cell_for_ones_own_a_check_and_a_solution(name: s
             "no typical mistake is tried"
         )
         assert not own & names_bound(solved), "the solution overwrites the reader's answer"
+
+
+def test_each_checker_is_tried_with_answers(name: str, lesson: NotebookNode) -> None:
+    """The notebook's own run tries them in its kernel: at least two right ones, three wrong ones."""
+    checks = {testing.checker_before(lesson, i) for i, cell in enumerate(lesson.cells) if "solution" in tags(cell)}
+    answers = ast.parse((ANSWERS / f"{name}.py").read_text(encoding="utf-8"))
+    found = {node.name.removeprefix("try_") for node in answers.body if isinstance(node, ast.FunctionDef)}
+    assert found == checks - {None}
+    assert len(found) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_checker_that_accepts_a_wrong_answer_fails_its_notebook(tmp_path: Path) -> None:
+    checker = "from workbench import widgets as w\n@w.check\ndef even(n):\n    assert n % 2 == 0\neven(my_n)"
+    notebook = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_code_cell(source, metadata={"tags": [tag]})
+            for tag, source in (("answer", "my_n = None"), ("check", checker), ("solution", "four = 4"))
+        ]
+    )
+    before = [cell.source for cell in notebook.cells]
+    answers = tmp_path / "answers.py"
+    answers.write_text("def try_even(right, wrong):\n    right(2), right(four), wrong(1), wrong(3), wrong(5)\n")
+    testing.client_with_trials(answers, notebook).execute()
+    assert [cell.source for cell in notebook.cells] == before
+    assert not notebook.cells[2].outputs, "the copy holds no trace of the trials"
+    for bad, message in (("wrong(6)", "even: .6,. should be False"), ("", "too few")):
+        answers.write_text(f"def try_even(right, wrong):\n    right(2), right(four), wrong(1)\n    {bad}\n")
+        with pytest.raises(AssertionError, match=message):
+            testing.client_with_trials(answers, notebook).execute()
 
 
 def names_bound(code: str) -> set[str]:
