@@ -447,7 +447,8 @@ def long_enough(lengths):
     """The limit, and the smallest K for 95 % of it."""
     for a in (0.6, 0.8, 0.95):
         limit, k = lengths[a]
-        assert k == int(k) and k > 0, f"a = {a}: a draft has a whole number of tokens, not {k}"
+        assert k > 0, f"a = {a}: a draft of {k} tokens"
+        assert k == int(k), f"a = {a}: a draft has a whole number of tokens, not {k}"
         assert math.isclose(limit, sum(a**i for i in range(10_000)), rel_tol=1e-3), f"a = {a}: sum the series"
         assert expected_tau(a, k) >= 0.95 * limit, f"a = {a}: K = {k} is too short"
         assert expected_tau(a, k - 1) < 0.95 * limit, f"a = {a}: K = {k - 1} is enough"

@@ -330,7 +330,7 @@ def kept(layers):
         found_layers, even = list(layers(n, k)), np.linspace(0, n - 1, k)
         assert len(found_layers) == len(set(found_layers)) == k, f"of {n} layers keep {k} different ones"
         assert found_layers == sorted(found_layers), "in order"
-        assert found_layers[0] == 0 and found_layers[-1] == n - 1, f"of {n} layers keep the first, 0, and the last"
+        assert (found_layers[0], found_layers[-1]) == (0, n - 1), f"of {n} layers keep the first, 0, and the last"
         for at, layer in zip(even, found_layers, strict=True):
             assert layer in (math.floor(at + 1e-9), math.ceil(at - 1e-9)), f"of {n} layers {k}: one stands at {at:.2f}"
 
