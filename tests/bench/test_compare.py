@@ -65,7 +65,9 @@ def test_figures_are_those_of_the_runs_and_ratios_are_paired(made: Comparison) -
     figures = made.figures[draft.name]
     assert sorted(draft.samples) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     found = [summary(trace) for trace in draft.traces.values()]
-    assert figures["tau"] == pytest.approx(sum(f["tokens"] for f in found) / sum(f["rounds"] for f in found))
+    taus = [f["tokens"] / f["rounds"] for f in found]
+    assert figures["tau"] == pytest.approx(math.prod(taus) ** 0.5), "one kind of average in a row: geometric means"
+    assert figures["acceptance_rate"] == pytest.approx(sum(f["acceptance_rate"] for f in found) / 2)
     assert figures["accepted"] == 2 * sum(f["accepted"] for f in found)
     ratios = [s.decode_rate / plain.samples[key].decode_rate for key, s in draft.samples.items()]
     assert figures["speedup"]["value"] == pytest.approx(math.prod(ratios) ** 0.25)
@@ -121,9 +123,12 @@ def test_break_even_follows_from_the_measured_costs(made: Comparison) -> None:
     curve = dict(pays["curve"])
     assert curve[0.0] == pytest.approx(cost)
     assert curve[1.0] == pytest.approx((1 + pays["depth"]) * cost)
-    rounds = [r for trace in made["draft-model"].traces.values() for r in trace.rounds]
-    half = sum(sum(0.5**i for i in range(max(r.nodes.depth, default=0) + 1)) for r in rounds) / len(rounds)
-    assert curve[0.5] == pytest.approx(half * cost)
+    prompts = [trace.rounds for trace in made["draft-model"].traces.values()]
+    taus = [sum(sum(0.5**i for i in range(max(r.nodes.depth, default=0) + 1)) for r in own) / len(own) for own in prompts]
+    assert curve[0.5] == pytest.approx(math.prod(taus) ** (1 / len(taus)) * cost)
+    figures = made.figures[made["draft-model"].name]
+    assert figures["tau"] * cost == pytest.approx(figures["speedup"]["value"]), "the measured point is on the curve"
+    assert curve[0.0] <= figures["speedup"]["value"] <= curve[1.0]
     if pays["break_even"] is not None:
         below, above = (curve[round(math.floor(20 * pays["break_even"] + k) / 20, 2)] for k in (0, 1))
         assert below <= 1 <= above

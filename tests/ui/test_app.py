@@ -11,6 +11,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 def test_a_real_run_switches_its_method_and_arrives_whole(real_app: str, open_page: Opener) -> None:
     page = open_page(real_app)
+    says(page, ".wb-badge", "RECORDED · draft-tree")
+    first = [page.input_value("[data-what=method]"), page.input_value("[data-param=temperature] input[type=number]")]
+    assert first == ["draft-tree", "0.7"], "the panel has the settings of the recording"
+    page.select_option("[data-what=method]", "draft-model")
     short(page, 48)
     says(page, ".wb-pace", "tokens/s")  # so small a target's runs are held back unless one says otherwise
     page.click("[data-press=run]")

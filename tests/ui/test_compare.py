@@ -222,3 +222,21 @@ def test_an_own_prompt_is_a_message_unless_it_is_to_be_gone_on_with(real_app: st
     assert said.is_checked()
     fresh = open_page(real_app + "/?tab=compare", ready=READY)
     assert fresh.locator(V + ".wb-chat input").is_checked()
+
+
+def test_every_lane_keeps_its_verdict_when_lanes_are_added(fake_app: str, open_page: Opener) -> None:
+    """The line below the verdicts became the row of the next lane, and lost what it said."""
+    page = open_page(f"{fake_app}/?tab=compare&lane=draft-tree", ready=READY)
+    assert page.is_hidden(V + ".wb-banner"), "a link to settings shows no example of others"
+    made = recorded.example("compare")
+    for n in (2, len(made["lanes"])):
+        some = json.dumps(made | {"lanes": made["lanes"][:n]}).encode()
+        file = {"name": f"{n}.json", "mimeType": "application/json", "buffer": some}
+        page.set_input_files(V + "input[type=file]", file)  # type: ignore[arg-type]
+        page.wait_for_function(f"document.querySelectorAll('#wb-compare .wb-verdict').length === {n}")
+    verdicts = page.locator(V + ".wb-verdict > span").all_inner_texts()
+    assert all(text.strip() for text in verdicts), verdicts
+    assert page.locator(V + ".wb-verdictnote").count() == 1
+    raced = [lane["race"][0]["speedup"] for lane in made["lanes"] if not lane["plain"]]
+    shown = page.locator(V + ".wb-raceratio > b").all_inner_texts()
+    assert shown[1:] == [f"{value:.2f}×" for value in raced], "beside a race: the run that it replays"

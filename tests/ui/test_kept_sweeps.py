@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -119,6 +120,18 @@ def test_the_examples_need_no_backend() -> None:
     from workbench.ui.compare import CompareView
 
     assert CompareView(None).example({})["made"]["complete"]
+
+
+def test_the_exported_python_of_a_sweep_names_modules_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Sweep] = []
+    update = SimpleNamespace(done=1, total=1, text="", rows=list)
+    monkeypatch.setattr("workbench.bench.sweep.run", lambda sweep, crew, folder: ran.append(sweep) or [update])
+    made = tab.SweepView(None).example({})["made"]
+    for code in (made["code"], Sweep.of({"depth": [1, 2]}, group=["stories"], limit=4).code()):
+        exec(compile(code, "sweep.py", "exec"), {"__name__": "__main__"})
+    assert [sweep.to_wire()["axes"] for sweep in ran] == [made["sweep"]["axes"], {"depth": [1, 2]}]
+    exec(made["code"], {"__name__": "__mp_main__"})
+    assert len(ran) == 2, "the worker process imports the file, and begins no sweep"
 
 
 def test_what_strangers_measure_goes_not_among_the_users_own(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -71,23 +72,26 @@ def test_the_address_goes_before_what_the_tab_ran(fake_app: str, open_page: Open
     page.click("[data-method=draft-tree] summary")
     page.click("[data-method=draft-tree] a:text-is('Run it')")
     page.wait_for_selector(READY)
-    says(page, ".wb-note", "From a link")
-    assert method.input_value() == "draft-tree"
-    assert "A prompt of before" not in page.inner_text(".wb-prompt"), "the old run is not what the link asks for"
+    state(page, "finished")
+    assert method.input_value() == "draft-tree", "the link is to a run: it was run"
+    assert "Synthetic prompt: a fox" in page.inner_text(".wb-prompt"), "the old run is not what the link asks for"
     # a link pasted into the same tab, with what the old run had under another method
     page.goto(f"{fake_app}/?method=oracle&prompt=A+prompt+of+before&alpha=0.6&seed=3")
     page.wait_for_selector(READY)
     assert [method.input_value(), prompt.input_value()] == ["oracle", "A prompt of before"]
     assert page.get_by_label("Seed").input_value() == "3"
     assert page.locator("[data-param=alpha] input[type=number]").input_value() == "0.6"
+    says(page, ".wb-note", "From a link: press Run")
+    assert page.locator(".wb-round").count() == 0, "a link to settings shows no run of others"
     # back without a wish, the run is there again, and a reload of what was chosen since keeps both
     page.goto(fake_app)
-    page.wait_for_selector(".wb[data-ready=true] .wb-prompt:has-text('A prompt of before')")
-    method.select_option("draft-tree")
-    page.wait_for_url("**method=draft-tree**")
+    page.wait_for_selector(".wb[data-ready=true] .wb-prompt:has-text('a fox')")
+    method.select_option("oracle")
+    page.wait_for_url("**method=oracle**")
+    assert "run=" not in page.url, "the panel has other settings than the run"
     page.reload()
-    page.wait_for_selector(".wb[data-ready=true] .wb-prompt:has-text('A prompt of before')")
-    assert method.input_value() == "draft-tree"
+    page.wait_for_selector(".wb[data-ready=true] .wb-prompt:has-text('a fox')")
+    assert method.input_value() == "oracle"
 
 
 @in_browser
@@ -101,12 +105,25 @@ def test_an_unknown_target_in_a_link_is_an_error_and_the_method_stays(fake_app: 
 
 
 @in_browser
-def test_what_plays_first_is_of_the_method_that_the_address_names(fake_app: str, open_page: Opener) -> None:
-    """It was always the same example: the panel said one method, and the picture showed another."""
-    for asked, shown in (("draft-model", "draft-model"), ("oracle", "oracle"), ("nothing-like-it", "draft-tree")):
-        page = open_page(f"{fake_app}/?method={asked}", reduced_motion="reduce")
-        page.wait_for_selector(".wb[data-ready=true] .wb-prompt")
-        assert f"RECORDED · {shown} · " in page.inner_text(".wb")
+def test_a_link_to_a_run_shows_that_run_and_decodes_one_that_is_gone_again(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    page.fill("textarea", "A prompt of one")
+    short(page, 16)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    page.wait_for_url("**run=**seed=0**")
+    link, text = page.url, page.inner_text(".wb-ribbon")
+    other = open_page(link)
+    says(other, ".wb-card-ribbon h3 em", "finished")
+    assert other.inner_text(".wb-ribbon") == text
+    assert other.input_value("textarea") == "A prompt of one", "with its settings"
+    assert "From a link" not in other.inner_text(".wb-note")
+    gone = open_page(re.sub(r"run=[\w-]+", "run=of-an-app-that-ended", link))
+    says(gone, ".wb-note", "decodes it again")
+    says(gone, ".wb-card-ribbon h3 em", "finished")
+    assert gone.inner_text(".wb-ribbon") == text, "one seed gives one text"
+    nothing = open_page(f"{fake_app}/?run=of-an-app-that-ended")
+    says(nothing, ".wb-alert.is-error", "There is no run")
 
 
 @in_browser

@@ -408,7 +408,7 @@ def test_an_idle_page_asks_for_no_frames(fake_app: str, browser: Any) -> None:
     page = browser.new_page()
     page.add_init_script("""window.asked = 0; const ask = requestAnimationFrame.bind(window);
         window.requestAnimationFrame = (draw) => { window.asked += 1; return ask(draw); };""")
-    page.goto(fake_app)
+    page.goto(f"{fake_app}/?recorded=draft-tree")
     page.wait_for_selector(".wb-badge[data-state=recorded]")
     page.wait_for_function("!document.querySelector('.wb-card-ribbon h3 em').textContent.includes('of its speed')")
     page.wait_for_timeout(500)

@@ -260,9 +260,10 @@ class Sweep:
         return (
             "from workbench.bench.sweep import Sweep, run\nfrom workbench.service.workers import processes\n\n"
             f"sweep = Sweep.of({{{axes}}}{rest})\n"
-            'for update in run(sweep, processes(1), folder="sweep"):\n'
-            "    print(update.done, update.total, update.text)\n"
-            "print(update.rows())\n"
+            'if __name__ == "__main__":  # the worker process imports this file, too\n'
+            '    for update in run(sweep, processes(1), folder="sweep"):\n'
+            "        print(update.done, update.total, update.text)\n"
+            "    print(update.rows())\n"
         )
 
     def command(self) -> str:

@@ -1,8 +1,8 @@
 """What a comparison says: figures paired with plain decoding, the race, costs, break-even. Plain data out.
 
 Every figure is computed from recorded runs. Ratios are taken within one prompt and repeat before anything is summarised
-(`workbench.trace.speedup`), so that a slow minute of the machine falls on both sides of each. All speeds and costs are
-geometric means over prompts that weigh alike: they divide and add up to each other.
+(`workbench.trace.speedup`), so that a slow minute of the machine falls on both sides of each. All speeds and costs and τ
+are geometric means over prompts that weigh alike: they divide and add up to each other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.sample import Sample
-from workbench.bench.statistics import PARTS, Totals, rates, speedup_of, typical
+from workbench.bench.statistics import PARTS, Totals, acceptance_of, rates, speedup_of, tau_of, typical
 from workbench.bench.texts import differences, exactness
 from workbench.trace.metrics import acceptance_by_depth
 from workbench.trace.speedup import Estimate, speedup
@@ -21,8 +21,9 @@ from workbench.trace.speedup import Estimate, speedup
 if TYPE_CHECKING:
     from workbench.bench.measured import Measured, SideBySide
 
-SCHEMA = 2
-"""Of comparisons as plain data. 1 had medians with quartiles; the page computes its speed-ups anew from its runs."""
+SCHEMA = 3
+"""Of comparisons as plain data. 1 had medians with quartiles, 2 had τ and acceptance of all tokens pooled beside
+geometric means; the page computes their figures anew from their runs."""
 GRID = [i / 20 for i in range(21)]
 """Acceptance rates at which the break-even line is given."""
 
@@ -91,10 +92,10 @@ def figures(lane: Measured, plain: Measured | None) -> dict[str, Any]:
         "n": totals.runs,
         "speedup": faster and faster.to_wire(),
         "tokens_per_second": rate and rate.to_wire(),
-        "tau": totals.tau,
+        "tau": tau_of(samples),
         "tokens": totals.tokens,
         "rounds": totals.rounds,
-        "acceptance_rate": totals.acceptance_rate,
+        "acceptance_rate": acceptance_of(samples),
         "accepted": totals.accepted,
         "tested": totals.tested,
         "drafted": totals.drafted,
@@ -171,9 +172,10 @@ def race(lane: Measured, prompt: int, plain: Measured | None) -> dict[str, Any]:
 def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
     """The speed-up that the lane's measured costs allow at each acceptance, and where it breaks even.
 
-    speed-up(a) = mean over rounds of (1 + a + … + a^K) × plain seconds a token / seconds a round, with K the depth
-    drafted in that round: every draft accepted with probability a, whatever came before it. Both times are geometric
-    means over prompts, as the measured speed-up is.
+    speed-up(a) = τ(a) × plain seconds per token / seconds per round, with τ(a) the mean over rounds of 1 + a + … + a^K
+    and K the depth drafted in that round: every draft accepted with probability a, whatever came before it. τ(a) and
+    both times are geometric means over prompts, as the measured speed-up is: where τ(a) is the measured τ, the curve
+    gives the measured speed-up.
 
     Returns:
         curve [[a, speed-up]], acceptance (rounds that accepted / rounds that tested, over all depths), predicted
@@ -183,20 +185,25 @@ def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
     from scipy.optimize import brentq  # a third of a second, which the start of the app need not wait for
 
     rounds = [r for trace in lane.traces.values() for r in trace.rounds]
-    depths = [max(r.nodes.depth, default=0) for r in rounds]
+    depths = [[max(r.nodes.depth, default=0) for r in trace.rounds] for trace in lane.traces.values() if trace.rounds]
     mine = list(lane.samples.values())
     n_rounds, by_depth = sum(s.rounds for s in mine), acceptance_by_depth(rounds)
     rounds_a_second = {
         key: s.rounds / s.figures["decode_s"] for key, s in lane.samples.items() if s.figures["decode_s"]
     }
     round_rate, plain_rate = typical(rounds_a_second), typical(rates(plain.samples.values()))
-    if not any(depths) or not n_rounds or not by_depth or round_rate is None or plain_rate is None:
+    if not any(map(any, depths)) or not n_rounds or not by_depth or round_rate is None or plain_rate is None:
         return None
     round_s, plain_s = 1 / round_rate.value, 1 / plain_rate.value
 
+    def tau(a: float) -> float:
+        def of_round(depth: int) -> float:
+            return depth + 1 if a >= 1 else (1 - a ** (depth + 1)) / (1 - a)
+
+        return statistics.geometric_mean(statistics.fmean(map(of_round, own)) for own in depths)
+
     def gain(a: float) -> float:
-        tau = statistics.fmean(depth + 1 if a >= 1 else (1 - a ** (depth + 1)) / (1 - a) for depth in depths)
-        return tau * plain_s / round_s
+        return tau(a) * plain_s / round_s
 
     acceptance = sum(kept for _, _, kept in by_depth) / sum(tried for _, tried, _ in by_depth)
     crosses = gain(0.0) < 1 <= gain(1.0)
@@ -206,7 +213,7 @@ def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
         "predicted": gain(acceptance),
         "break_even": float(brentq(lambda a: gain(a) - 1, 0.0, 1.0)) if crosses else None,  # pyright: ignore
         "always": gain(0.0) >= 1,
-        "depth": statistics.fmean(depths),
+        "depth": tau(1.0) - 1,
         "round_ms": 1e3 * round_s,
         "plain_ms": 1e3 * plain_s,
         **{f"{part}_ms": 1e3 * round_s * share for part, share in _shares(mine).items() if part in ("draft", "verify")},

@@ -54,6 +54,24 @@ def typical(of: Rates) -> Estimate | None:
     return estimate(by_prompt(of))
 
 
+def tau_of(samples: Iterable[Sample]) -> float | None:
+    """Mean accepted length τ, averaged as speed-ups are: the geometric mean over prompts, which weigh alike.
+
+    With both averages of one kind, speed-up = τ × plain seconds per token / seconds per round. None without a round.
+    """
+    found = typical({(s.prompt, s.repeat): len(s.token_ids) / s.rounds for s in samples if s.rounds})
+    return None if found is None else found.value
+
+
+def acceptance_of(samples: Iterable[Sample]) -> float | None:
+    """Accepted / tested drafted tokens of each prompt, and the mean over the prompts that tested any."""
+    by: dict[int, list[Sample]] = {}
+    for sample in samples:
+        by.setdefault(sample.prompt, []).append(sample)
+    shares = [found for own in by.values() if (found := Totals.of(own).acceptance_rate) is not None]
+    return sum(shares) / len(shares) if shares else None
+
+
 def speedup_of(lane: Measured, plain: Measured | None) -> Estimate | None:
     """Speed-up of a lane over plain decoding, prefill left out."""
     return None if plain is None else speedup(rates(lane.samples.values()), rates(plain.samples.values()))

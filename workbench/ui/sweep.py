@@ -97,8 +97,17 @@ class SweepView:
         return self._session.catalogue(request) | more
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A recorded sweep, to be shown before anything is measured: needs no backend. `made` may be empty."""
-        return {"made": recorded.example("sweep"), "plotly": PLOTLY}
+        """A recorded sweep, to be shown before anything is measured: needs no backend. `made` may be empty.
+
+        Its Python and its command line are written anew: modules may have been renamed since it was recorded.
+        """
+        from workbench.bench.grid import Sweep
+
+        made = recorded.example("sweep")
+        if made:
+            sweep = Sweep.from_wire(made["sweep"])
+            made |= {"code": sweep.code(), "command": sweep.command()}
+        return {"made": made, "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
         """End a sweep; finished cells are kept."""

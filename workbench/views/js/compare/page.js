@@ -14,7 +14,7 @@ import * as jobs from "../shared/jobs.js";
 import * as roles from "../shared/roles.js";
 import * as speedup from "../shared/speedup.js";
 
-const SCHEMA = 2;
+const SCHEMA = 3;
 const KEPT = "wb-compare-last";
 
 /** Put the view into `el`. @param {any} el  @param {{host: any}} given */
@@ -214,10 +214,15 @@ function hear(page, message) {
   page.draw();
 }
 
+/** A comparison with today's figures. */
+function current(made) {
+  return made.schema < SCHEMA ? comparetable.renew(made, speedup) : made;
+}
+
 /** Show the recorded example, where nothing else is shown. */
 function adopt(page, made) {
-  if (page.made || made.schema !== SCHEMA) return;
-  Object.assign(page, { made, from: "example" });
+  if (page.made || made.schema > SCHEMA) return;
+  Object.assign(page, { made: current(made), from: "example" });
   comparerace.seek(page, 1);
 }
 
@@ -276,7 +281,7 @@ export async function open(page, file) {
       fail(`it has schema ${made.schema}; this workbench reads up to ${SCHEMA}.`, "Update the workbench to open it.");
     else {
       Object.assign(page, {
-        made: made.schema < SCHEMA ? comparetable.renew(made, speedup) : made,
+        made: current(made),
         job: null,
         step: null,
         from: "imported",

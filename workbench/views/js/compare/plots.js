@@ -21,6 +21,17 @@ export function costBars(lanes) {
   };
 }
 
+/** The acceptance at which a curve gives a speed-up: where the measured point stands on it. Pure.
+ *  @param {[number, number][]} curve  rising, acceptance and speed-up  @param {number} value  a speed-up
+ *  @returns {number|null}  null: the curve does not come there */
+export function reached(curve, value) {
+  for (let i = 1; i < curve.length; i += 1) {
+    const [[x0, y0], [x1, y1]] = [curve[i - 1], curve[i]];
+    if (value >= y0 && value <= y1) return y1 > y0 ? x0 + ((value - y0) / (y1 - y0)) * (x1 - x0) : x0;
+  }
+  return null;
+}
+
 /** What the break-even chart says of a lane. Pure. */
 export function paysWords(lane) {
   const { pays, figures } = lane;
@@ -30,10 +41,10 @@ export function paysWords(lane) {
     : pays.break_even === null
       ? "does not pay at any acceptance, at these costs"
       : `pays above ${pays.break_even.toFixed(2)} acceptance`;
-  const measured = figures.speedup
-    ? `; measured ${figures.speedup.value.toFixed(2)}×, the formula says ${pays.predicted.toFixed(2)}× at ${pays.acceptance.toFixed(2)}`
-    : "";
-  return `${lane.name} ${limit}${measured}`;
+  const measured = figures.speedup?.value ?? null,
+    at = measured === null ? null : reached(pays.curve, measured);
+  const said = measured === null ? "" : `; measured ${measured.toFixed(2)}×${at === null ? "" : `, as at ${at.toFixed(2)}`}`;
+  return `${lane.name} ${limit}${said}`;
 }
 
 /** Bars: draft, verify and overhead of one token. */
@@ -114,7 +125,7 @@ export function pays(page) {
       .filter((lane) => !lane.plain && !lane.error)
       .map(paysWords)
       .join("; ");
-  kit.write(parts.paysNote, "speed-up the measured costs allow, and what was measured");
+  kit.write(parts.paysNote, "speed-up at the measured costs, by acceptance; marked: the measured speed-up");
   const delta = (lane) =>
     page.pin?.figures.speedup && lane.figures.speedup && page.pin.key !== comparetable.key(made, lane)
       ? comparetable.signed(lane.figures.speedup.value - page.pin.figures.speedup.value, 2)
@@ -126,8 +137,8 @@ export function pays(page) {
     [
       "lane",
       "pays above",
-      "acceptance",
-      "formula",
+      "measured as at",
+      "tested and accepted",
       "measured",
       "difference",
       "draft ms a round",
@@ -137,8 +148,8 @@ export function pays(page) {
     lanes.map((lane) => [
       lane.name,
       lane.pays.always ? "0" : number(lane.pays.break_even),
+      number(lane.figures.speedup && reached(lane.pays.curve, lane.figures.speedup.value)),
       number(lane.pays.acceptance),
-      number(lane.pays.predicted),
       number(lane.figures.speedup?.value),
       delta(lane) || "–",
       number(lane.pays.draft_ms),
@@ -162,14 +173,14 @@ export function pays(page) {
         line: { color: colour(i, css), width: 2, dash: DASHES[i % DASHES.length] },
         hovertemplate: `${words(lane.name)}: %{y:.2f}× at acceptance %{x:.2f}<extra></extra>`,
       },
-      ...(lane.figures.speedup
+      ...(lane.figures.speedup && reached(lane.pays.curve, lane.figures.speedup.value) !== null
         ? [
             {
               type: "scatter",
               mode: "markers",
               name: `${lane.name}, measured`,
               showlegend: false,
-              x: [lane.pays.acceptance],
+              x: [reached(lane.pays.curve, lane.figures.speedup.value)],
               y: [lane.figures.speedup.value],
               ...(lane.figures.speedup.low !== null && {
                 error_y: {
@@ -193,7 +204,7 @@ export function pays(page) {
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       xaxis: {
         range: [0, 1],
-        title: { text: "acceptance of a drafted token, given all before it", font: { size: 12 } },
+        title: { text: "acceptance of a drafted token, were all accepted alike", font: { size: 12 } },
         fixedrange: true,
         gridcolor: css("--wb-hair"),
       },

@@ -49,17 +49,13 @@ export function replay(lanes, prompt, repeats, name) {
     : `replayed: the one run on ${name}`;
 }
 
-/** What a lane's row says at its end: the table's estimate, and the replayed run's own ratio named as such. Pure.
- *  @returns {{estimate: string, own: string}} */
+/** The speed-up of the run that a lane replays. Estimates over all prompts and repeats stand in the table: beside a
+ *  race they would rank lanes otherwise than the race does. Pure.
+ *  @returns {{value: number|null, text: string, of: string}} */
 export function ratio(lane, prompt) {
-  const found = lane.figures?.speedup ?? null,
-    own = lane.race?.[prompt]?.speedup ?? null,
-    several = (lane.race ?? []).filter(Boolean).length > 1;
-  if (lane.plain) return { estimate: "1.00×", own: "reference" };
-  return {
-    estimate: found === null ? "–" : `${found.value.toFixed(2)}×`,
-    own: own === null ? "" : `${several ? "all prompts · " : ""}this run ${own.toFixed(2)}×`,
-  };
+  const value = lane.race?.[prompt]?.speedup ?? null;
+  if (lane.plain) return { value: 1, text: "1.00×", of: "reference" };
+  return { value, text: value === null ? "–" : `${value.toFixed(2)}×`, of: "this run" };
 }
 
 /** Start, go on, or halt. `again`: from the beginning. Where motion is unwanted, the end is shown instead. */
@@ -138,8 +134,7 @@ export function render(page) {
     const line = parts.race.children[i],
       now = at(lane.race[prompt], t),
       said = ratio(lane, prompt),
-      mine = lane.figures.speedup?.value ?? null,
-      against = pin && pin !== lane ? (pin.figures.speedup?.value ?? null) : null;
+      against = pin && pin !== lane ? ratio(pin, prompt).value : null;
     kit.set(line, { "data-lane": lane.name });
     kit.write(line._name, lane.name);
     line._text = lane.race[prompt].rounds.flatMap(([, emitted]) => emitted.map(([text]) => text)).join("");
@@ -163,9 +158,10 @@ export function render(page) {
     for (let k = now.last.length; k < line._tokens.childElementCount; k += 1) line._tokens.children[k].hidden = true;
     line._fill.style.width = `${now.of ? (100 * now.tokens) / now.of : 0}%`;
     line._bar.classList.toggle("is-plain", lane.plain);
-    kit.write(line._ratio, said.estimate);
-    kit.write(line._own, said.own);
-    kit.write(line._delta, mine !== null && against !== null ? comparetable.signed(mine - against, 2, "×") : "");
+    kit.write(line._ratio, said.text);
+    kit.write(line._own, said.of);
+    const delta = said.value === null || against === null ? null : said.value - against;
+    kit.write(line._delta, delta === null ? "" : comparetable.signed(delta, 2, "×"));
   });
   kit.write(
     parts.raceNote,
@@ -192,8 +188,8 @@ function row() {
   line._ratio = h("b");
   line._own = h("small");
   line._delta = h("small", { className: "wb-delta" });
-  line._ratio.title = "speed-up over all repeats and prompts, as in the table";
-  line._own.title = "speed-up of the replayed run over the plain run of the same repeat";
+  line._ratio.title =
+    "tokens per second of the replayed run / those of the plain run of the same repeat; the table has all prompts and repeats";
   line.append(
     h(
       "div",

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { costBars, paysWords, wrapped } from "./plots.js";
+import { costBars, paysWords, reached, wrapped } from "./plots.js";
 import { at, length, overflows, ratio, replay } from "./race.js";
 import { busy, cells, heard, renew, signed } from "./table.js";
 import { place, verdict } from "./text.js";
@@ -33,26 +33,23 @@ const estimate = (value, more = {}) => ({ value, low: value / 1.2, high: value *
 
 test("the race lasts as long as its slowest lane", () => assert.equal(length([plain, fast], 0), 4));
 
-test("the race shows the table's estimate, and the replayed run's own ratio under its own name", () => {
+test("beside a race stands the speed-up of the run that it replays, never that of all prompts", () => {
   const lane = {
     name: "Fast",
     plain: false,
     figures: { speedup: estimate(2.316) },
     race: [{ ...fast.race[0], repeat: 1, speedup: 2.41 }],
   };
-  assert.deepEqual(ratio(lane, 0), { estimate: "2.32×", own: "this run 2.41×" });
-  assert.equal(
-    ratio({ ...lane, race: [lane.race[0], lane.race[0]] }, 0).own,
-    "all prompts · this run 2.41×",
-    "the estimate is not this prompt's alone",
-  );
+  assert.deepEqual(ratio(lane, 0), { value: 2.41, text: "2.41×", of: "this run" });
+  const slow = { ...lane, figures: { speedup: estimate(1.89) }, race: [{ ...fast.race[0], speedup: 0.94 }] };
+  assert.equal(ratio(slow, 0).text, "0.94×", "the lane that comes in last does not have the largest number");
   assert.equal(
     cells({ speedup: lane.figures.speedup, tau: 1, acceptance_rate: null, tokens_per_second: null }, null, speedup)[0]
       .text,
     "2.32",
   );
-  assert.deepEqual(ratio({ ...plain, figures: { speedup: estimate(1) } }, 0), { estimate: "1.00×", own: "reference" });
-  assert.deepEqual(ratio({ plain: false, figures: { speedup: null }, race: [null] }, 0), { estimate: "–", own: "" });
+  assert.deepEqual(ratio({ ...plain, figures: { speedup: estimate(1) } }, 0), { value: 1, text: "1.00×", of: "reference" });
+  assert.equal(ratio({ plain: false, figures: { speedup: null }, race: [null] }, 0).text, "–");
   assert.equal(
     replay([lane], 0, 5, "story"),
     "replayed: repeat 2 of 5 on story, the nearest to what all repeats of it give",
@@ -94,6 +91,30 @@ test("a comparison of schema 1 is shown with today's figures, from its runs", ()
   ).lanes;
   assert.ok(Math.abs(mine.figures.speedup.value - 1) < 1e-12);
   assert.ok(Math.abs(theirs.figures.tokens_per_second.value - 2) < 1e-12);
+});
+
+test("a comparison that pooled its prompts is shown with averages of one kind", () => {
+  const run = (prompt, tokens, rounds, accepted, tested) => ({
+    prompt, repeat: 0, token_ids: Array(tokens).fill(1), rounds, seconds: 1, decode_seconds: 1, figures: { accepted, tested },
+  });
+  const figures = { tau: 99, acceptance_rate: 0.99 },
+    lane = { name: "Fast", figures, runs: [run(0, 40, 10, 9, 10), run(1, 10, 10, 1, 10), run(2, 20, 10, 0, 0)] },
+    plain = { name: "Plain", plain: true, figures, runs: [0, 1, 2].map((i) => run(i, 10, 10, 0, 0)) };
+  const [mine, theirs] = renew({ schema: 2, lanes: [lane, plain] }, speedup).lanes;
+  assert.ok(Math.abs(mine.figures.tau - 2) < 1e-12, "geometric mean of 4, 1 and 2");
+  assert.ok(Math.abs(mine.figures.tau - mine.figures.speedup.value) < 1e-12, "rounds as fast as plain tokens: τ is the speed-up");
+  assert.equal(mine.figures.acceptance_rate, 0.5, "a prompt without a test has no say");
+  assert.deepEqual([theirs.figures.tau, theirs.figures.acceptance_rate], [1, null]);
+});
+
+test("a measured point stands where its curve gives the measured speed-up", () => {
+  const curve = [[0, 0.5], [0.5, 1], [1, 3]];
+  assert.equal(reached(curve, 2), 0.75);
+  assert.equal(reached(curve, 0.5), 0);
+  assert.equal(reached(curve, 4), null);
+  const pays = { always: false, break_even: 0.5, curve, acceptance: 0.2, predicted: 0.7 };
+  const said = paysWords({ name: "L", pays, figures: { speedup: { value: 2 } } });
+  assert.equal(said, "L pays above 0.50 acceptance; measured 2.00×, as at 0.75");
 });
 
 test("figures show their difference to the pinned lane", () => {

@@ -14,8 +14,14 @@ const WORDS = {
     "95 % interval",
     "Student's, over prompts; with one or two prompts over their repeats, and then it says nothing of other prompts",
   ],
-  tau: ["τ", "tokens emitted / target verification passes, bonus and corrected included"],
-  acceptance_rate: ["accepted of tested", "accepted drafted tokens / tested drafted tokens (discarded ones left out)"],
+  tau: [
+    "τ",
+    "tokens emitted / target verification passes, bonus and corrected included; the geometric mean, prompts weighing alike, as of speed-up",
+  ],
+  acceptance_rate: [
+    "accepted of tested",
+    "accepted drafted tokens / tested drafted tokens (discarded ones left out); the mean over prompts, which weigh alike",
+  ],
   tokens_per_second: [
     "tok/s",
     "tokens emitted / seconds from the end of prefill to the last token; geometric mean, prompts weighing alike: two lanes' divide to their speed-up",
@@ -72,24 +78,34 @@ export function cells(figures, pin, words) {
   ];
 }
 
-/** A comparison of schema 1, which had medians, with today's figures of speed, from its runs. Pure. */
+/** A comparison of an earlier schema with today's figures, from its runs: schema 1 had medians, schema 2 pooled the
+ *  tokens of all prompts for τ and acceptance. Pure. */
 export function renew(made, words) {
-  const plain = made.lanes.find((lane) => lane.plain), typical = (lane) => {
-    const byPrompt = {};
-    for (const run of lane.runs ?? [])
-      if (run.token_ids.length)
-        (byPrompt[run.prompt] ??= []).push(run.token_ids.length / (run.decode_seconds || run.seconds));
-    return words.estimate(Object.values(byPrompt));
+  const plain = made.lanes.find((lane) => lane.plain),
+    byPrompt = ({ runs = [] }) =>
+      [...new Set(runs.map((run) => run.prompt))].map((prompt) => runs.filter((run) => run.prompt === prompt)),
+    geometric = (lane, of) =>
+      words.estimate(byPrompt(lane).map((runs) => runs.filter((run) => run.token_ids.length).map(of)));
+  const acceptance = (lane) => {
+    const total = (runs, name) => runs.reduce((sum, run) => sum + (run.figures?.[name] ?? 0), 0),
+      shares = byPrompt(lane)
+        .filter((runs) => total(runs, "tested"))
+        .map((runs) => total(runs, "accepted") / total(runs, "tested"));
+    return shares.length ? shares.reduce((a, b) => a + b, 0) / shares.length : null;
   };
   const lanes = made.lanes.map((lane) => ({
     ...lane,
     figures: {
       ...lane.figures,
-      tokens_per_second: typical(lane),
+      tokens_per_second: geometric(lane, (run) => run.token_ids.length / (run.decode_seconds || run.seconds)),
+      tau: lane.runs?.every((run) => run.rounds)
+        ? (geometric(lane, (run) => run.token_ids.length / run.rounds)?.value ?? null)
+        : lane.figures.tau,
+      acceptance_rate: lane.runs?.length ? acceptance(lane) : lane.figures.acceptance_rate,
       speedup: plain && lane.runs ? words.ofRuns(lane.runs, plain.runs ?? []) : null,
     },
   }));
-  return { ...made, schema: 2, lanes };
+  return { ...made, schema: 3, lanes };
 }
 
 /** Whether other work had the processor when the measurement began: such figures scatter. Pure. */

@@ -68,9 +68,12 @@ function visible(text) {
 /** The panel: a row a lane. */
 export function exact(page) {
   const { parts, made } = page, names = made.prompts.map((p) => p.name);
-  while (parts.exact.childElementCount > made.lanes.length + 1) parts.exact.lastChild.remove();
+  const note = (parts.exact._note ??= parts.exact.appendChild(
+    h("div", { className: "wb-verdictnote" }, h("small"), " ", h("a", { href: `${page.host.base}/methods` }, "the exactness board")),
+  ));
+  while (parts.exact.childElementCount > made.lanes.length + 1) note.previousSibling.remove();
   while (parts.exact.childElementCount < made.lanes.length + 1)
-    parts.exact.append(h("div", { className: "wb-verdict" }, h("b"), h("span", {}, h("span"), h("small"))));
+    note.before(h("div", { className: "wb-verdict" }, h("b"), h("span", {}, h("span"), h("small"))));
   made.lanes.forEach((lane, i) => {
     const row = parts.exact.children[i], said = verdict(lane, names);
     row.hidden = lane.plain && made.settings.greedy === false;
@@ -80,16 +83,8 @@ export function exact(page) {
     kit.write(row.lastChild.firstChild, `${said.mark} ${said.text}`.trim());
     kit.write(row.lastChild.lastChild, said.why);
   });
-  const last = parts.exact.lastChild;
-  last.className = "wb-verdictnote";
-  last.hidden = false;
-  const link = last._link ?? (last._link = h("a", { href: `${page.host.base}/methods` }, "the exactness board"));
-  if (!last._made) {
-    last.replaceChildren((last._text = h("small")), " ", link);
-    last._made = true;
-  }
   kit.write(
-    last._text,
+    note.firstChild,
     made.settings.greedy
       ? "Greedy: an exact method writes plain decoding's text, token for token. Every test of every promise:"
       : "When sampling, an exact method has the target's distribution; one seed gives another text. Every test of every promise:",

@@ -56,6 +56,18 @@ export function byTarget(columns, reasons) {
   });
 }
 
+/** The state of the page that runs a method at once; methods for images open in the Vision view. Pure.
+ *  @param {{name: string, needs: string[]}} method
+ *  @param {{target: string, drafter: string|null}[]} columns  pairs of models, the app's own first; [] if not known yet
+ *  @param {string[]} reasons  of the method, one per pair; empty: it runs there */
+export function runState(method, columns = [], reasons = []) {
+  const pair = reasons[0] ? columns.find((_, i) => !reasons[i]) : null,
+    models = pair ? { target: pair.target, drafter: pair.drafter } : {};
+  return method.needs.includes("pictures")
+    ? { tab: "vision", method: method.name }
+    : { ...models, method: method.name, run: "new" };
+}
+
 /** Draw the page. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
   const main = pagehead.build(el, {
@@ -123,9 +135,10 @@ function card(method, page) {
   );
   const run = h(
     "a",
-    { className: "wb-button is-main", href: pagehead.liveLink(host.base, { method: method.name }) },
+    { className: "wb-button is-main", href: pagehead.liveLink(host.base, runState(method)) },
     "Run it",
   );
+  (page.runs ??= new Map()).set(method.name, { run, method });
   const watch = h(
     "a",
     { className: "wb-button", href: pagehead.liveLink(host.base, { recorded: method.name }), hidden: !recorded },
@@ -237,7 +250,7 @@ async function picture(method, { host, main }, figure) {
     : `Round ${round.index + 1} of its recording: nothing drafted, ${round.emitted.length} token emitted.`;
 }
 
-async function fill({ host, main, matrix }) {
+async function fill({ host, main, matrix, runs }) {
   const found = await pagehead.ask(main, { host }, "matrix");
   if (!found) return matrix.replaceChildren();
   const heads = byTarget(found.columns, found.columns.map(() => ""));
@@ -260,6 +273,10 @@ async function fill({ host, main, matrix }) {
         all && off.length === 1 ? `✕ ${each.reason}` : h("small", {}, `✕ with ${each.with.join(", ")}: ${each.reason}`),
       ),
     );
+  for (const { name, reasons } of found.rows) {
+    const known = runs.get(name);
+    if (known) known.run.href = pagehead.liveLink(host.base, runState(known.method, found.columns, reasons));
+  }
   const rows = found.rows.map((row) =>
     h("tr", {}, h("th", { scope: "row" }, row.title), ...byTarget(found.columns, row.reasons).map(cell)),
   );

@@ -1,7 +1,7 @@
 import assert from "node:assert";
 import { test } from "node:test";
 import { gain, reached } from "./page.js";
-import { range, telling } from "./methods.js";
+import { range, runState, telling } from "./methods.js";
 import { liveLink, settingsOf, when } from "../shared/pagehead.js";
 
 test("the closed forms at their ends", () => {
@@ -19,6 +19,23 @@ test("a step is done by the node that was meant, not by the round it stands in",
   assert.ok(!reached(step, { round: 3, node: null, token: null }, { round: 3, node: 1 }));
   assert.ok(!reached(step, { round: 3, node: 0 }, { round: 3, node: 0 }));
   assert.ok(reached({ rounds: [3], places: [] }, { round: 3 }, null));
+});
+
+test("Run it runs the method: on models where it runs, and methods for images in Vision", () => {
+  const columns = [
+    { target: "a", drafter: "b" },
+    { target: "c", drafter: null },
+  ];
+  const method = { name: "kangaroo", needs: ["kangaroo"] };
+  assert.deepEqual(runState(method), { method: "kangaroo", run: "new" });
+  assert.deepEqual(runState(method, columns, ["", ""]), { method: "kangaroo", run: "new" });
+  assert.deepEqual(runState(method, columns, ["needs heads", ""]), {
+    target: "c",
+    drafter: null,
+    method: "kangaroo",
+    run: "new",
+  });
+  assert.deepEqual(runState({ name: "specvlm", needs: ["pictures"] }), { tab: "vision", method: "specvlm" });
 });
 
 test("the picture is the first round with branches, kept and refused", () => {

@@ -205,9 +205,10 @@ export async function copy(page) {
   page.draw();
 }
 
-/** What is shown, as the query of an address. */
+/** What is shown, as the query of an address. It names the live run only while the panel still holds its settings: a
+ *  link is to a run, or to settings. */
 export function query(page) {
-  const { choice, catalogue } = page, pin = page.playing ? null : (page.selection.pin ?? page.wish);
+  const { choice, catalogue, run } = page, pin = page.playing ? null : (page.selection.pin ?? page.wish);
   const params = choices.parameters(choice, catalogue, choice.method, form.clamp);
   const recorded = page.recorded !== opening.EXAMPLE || pin ? page.recorded : null;
   return link.toQuery(choice, catalogue, params, {
@@ -215,8 +216,14 @@ export function query(page) {
     view: page.shownView,
     embed: page.embed,
     recorded,
+    run: !recorded && run?.asked && run.asked === settings(page) ? run.id : null,
     settings: !recorded || page.formed,
   });
+}
+
+/** The settings in the panel alone, as a query: what a run was asked for. */
+export function settings({ choice, catalogue }) {
+  return link.toQuery(choice, catalogue, choices.parameters(choice, catalogue, choice.method, form.clamp));
 }
 
 /** Play from where one is, or stop. */

@@ -138,6 +138,7 @@ export function start(page, paused) {
   page.fresh();
   page.run = newRun(page, "run");
   page.run.key = choices.pairing(choice, catalogue, form.clamp);
+  page.run.asked = page.settings?.();
   page.run.origin = choice.prompt_tokens ? choice.origin : null;
   page.touched = true; // from now on the address says what runs
   page.host.decode({
@@ -213,6 +214,7 @@ export function change(page, wanted) {
   const run = page.run;
   if (!store.isActive(run)) return;
   Object.assign(page.changes, wanted, { params: { ...page.changes.params, ...wanted.params } });
+  run.asked = page.settings?.();
   clearTimeout(page.changing);
   page.changing = setTimeout(() => {
     const payload = page.changes;

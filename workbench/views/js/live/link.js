@@ -9,17 +9,18 @@ const MAX_IDS = 4000;
 /** The query that restores this state: settings as names of the registry, then what is shown.
  *  @param {object} choice  @param {object} catalogue  @param {Record<string, any>} params  all parameters in force
  *  @param {{pin?: object|null, view?: string|null, embed?: boolean, recorded?: string|null,
- *          settings?: boolean}} shown  `recorded`: a recording or a kept run; its settings are its own, unless others
- *          are in the panel */
+ *          run?: string|null, settings?: boolean}} shown  `recorded`: a recording or a kept run; its settings are its
+ *          own, unless others are in the panel; `run`: id of a run that the app decoded with these settings */
 export function toQuery(
   choice,
   catalogue,
   params,
-  { pin = null, view = null, embed = false, recorded = null, settings = !recorded } = {},
+  { pin = null, view = null, embed = false, recorded = null, run = null, settings = !recorded } = {},
 ) {
   const query = new URLSearchParams();
   const put = (name, value) => value !== null && value !== undefined && value !== "" && query.set(name, String(value));
   put("recorded", recorded);
+  put("run", run);
   if (settings) {
     for (const name of ["target", "drafter", "method", "prompt", "seed", "max_new_tokens", "pace"])
       put(name, choice[name]);
@@ -34,8 +35,8 @@ export function toQuery(
 
 /** What an address asks for, checked against what there is. What is wrong is left out and said.
  *  @returns {{choice: object, params: Record<string, any>, pin: object|null, view: string|null, embed: boolean,
- *             recorded: string|null, run: string|null, problems: string[], settings: boolean}}  `run`: one that
- *             goes on */
+ *             recorded: string|null, run: string|null, starts: boolean, problems: string[], settings: boolean}}
+ *             `run`: id of a run that the app has; `starts`: the settings are to be decoded at once (`run=new`) */
 export function fromQuery(search, catalogue, clamp) {
   const query = new URLSearchParams(search), choice = {}, params = {}, problems = [];
   let text = "";
@@ -45,7 +46,7 @@ export function fromQuery(search, catalogue, clamp) {
   for (const p of own) specs.set(p.name, p);
   const drafters = strangers.drafters(catalogue, query.get("method"));
   const lists = { target: catalogue.targets, drafter: drafters, method: catalogue.methods };
-  let pin = /** @type {any} */ (null), view = null, embed = false, recorded = null, run = null;
+  let pin = /** @type {any} */ (null), view = null, embed = false, recorded = null, run = null, starts = false;
   for (const [name, given] of query) {
     text = given;
     if (name in lists) {
@@ -76,7 +77,8 @@ export function fromQuery(search, catalogue, clamp) {
     } else if (name === "embed") embed = text === "1";
     else if (name === "recorded") recorded = text;
     else if (name === "run") {
-      if (/^[\w-]{8,64}$/.test(text)) run = text;
+      if (text === "new") starts = true;
+      else if (/^[\w-]{8,64}$/.test(text)) run = text;
       else bad(name, "not the id of a run");
     } else if (specs.has(name)) {
       const read = parse(specs.get(name), text, clamp);
@@ -88,7 +90,7 @@ export function fromQuery(search, catalogue, clamp) {
   if (pin && !(pin.round >= 1)) pin = null;
   if (pin) pin = { token: null, node: null, ...pin, round: pin.round - 1 };
   const settings = Object.keys(choice).length + Object.keys(params).length > 0;
-  return { choice, params, pin, view, embed, recorded, run, problems, settings };
+  return { choice, params, pin, view, embed, recorded, run, starts, problems, settings };
 }
 
 function parse(spec, text, clamp) {

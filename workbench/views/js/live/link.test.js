@@ -95,6 +95,14 @@ test("an empty query asks for nothing", () => {
   assert.deepEqual([read.settings, read.pin, read.embed, read.recorded], [false, null, false, null]);
 });
 
+test("a link to a run has its id beside the settings, and one may ask for a new run", () => {
+  const read = fromQuery(toQuery(choice, catalogue, params, { run: "Ab_3-xyzQQ" }), catalogue, clamp);
+  assert.deepEqual([read.run, read.starts, read.settings], ["Ab_3-xyzQQ", false, true]);
+  assert.equal(read.choice.prompt, choice.prompt);
+  const fresh = fromQuery("method=a&run=new", catalogue, clamp);
+  assert.deepEqual([fresh.run, fresh.starts, fresh.problems], [null, true, []]);
+});
+
 test("a run that goes on is named by its id, and by nothing else", () => {
   assert.equal(fromQuery("run=Ab_3-xyzQQ", catalogue, clamp).run, "Ab_3-xyzQQ");
   const read = fromQuery("run=../../etc", catalogue, clamp);

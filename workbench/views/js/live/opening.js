@@ -12,18 +12,26 @@ import * as store from "../shared/store.js";
 import * as traces from "./traces.js";
 
 const EXAMPLE_SPEED = 0.1;
+const GONE = {
+  message: "The run of this link is not here.",
+  remedy: "Ask for a link to its settings, or for its trace file.",
+};
 /** After a change, so long until the address says it: typing is faster than a browser lets addresses change. */
 const SOON_MS = 250;
+const READY_MS = 400;
 
 /** The recording that plays before anything was run. */
 export const EXAMPLE = "draft-tree";
 
-/** Play the example while the backend is still starting, where nothing else is to be shown. */
-export function greet(page) {
+/** Play the example while the backend is still starting, where nothing else is to be shown.
+ *  @param {Promise<any>} looked  ends when the backend has answered; one that is ready answers before `READY_MS` */
+export function greet(page, looked) {
   const { host } = page;
   page.earlier = memory.last(host); // asked for early: a run that goes on is freed when nobody follows it
   if (host.call && !window.workbenchTrace && !host.address?.read() && !host.remember?.getItem("wb-run"))
-    page.greeting = example(page, EXAMPLE, null);
+    page.greeting = Promise.race([looked, new Promise((done) => setTimeout(done, READY_MS))]).then(() =>
+      example(page, EXAMPLE, null),
+    );
 }
 
 /** A given trace, else what the address asks for, else the run of this tab before a reload, else the example. */
@@ -34,27 +42,58 @@ export async function arrive(page, trace) {
   const query = host.address?.read() ?? "", earlier = await (page.earlier ?? memory.last(host));
   await models(page, new URLSearchParams(query));
   const asked = link.fromQuery(query, page.catalogue, form.clamp);
-  const again =
-    !asked.run && !asked.recorded && earlier && (memory.reloaded() || memory.fits(asked, memory.inForce(earlier)));
+  const again = earlier && memory.isAsked(asked, earlier, memory.reloaded());
   if (again) await recall(page, earlier, asked.pin);
   settle(page, asked);
   page.embed ||= asked.embed;
   page.shownView = asked.view;
   if (again) return;
-  if (asked.run) follow(page, asked.run, asked.pin);
+  if (asked.run) await linked(page, asked);
   else if (asked.recorded) await example(page, asked.recorded, asked.pin, asked);
+  else if (asked.settings) await fork(page, asked);
   else {
-    page.wish = asked.settings ? asked.pin : null;
-    if (asked.settings && !page.embed && !memory.reloaded()) page.note = "From a link: press Run to decode it here.";
-    const own = page.catalogue.methods.find((m) => m.name === asked.choice.method)?.head;
-    if (!own || !asked.settings) await (page.greeting ?? introduce(page, asked.choice.method)); // of another head
+    await (page.greeting ?? example(page, EXAMPLE, null));
+    welcome(page);
   }
 }
 
-/** A recording of the method that an address names, so that the picture is of what the panel says; else the example. */
-async function introduce(page, method) {
-  if (method && method !== EXAMPLE) await example(page, method, null, null, true);
-  if (!page.run) await example(page, EXAMPLE, null);
+/** Show the settings of a link beside an empty stage, and decode them at once where the link asks for that. */
+async function fork(page, asked) {
+  page.wish = asked.pin;
+  if (asked.starts && !page.embed && !memory.reloaded() && !asked.problems.length) return backend.start(page, false);
+  if (!page.embed && !memory.reloaded()) page.note = "From a link: press Run to decode it here.";
+}
+
+/** Show the run of a link. One that the backend no longer has is decoded again, where the link holds its settings. */
+async function linked(page, asked) {
+  const answer = await page.host.call("fetch_trace", { run: asked.run, from: 0 }).catch(() => null);
+  if (answer && !answer.error) {
+    const header = asked.settings ? null : memory.inForce(answer);
+    if (header) await assume(page, header);
+    follow(page, asked.run, asked.pin, answer);
+    return Object.assign(page.run, keys(page));
+  }
+  if (!asked.settings) return page.errors.push(answer?.error ?? GONE);
+  await fork(page, { ...asked, starts: true });
+  page.note = page.run
+    ? "The app no longer has the run of this link, so it decodes it again."
+    : "The app no longer has the run of this link: press Run to decode it again.";
+}
+
+/** Give the panel the settings of the example that plays. An example of another target than the app's is taken away:
+ *  the panel would name one run and the stage show another. */
+function welcome(page) {
+  if (page.recorded !== EXAMPLE || page.formed) return;
+  const { header } = page.run;
+  if (isOfApp(page, header))
+    return (page.choice = { ...choices.adopt(page.choice, header, page.catalogue), fixed: page.choice.fixed });
+  fresh(page);
+  page.run = null;
+}
+
+/** Whether a recording is of the target that the app was started with, as far as that is known. */
+function isOfApp({ catalogue }, header) {
+  return !catalogue || header.target === catalogue.chosen.target;
 }
 
 /** Say in the address what is shown. `page.describe` is its query. */
@@ -110,10 +149,14 @@ function settle(page, { choice, params, problems, settings }) {
     page.notices.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
 }
 
-/** Show a run that somebody else started: asked after every second or so, and steered like one's own. */
-export function follow(page, id, wanted = null) {
-  page.run = Object.assign(store.newRun(`followed-${(page.channels += 1)}`), { id, heard: -Infinity });
-  page.selection.pin = wanted;
+/** Show a run that was started in another tab: the backend is asked for news every second or so, and the run is steered
+ *  like one that was started here. @param {object|null} answer  of `fetch_trace`, from the first round on, if known */
+export function follow(page, id, wanted = null, answer = null) {
+  const run = Object.assign(store.newRun(`followed-${(page.channels += 1)}`), { id, heard: -Infinity });
+  if (answer) store.apply(run, answer);
+  page.run = Object.assign(run, { closed: store.isOver(run) });
+  if (store.isActive(run)) page.wish = wanted; // its round may not be there yet
+  else page.selection.pin = wanted;
   backend.watch(page); // all that was recorded until now
 }
 
@@ -121,11 +164,14 @@ export function follow(page, id, wanted = null) {
 async function recall(page, answer, pin) {
   const header = memory.inForce(answer);
   if (header) await assume(page, header);
-  page.run = Object.assign(backend.resume(page, answer), {
-    key: choices.pairing(page.choice, page.catalogue, form.clamp),
-  });
+  page.run = Object.assign(backend.resume(page, answer), keys(page));
   if (store.isActive(page.run)) page.wish = pin; // its round may not be there yet
   else page.selection.pin = pin;
+}
+
+/** What a run keeps of the settings in the panel: what its baseline must share, and what its link says. */
+function keys(page) {
+  return { key: choices.pairing(page.choice, page.catalogue, form.clamp), asked: page.settings() };
 }
 
 /** Take the settings of a run over, as far as they can be used here. */
@@ -137,22 +183,25 @@ async function assume(page, header) {
 }
 
 /** Play a recording of the gallery, or show a kept run. @param {object|null} asked  of an address that names it: its
- *  settings go into the panel, but those that the address has of its own. @param {boolean} perhaps  whether nothing is
- *  said where there is none that this page can show */
-async function example(page, name, wanted, asked = null, perhaps = false) {
+ *  settings go into the panel, but those that the address has of its own. */
+async function example(page, name, wanted, asked = null) {
   const answer = await page.host.call("recorded", { name }).catch(() => null);
   if (!answer?.header) {
-    if (answer?.error && name !== EXAMPLE && !perhaps) page.errors.push(answer.error);
+    if (answer?.error && name !== EXAMPLE) page.errors.push(answer.error);
     return;
   }
-  if (perhaps && answer.header.pictures?.length) return;
+  if (!asked && !isOfApp(page, answer.header)) return;
   if (answer.header.pictures?.length && page.host.go)
     return location.replace(address.write(`${page.host.base}/`, address.named("vision", name))); // drawn by its own tab
   if (page.run) return; // the visitor was faster
   page.recorded = name;
   if (asked) {
-    await assume(page, memory.inForce(answer));
+    const header = memory.inForce(answer);
+    await assume(page, header);
     settle(page, { ...asked, problems: [] });
+    const others = memory.others(asked, header);
+    if (others.length)
+      page.note = `The settings differ from the recording's (${others.join(", ")}): press Run to decode with them.`;
   }
   play(page, answer, wanted, address.isKept(name));
 }

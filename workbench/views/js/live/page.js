@@ -41,6 +41,7 @@ export function mount(el, { host, trace = null, embed = false }) {
       ); // when its tab is opened again, its size changes
       page.fresh = () => opening.fresh(page);
       page.describe = () => actions.query(page);
+      page.settings = () => actions.settings(page);
       page.ended = (run) => actions.ended(page, run);
     },
     hear: (page, message) => {
@@ -51,7 +52,7 @@ export function mount(el, { host, trace = null, embed = false }) {
     textOf: (page) => copying.textOf(page.run),
     arrive: async (page) => {
       const looked = backend.look(page, null, null);
-      if (!trace) opening.greet(page);
+      if (!trace) opening.greet(page, looked);
       await looked;
       await opening.arrive(page, trace ?? opening.handed());
       addEventListener("wb:tab", (/** @type {CustomEvent} */ { detail }) => detail === "live" && opening.take(page));

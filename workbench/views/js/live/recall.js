@@ -19,14 +19,31 @@ export function inForce({ header, rounds }) {
 
 /** Whether nothing that an address names is otherwise in a run. Pure.
  *  @param {{choice: object, params: object}} asked  of `link.fromQuery`  @param {object} now  of `inForce` */
-export function fits({ choice, params }, now) {
-  if (!now) return Object.keys({ ...choice, ...params }).length === 0;
-  const same = (name) => !(name in choice) || choice[name] === now[name];
+export function fits(asked, now) {
+  return others(asked, now).length === 0;
+}
+
+/** Names of the settings that an address gives and that are otherwise in a run. Pure.
+ *  @param {{choice: object, params: object}} asked  of `link.fromQuery`  @param {object} now  of `inForce` */
+export function others({ choice, params }, now) {
+  if (!now) return Object.keys({ ...choice, ...params });
+  const differs = (name) => name in choice && choice[name] !== now[name];
   const ids = choice.prompt_tokens?.join();
-  const prompt = ids === undefined ? same("prompt") : ids === now.prompt_tokens.join();
-  // A method without a draft model records none, while its form still holds one.
-  return prompt && ["target", "method", "seed", "max_new_tokens"].every(same) && (!now.drafter || same("drafter"))
-    && Object.entries(params).every(([name, value]) => !(name in now.params) || now.params[name] === value);
+  const prompt = ids === undefined ? differs("prompt") : ids !== now.prompt_tokens.join();
+  const drafter = now.drafter && differs("drafter"); // a method without a draft model records none
+  return [
+    ...["target", "method", "seed", "max_new_tokens"].filter(differs),
+    ...(prompt ? ["prompt"] : []),
+    ...(drafter ? ["drafter"] : []),
+    ...Object.keys(params).filter((name) => name in now.params && now.params[name] !== params[name]),
+  ];
+}
+
+/** Whether an address asks for the run that the tab showed last. Pure.
+ *  @param {any} asked  of `link.fromQuery`  @param {any} earlier  of `last`  @param {boolean} again  of `reloaded` */
+export function isAsked(asked, earlier, again) {
+  if (asked.run) return asked.run === earlier.run;
+  return !asked.recorded && (again || (!asked.starts && fits(asked, inForce(earlier))));
 }
 
 /** The run that this tab showed last, with all its rounds; null where the backend knows it no more. */

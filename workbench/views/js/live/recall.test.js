@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fits, inForce, last, reloaded } from "./recall.js";
+import { fits, inForce, isAsked, last, others, reloaded } from "./recall.js";
 
 const header = {
   target: "t",
@@ -45,6 +45,23 @@ test("an address that names something else is not answered by the run of before"
     assert.ok(!fits(asked(other), now), JSON.stringify(other));
   }
   assert.ok(!fits(asked({}, { depth: 5 }), now));
+});
+
+test("settings that differ are named", () => {
+  const now = inForce({ header, rounds: rounds.slice(0, 1) });
+  assert.deepEqual(others(asked({ method: "draft-model", seed: 1 }, { depth: 5 }), now), ["seed", "depth"]);
+});
+
+test("the run of before is shown where the address asks for it, and for no other", () => {
+  const earlier = { run: "abcdefgh", header, rounds: rounds.slice(0, 1) },
+    ask = (more) => ({ ...asked({}), run: null, recorded: null, starts: false, ...more });
+  assert.ok(isAsked(ask({}), earlier, false));
+  assert.ok(isAsked(ask({ run: "abcdefgh", choice: { seed: 1 } }), earlier, false), "the id decides");
+  assert.ok(!isAsked(ask({ run: "another-run" }), earlier, true));
+  assert.ok(!isAsked(ask({ recorded: "draft-tree" }), earlier, true));
+  assert.ok(!isAsked(ask({ choice: { seed: 1 } }), earlier, false), "settings of another run");
+  assert.ok(!isAsked(ask({ starts: true }), earlier, false), "a new run is asked for");
+  assert.ok(isAsked(ask({ starts: true }), earlier, true), "once: not again at a reload");
 });
 
 test("what the method does not use does not count: a drafter, a parameter of another method", () => {

@@ -56,8 +56,10 @@ async function stepped(page, { look, fromQuery }) {
   page.draw();
 }
 
-/** Show a recorded example where nothing was measured yet. It needs no backend, so it is there before one. */
+/** Show a recorded example where nothing was measured yet. It needs no backend, so it is there before one. A link to
+ *  settings shows none: it would be of other settings. */
 async function example(page, adopt) {
+  if (new URLSearchParams(page.host.address.read()).size > 1) return;
   const found = await page.host.call("example", {}).catch(() => null);
   if (!found?.made || !Object.keys(found.made).length || page.channel) return;
   page.plotly ??= found.plotly;
