@@ -124,7 +124,9 @@ def test_break_even_follows_from_the_measured_costs(made: Comparison) -> None:
     assert curve[0.0] == pytest.approx(cost)
     assert curve[1.0] == pytest.approx((1 + pays["depth"]) * cost)
     prompts = [trace.rounds for trace in made["draft-model"].traces.values()]
-    taus = [sum(sum(0.5**i for i in range(max(r.nodes.depth, default=0) + 1)) for r in own) / len(own) for own in prompts]
+    taus = [
+        sum(sum(0.5**i for i in range(max(r.nodes.depth, default=0) + 1)) for r in own) / len(own) for own in prompts
+    ]
     assert curve[0.5] == pytest.approx(math.prod(taus) ** (1 / len(taus)) * cost)
     figures = made.figures[made["draft-model"].name]
     assert figures["tau"] * cost == pytest.approx(figures["speedup"]["value"]), "the measured point is on the curve"

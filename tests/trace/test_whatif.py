@@ -135,7 +135,7 @@ def test_nothing_is_concluded_from_rounds_that_stalled(part: str) -> None:
     assert lengths[0].best.depth == lengths[1].best.depth > 0
     said = " ".join(whatif.words(found, lengths[0]))
     assert "3 of 10 rounds stalled" in said
-    assert f"without them this run comes to {clean.speedup:.2f}×" in said
+    assert said.count("×") == 1, "one speed-up, that of the headline"
     assert whatif.overlay(hit, PLAIN)["best"] == pytest.approx(whatif.overlay(usual, PLAIN)["best"])
 
 

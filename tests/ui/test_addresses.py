@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import JSONResponse
+from starlette.testclient import TestClient
 from ui.conftest import Opener
 from ui.test_page import says, short, state
 
@@ -68,6 +70,22 @@ def test_only_what_is_read_is_led_elsewhere() -> None:
     assert seen == ["/", "/", f"/r/{RUN}"]
     kinds = [middleware.cls for middleware in LAUNCH["app_kwargs"]["middleware"]]
     assert kinds.index(Addresses) == 0, "what comes after it sees the page's path"
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/app/<b>", "/r/", "/gallery/x"])
+def test_people_at_an_unknown_address_get_a_page_and_programs_json(path: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        answer = JSONResponse({"detail": "Not Found"}, 404) if scope["path"] == path else JSONResponse({})
+        await answer(scope, receive, send)
+
+    client = TestClient(Addresses(app))
+    page = client.get(path, headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "There is no page at this address." in page.text
+    assert '<a href="/gallery">' in page.text
+    assert client.head(path, headers={"accept": "text/html"}).content == b""
+    assert client.get(path, headers={"accept": "*/*"}).json() == {"detail": "Not Found"}
+    assert client.get("/there", headers={"accept": "text/html"}).json() == {}, "what exists is left as it is"
 
 
 # -- What a name opens ------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from ui.fake_client import FakeWorkbench
 from ui.test_page import short, state
 
 from workbench.core.errors import ParameterError, WorkbenchError
+from workbench.trace.speedup import estimate
 from workbench.trace.store import RunStore
 from workbench.ui.keptruns import MAX_TEXT, PAGE, KeptRuns, parse
 from workbench.ui.session import Session
@@ -35,6 +36,26 @@ def test_a_kept_run_is_the_one_of_the_command_line_and_opens_by_its_id(store: Ru
     assert (found["allowed"], found["total"], found["problems"]) == (True, 1, [])
     assert found["runs"][0]["id"] == made
     assert found["runs"][0]["figures"] == recorded.describe("x", TRACE)["figures"]
+
+
+def test_a_kept_run_keeps_its_baseline_and_the_pairs_that_were_measured(store: RunStore) -> None:
+    kept, beside = KeptRuns(allowed=True), {"tokens_per_second": 20.5, "ratios": [1.4, 1.5, 1.45]}
+    made = kept.keep({"trace": TRACE.to_wire(), "baseline": beside})["id"]
+    kept.mark({"id": made, "tags": "story", "note": ""})
+    assert kept.recording(made) == TRACE.to_wire() | {"baseline": beside}
+    found = store.baseline(made)
+    assert found is not None
+    assert found.estimate == estimate({0: beside["ratios"]})
+    alone = kept.keep({"trace": TRACE.to_wire(), "baseline": {"tokens_per_second": None, "ratios": []}})["id"]
+    assert store.baseline(alone) is None
+
+
+@pytest.mark.parametrize("figure", [{"ratios": [0]}, {"ratios": ["2"]}, {"ratios": [1] * 66}, {"ratios": {"a": 1}},
+                                    {"tokens_per_second": True}, {"tokens_per_second": float("nan")}])  # fmt: skip
+def test_a_baseline_of_no_figures_is_refused(store: RunStore, figure: dict[str, Any]) -> None:
+    with pytest.raises(WorkbenchError, match="baseline"):
+        KeptRuns(allowed=True).keep({"trace": TRACE.to_wire(), "baseline": figure})
+    assert not store.folder.exists()
 
 
 def test_runs_are_found_by_words_tags_and_figures_and_can_be_marked_and_deleted(store: RunStore) -> None:

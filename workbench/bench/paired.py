@@ -1,8 +1,8 @@
 """What a comparison says: figures paired with plain decoding, the race, costs, break-even. Plain data out.
 
 Every figure is computed from recorded runs. Ratios are taken within one prompt and repeat before anything is summarised
-(`workbench.trace.speedup`), so that a slow minute of the machine falls on both sides of each. All speeds and costs and τ
-are geometric means over prompts that weigh alike: they divide and add up to each other.
+(`workbench.trace.speedup`), so that a slow minute of the machine falls on both sides of each. Speeds, costs and τ are
+geometric means over prompts that weigh alike: they divide and add up to each other.
 """
 
 from __future__ import annotations

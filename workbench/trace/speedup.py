@@ -20,9 +20,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from workbench.core.errors import WorkbenchError
+
 CONFIDENCE = 0.95
 FEWEST_PROMPTS = 3
 """From here on the interval is one over prompts."""
+MOST_PAIRS, MOST_RATE = 64, 1e6
+"""Ratios that a kept baseline has at most, and the bound of its numbers."""
 FASTER, SLOWER, OPEN = "faster", "slower", "cannot be told yet"
 
 
@@ -91,6 +95,45 @@ class Estimate:
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Plain decoding beside a run that is kept: what its speed-up and its interval are computed from.
+
+    Attributes:
+        tokens_per_second: of the plain run with the same prompt, seed and sampling; None where none was measured.
+        ratios: speed-up of each pair of runs that was measured like the run and its baseline.
+    """
+
+    tokens_per_second: float | None = None
+    ratios: tuple[float, ...] = ()
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """Speed-up over all pairs, of this prompt only; None where none were measured."""
+        return estimate({0: self.ratios})
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {"tokens_per_second": self.tokens_per_second, "ratios": list(self.ratios)}
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Baseline | None:
+        """The inverse of `to_wire`; None for anything that holds no figure.
+
+        Raises:
+            WorkbenchError: a rate or a ratio is not a positive number, or there are more than `MOST_PAIRS` ratios.
+        """
+        if not isinstance(data, dict):
+            return None
+        rate, ratios = data.get("tokens_per_second"), data.get("ratios") or []
+        numbers: list[Any] = [*([] if rate is None else [rate]), *(ratios if isinstance(ratios, list) else [ratios])]
+        if len(numbers) > 1 + MOST_PAIRS or not all(type(x) in (int, float) and 0 < x < MOST_RATE for x in numbers):
+            raise WorkbenchError(
+                f"The baseline is not a rate with at most {MOST_PAIRS} ratios above 0.", "Measure the baseline again."
+            )
+        return cls(rate, tuple(ratios)) if numbers else None
 
 
 def estimate(values: Mapping[Any, Sequence[float]], confidence: float = CONFIDENCE) -> Estimate | None:

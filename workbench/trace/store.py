@@ -34,8 +34,11 @@ from workbench.trace.events import Trace
 from workbench.trace.files import read_regular, write_whole
 from workbench.trace.ids import is_id, new_id
 from workbench.trace.runindex import RunIndex, condition, moment
+from workbench.trace.speedup import Baseline
 
 _KINDS = (".parquet", ".jsonl")
+BASELINE = "workbench.baseline"
+"""Key of a file's metadata: plain decoding that was measured beside the run."""
 
 
 def default_folder() -> Path:
@@ -85,13 +88,14 @@ class RunStore:
 
     # -- writing -------------------------------------------------------------------------------------------------
 
-    def save(self, trace: Trace, tags: Iterable[str] = (), note: str = "") -> str:
+    def save(self, trace: Trace, tags: Iterable[str] = (), note: str = "", baseline: Baseline | None = None) -> str:
         """Keep a run.
 
         Args:
             trace: of a run that has ended, or of what there is of it.
             tags: words to find it by; spaces around them are dropped, a comma inside one is refused.
             note: anything.
+            baseline: plain decoding that was measured beside it.
 
         Returns:
             Its id, which sorts by time.
@@ -100,7 +104,8 @@ class RunStore:
             WorkbenchError: the folder cannot be written, or a tag is none.
         """
         entry = entry_of_trace(trace, new_id(), tags, note)
-        self._write(entry["id"], export.parquet(trace, {ENTRY: json.dumps(entry)}))
+        beside = {BASELINE: json.dumps(baseline.to_wire())} if baseline else {}
+        self._write(entry["id"], export.parquet(trace, {ENTRY: json.dumps(entry), **beside}))
         return entry["id"]
 
     def tag(self, run: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> list[str]:
@@ -147,6 +152,16 @@ class RunStore:
             WorkbenchError: there is no such run, its file is damaged, or a newer workbench wrote it.
         """
         return export.read_parquet(self._path(run).read_bytes())
+
+    def baseline(self, run: str) -> Baseline | None:
+        """Plain decoding that was measured beside a run; None where none was kept with it.
+
+        Raises:
+            WorkbenchError: as for `load`.
+        """
+        self.entry(run)  # a damaged file is named as such
+        kept = pl.read_parquet_metadata(self._path(run)).get(BASELINE)
+        return Baseline.from_wire(json.loads(kept)) if kept else None
 
     def entry(self, run: str) -> dict[str, Any]:
         """The row of one run, as in the index: header, figures, tags and note.

@@ -6,6 +6,7 @@ page of tabs reads from it which runs are meant. What a name may open, `workbenc
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -14,8 +15,20 @@ BASE = "workbench.base"
 _RUN = re.compile(r"/r/[^/]+")
 
 
+NOWHERE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>No such page · Speculative Decoding Workbench</title>
+<style>:root {{ color-scheme: light dark }} body {{ font: 16px/1.5 sans-serif; margin: 15vh auto; max-width: 34em;
+padding: 0 1em }}</style></head>
+<body><h1>There is no page at this address.</h1>
+<p>Open <a href="{root}/">Live</a>, the <a href="{root}/gallery">Gallery</a>, the <a href="{root}/learn">tour</a> or the
+list of <a href="{root}/methods">methods</a>.</p></body></html>
+"""
+"""Page for people at an address that does not exist; programs get JSON."""
+
+
 class Addresses:
-    """ASGI middleware that leads addresses of runs to the page of tabs."""
+    """ASGI middleware that leads addresses of runs to the page of tabs, and people at unknown addresses to a page."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -24,7 +37,29 @@ class Addresses:
         """Pass a request on, under the path of its page."""
         if scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
             scope = led(scope)
+            if b"text/html" in dict(scope.get("headers", ())).get(b"accept", b""):
+                send = _with_a_page(send, scope)
         await self.app(scope, receive, send)
+
+
+def _with_a_page(send: Any, scope: dict[str, Any]) -> Any:
+    """Send an answer on; in place of "not found" in JSON, which a browser would show as it is, a page."""
+    replaced = False
+
+    async def answer(message: Any) -> None:
+        nonlocal replaced
+        if message["type"] == "http.response.start":
+            kind = dict(message["headers"]).get(b"content-type", b"")
+            replaced = message["status"] == 404 and kind.startswith(b"application/json")
+            if replaced:
+                body = NOWHERE.format(root=html.escape(scope.get("root_path", ""))).encode()
+                headers = [(b"content-type", b"text/html; charset=utf-8"), (b"content-length", b"%d" % len(body))]
+                await send(message | {"headers": headers})
+                await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        if not replaced:
+            await send(message)
+
+    return answer
 
 
 def led(scope: dict[str, Any]) -> dict[str, Any]:

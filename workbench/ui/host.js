@@ -4,8 +4,12 @@
   const root = element.querySelector(".wb") ?? element,
     { tab } = props;
   for (let around = root.parentElement; around; around = around.parentElement) around.classList.add("has-wb");
-  const asked = () =>
-    /\/r\/[^/]*\+[^/]*$/.test(location.pathname) ? "pair" : (new URLSearchParams(location.search).get("tab") ?? "live"); // as in tabs.js
+  // as in tabs.js
+  const asked = () => {
+    if (/\/r\/[^/]*\+[^/]*$/.test(location.pathname)) return "pair";
+    const name = new URLSearchParams(location.search).get("tab");
+    return props.tabs.includes(name) ? name : "live";
+  };
   if (tab && asked() !== tab)
     await new Promise((done) => addEventListener("wb:tab", ({ detail }) => detail === tab && done()));
   const base = (window.gradio_config?.root ?? "").replace(/\/(gallery|learn|methods|verifiers)?\/?$/, "");

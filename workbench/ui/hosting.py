@@ -24,6 +24,9 @@ Decode = Callable[..., AsyncGenerator[dict[str, Any], None]]
 """Starts a run, `decode(request, user=…)`, and yields its messages; closing it frees the run. One that keeps something
 among what belongs to this machine's user is asked with `mine` too: whether it may come from them."""
 
+TABS = ("live", "compare", "vision", "sweep", "lab", "pair")
+"""Ids of the page's tabs. An address that names another opens the first, which says so."""
+
 BUS = "watch('value', () => { if (props.value) window.workbenchBus?.(JSON.parse(props.value)); });"
 
 
@@ -52,6 +55,7 @@ def add_view(
         replay=files.replay("vision" if module == "vision" else modules.FIRST_MODULE),
         version=modules.fingerprint(),
         tab=tab,
+        tabs=TABS,
     )
     if decode is not None:
         _wire(stage, decode, module)

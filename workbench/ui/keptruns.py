@@ -55,11 +55,13 @@ class KeptRuns:
         return self._allowed
 
     def keep(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Keep a trace that the browser holds; answers its id."""
+        """Keep a trace that the browser holds, with the `baseline` that was measured beside it; answers its id."""
         from workbench.trace import export  # Polars, which few visits need
+        from workbench.trace.speedup import Baseline
 
-        held = request.get("trace")
-        return {"id": self._store().save(export.read_wire(held if isinstance(held, dict) else {}))}
+        held, baseline = request.get("trace"), Baseline.from_wire(request.get("baseline"))
+        trace = export.read_wire(held if isinstance(held, dict) else {})
+        return {"id": self._store().save(trace, baseline=baseline)}
 
     def kept(self, request: dict[str, Any]) -> dict[str, Any]:
         """Kept runs, newest first. `search`: words, #tags, conditions such as tau>=2; `first`: how many to leave out.
@@ -112,7 +114,7 @@ class KeptRuns:
         return {}
 
     def recording(self, name: str) -> dict[str, Any]:
-        """A trace by its name: a kept run's id, or a recording of the gallery.
+        """A trace by its name: a kept run's id, with its `baseline` if one was kept, or a recording of the gallery.
 
         Raises:
             WorkbenchError: there is none, or runs are not kept here.
@@ -123,7 +125,8 @@ class KeptRuns:
                 raise UnknownNameError(
                     f"No run {name} is kept on this machine.", "It may have been deleted. The Gallery lists what is."
                 )
-            return store.load(name).to_wire()
+            baseline = store.baseline(name)
+            return store.load(name).to_wire() | ({"baseline": baseline.to_wire()} if baseline else {})
         return recorded.load(name)
 
     def _store(self) -> RunStore:

@@ -9,7 +9,7 @@ import gradio as gr
 from workbench.client import Client
 from workbench.ui import api, compare, gallery, lab, learn, methods_page, pair, sweep, verifiers, vision
 from workbench.ui.discreet import Discreet
-from workbench.ui.hosting import add_view
+from workbench.ui.hosting import TABS, add_view
 from workbench.ui.keptruns import KeptRuns
 from workbench.ui.session import Session
 
@@ -35,7 +35,7 @@ def build(client: Client, keeps: bool = False) -> gr.Blocks:
             with gr.Tab("Two runs", id="pair"):  # an address or the gallery opens it: see addresses.py
                 pair.add(kept)
         tabs = Path(__file__).with_name("tabs.js").read_text(encoding="utf-8")
-        gr.HTML(html_template="<i></i>", visible="hidden", js_on_load=tabs)
+        gr.HTML(html_template="<i></i>", visible="hidden", js_on_load=tabs, tabs=TABS)
         api.add(client)
     gallery.add(demo, kept)
     learn.add(demo)

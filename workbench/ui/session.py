@@ -31,7 +31,6 @@ DEFAULT_TOKENS = 128
 GRACE_S = 15.0
 """Seconds a run goes on after the page that followed it has gone: a reload, or a short loss of the network, finds it
 again. A page that was closed frees its row after that time, and the trace says why it ended."""
-MOST_PAIRS, MOST_RATIO = 64, 1e6
 MOST_OTHERS = 3
 """Runs that another one is compared with at once."""
 
@@ -156,7 +155,7 @@ class Session:
         `others`: its plain run, and runs to combine with; `pairs`: speed-ups of pairs of runs like these two.
         """
         from workbench.trace import export, whatif  # Polars and scipy, which few visits need
-        from workbench.trace.speedup import estimate
+        from workbench.trace.speedup import MOST_PAIRS, MOST_RATE, estimate
         from workbench.ui.files import PLOTLY
 
         given = [request.get("trace"), *(request.get("others") or [])[:MOST_OTHERS]]
@@ -166,7 +165,7 @@ class Session:
             traces.append(export.read_wire(held if isinstance(held, dict) else {}))
         trace, *others = traces
         gone()
-        ratios = [r for r in request.get("pairs") or [] if isinstance(r, int | float) and 0 < r < MOST_RATIO]
+        ratios = [r for r in request.get("pairs") or [] if isinstance(r, int | float) and 0 < r < MOST_RATE]
         measured = estimate({0: ratios[:MOST_PAIRS]}) if ratios else None
         return whatif.analyse(trace, others, measured) | {"plotly": PLOTLY}
 

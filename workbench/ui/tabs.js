@@ -3,9 +3,11 @@
 (() => {
   /** @returns {HTMLElement | null} */
   const button = (tab) => document.querySelector(`#wb-views button[role="tab"][data-tab-id="${tab}"]`);
-  const asked = () =>
-    // two runs have an address of their own
-    /\/r\/[^/]*\+[^/]*$/.test(location.pathname) ? "pair" : (new URLSearchParams(location.search).get("tab") ?? "live");
+  const asked = () => {
+    if (/\/r\/[^/]*\+[^/]*$/.test(location.pathname)) return "pair"; // two runs have an address of their own
+    const tab = new URLSearchParams(location.search).get("tab");
+    return props.tabs.includes(tab) ? tab : "live";
+  };
   const name = document.title,
     kept = {},
     home = location.pathname.replace(/\/r\/[^/]+$/, "/"); // an address of a run is the page's, too

@@ -61,7 +61,7 @@ def _headline(of_run: float, measured: Estimate | None) -> str:
         return (
             f"{Estimate(of_run, None, None, 1, 1).sentence}, which cannot tell faster from slower; measure more pairs."
         )
-    return f"{measured.sentence}. This run is one of many: {of_run:.2f}×."
+    return f"{measured.sentence}."
 
 
 def _about_stalls(found: Budget) -> list[str]:
@@ -70,8 +70,7 @@ def _about_stalls(found: Budget) -> list[str]:
     which = [f"{found.stalled} of {found.rounds} rounds"] if found.stalled else []
     which += [f"{found.plain_stalled} of the plain run's"] if found.plain_stalled else []
     said = f"{' and '.join(which)} stalled: more than {TIMES:.0f} times as long as rounds like them, since the machine "
-    said += "had other work. What follows leaves them out"
-    return [said + ("." if found.speedup is None else f"; without them this run comes to {found.speedup:.2f}×.")]
+    return [said + "had other work. What follows leaves them out."]
 
 
 def _about_the_formula(found: Budget) -> list[str]:

@@ -125,7 +125,18 @@ function table(h, head, rows) {
 function differing({ found }) {
   const rows = tworunslink.settings(...found.map((one) => one.trace.header)),
     unlike = rows.filter((row) => row.differs),
-    alike = rows.filter((row) => !row.differs);
+    lacking = rows.filter((row) => row.lacking),
+    alike = rows.filter((row) => !row.differs && !row.lacking);
+  const alone = h(
+    "details",
+    {},
+    h("summary", {}, `${lacking.length} settings are recorded by one of the runs alone`),
+    table(
+      h,
+      ["setting", ...SIDES],
+      lacking.map((row) => ({ cells: [row.name, ...row.values], differs: false })),
+    ),
+  );
   const same = h(
     "details",
     {},
@@ -149,6 +160,7 @@ function differing({ found }) {
           ),
         ]
       : []),
+    ...(lacking.length ? [alone] : []),
     ...(alike.length ? [same] : []),
   );
 }

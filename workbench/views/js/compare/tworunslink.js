@@ -73,7 +73,9 @@ function apart(a, b) {
   return [left, right];
 }
 
-/** Settings of two runs, those that differ first. @returns {{name: string, values: string[], differs: boolean}[]} */
+/** Settings of two runs, those that differ first. One that only one of the recordings has is `lacking` and does not
+ *  differ: an older recording lacks settings that came later, and a method those of another.
+ *  @returns {{name: string, values: string[], differs: boolean, lacking: boolean}[]} */
 export function settings(a, b) {
   const flat = ({ target, drafter, method, seed, max_new_tokens, prompt, dtype, device, hardware, params }) => ({
     target,
@@ -90,8 +92,12 @@ export function settings(a, b) {
   const [one, other] = [flat(a), flat(b)], names = [...new Set([...Object.keys(one), ...Object.keys(other)])];
   const words = (value) => (value === undefined || value === null || value === "" ? "–" : `${value}`);
   const rows = names
-    .map((name) => ({ name: name.replaceAll("_", " "), values: [words(one[name]), words(other[name])] }))
-    .map((row) => ({ ...row, differs: row.values[0] !== row.values[1] }));
+    .map((name) => ({
+      name: name.replaceAll("_", " "),
+      values: [words(one[name]), words(other[name])],
+      lacking: (one[name] === undefined) !== (other[name] === undefined),
+    }))
+    .map((row) => ({ ...row, differs: !row.lacking && row.values[0] !== row.values[1] }));
   return [...rows.filter((row) => row.differs), ...rows.filter((row) => !row.differs)];
 }
 

@@ -59,7 +59,7 @@ test("what differs is what is left beside the longest common part", () => {
   assert.equal(differences(long, other).whole, false, "too long to be set side by side token by token");
 });
 
-test("settings that differ come first; those that only one has differ", () => {
+test("settings that differ come first; those that only one recording has do not differ", () => {
   const header = {
     target: "t",
     drafter: null,
@@ -75,12 +75,15 @@ test("settings that differ come first; those that only one has differ", () => {
   const rows = settings(header, { ...header, method: "b", params: { depth: 4, width: 2 } });
   assert.deepEqual(
     rows.filter((row) => row.differs).map((row) => [row.name, ...row.values]),
-    [
-      ["method", "a", "b"],
-      ["width", "–", "2"],
-    ],
+    [["method", "a", "b"]],
   );
-  assert.deepEqual(rows.slice(0, 2).map((row) => row.differs), [true, true]);
+  assert.equal(rows[0].name, "method");
+  assert.deepEqual(
+    rows.filter((row) => row.lacking).map((row) => [row.name, ...row.values]),
+    [["width", "–", "2"]],
+  );
+  const drafter = settings(header, { ...header, drafter: "d" }).find((row) => row.name === "drafter");
+  assert.deepEqual([drafter.differs, drafter.lacking], [true, false], "no drafter is a setting, too");
 });
 
 test("figures and their differences carry what they are", () => {

@@ -107,10 +107,12 @@ async function press(page, button) {
   const asksToForget = button === "forget" && opened && page.asksToForget !== opened.id ? opened.id : null;
   Object.assign(page, { errors: [], said: "", asksToForget });
   clearTimeout(page.forgetting);
+  page.parts.live.textContent = "";
   if (asksToForget) {
     page.parts.live.textContent = "Press again to delete the run for good.";
     page.forgetting = setTimeout(() => {
       page.asksToForget = null;
+      page.parts.live.textContent = "";
       page.draw();
     }, FORGET_MS);
     return page.draw();

@@ -95,7 +95,7 @@ export function draw(page) {
       ? "The backend is starting …"
       : offer.barred
         ? "Nothing can be trained here."
-        : "Press Train: the target writes answers of its own, the head learns from them in a process beside the app, and the curves come as it learns. As it is set, that takes about five minutes on two cores.",
+        : "Press Train: the target writes answers of its own, the head learns from them in a process beside the app, and the curves come as it learns. How long it takes stands above that button.",
   );
   for (const name of ["runCard", "charts", "logs"]) parts[name].hidden = !opened;
   parts.runsCard.hidden = !runs.length;

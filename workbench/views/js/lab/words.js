@@ -30,13 +30,17 @@ export function time(seconds) {
   return `${minutes < 10 ? Math.round(2 * minutes) / 2 : Math.round(minutes)} min`;
 }
 
-/** How far a run is. @param {any} run  with `progress`, `memory`, `state` */
-export function progress({ progress: at, memory, state: now }) {
+/** How far a run is. @param {any} run  with `progress`, `memory`, `state`, `created`  @param {number} today  as
+ *  `Date.now` */
+export function progress({ progress: at, memory, state: now, created = "" }, today = Date.now()) {
   if (now !== "running") return { text: "", note: "", done: 0, total: 1 };
+  const since = (today - Date.parse(created)) / 1000, begun = since > 0 ? `: ${time(since)} so far` : "";
   const left = at.left_s === null ? "" : ` · about ${time(at.left_s)} left of this stage`;
   const evaluating = at.evaluating_s >= 1 ? ` · drafting on policy took ${time(at.evaluating_s)}, counted apart` : "";
   return {
-    text: at.stage ? `stage ${at.stage} of ${at.of}: ${at.name}${left}` : "starting its process …",
+    text: at.stage
+      ? `stage ${at.stage} of ${at.of}: ${at.name}${left}`
+      : `its process loads PyTorch and the target${begun}; 10 to 30 s are usual`,
     note: `${megabytes(memory)} of memory, low priority${evaluating}`,
     done: at.done ?? 0,
     total: at.done === null ? 0 : 1,
@@ -50,11 +54,16 @@ export const megabytes = (bytes) => `${Math.round(bytes / 2 ** 20).toLocaleStrin
  *  @param {{head: string, target: string, rate: number|null}} known  `rate`: answer tokens a second, measured in an
  *    earlier run */
 export function estimate(values, { rate }) {
-  const training = values.steps ? `${values.steps.toLocaleString("en")} steps of training, whatever the minutes say` : `${time(60 * values.minutes)} of training`;
-  const answers = rate
-    ? `About ${time(values.answer_tokens / rate)} for ${values.answer_tokens.toLocaleString("en")} tokens of its own answers (${Math.round(rate)} a second here, measured)`
-    : `The time that the target needs for ${values.answer_tokens.toLocaleString("en")} tokens of its own answers, which is not known here yet`;
-  return `${answers}, the same again or less to read them, then ${training}, and some seconds of drafting at each checkpoint. Answers are shared by all runs that ask for the same.`;
+  const tokens = values.answer_tokens.toLocaleString("en"),
+    training = values.steps ? `${values.steps.toLocaleString("en")} steps of training` : `${time(60 * values.minutes)} of training`;
+  const writing = rate ? values.answer_tokens / rate : null;
+  const total =
+    writing === null
+      ? `${training}, after the target has written ${tokens} tokens of answers at a speed not known here yet`
+      : values.steps
+        ? `about ${time(writing)} to ${time(2 * writing)} to write ${tokens} tokens of answers (${Math.round(rate)} a second here, measured) and to read them, then ${training}`
+        : `about ${time(writing + 60 * values.minutes)} to ${time(2 * writing + 60 * values.minutes)}: ${training} after ${tokens} tokens of answers (${Math.round(rate)} a second here, measured) are written and read`;
+  return `Takes ${total}. Answers are shared by all runs that ask for the same.`;
 }
 
 /** What can be done with a run, with the reason why not. @param {any} run  @param {{busy: string|null, swaps: boolean}}

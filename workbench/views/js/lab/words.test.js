@@ -12,6 +12,13 @@ test("a run that trains says its stage, what is left of it, its memory, and what
   assert.equal(words.progress({ ...RUN, progress: { ...AT, done: null, left_s: null } }).total, 0, "how far is unknown");
 });
 
+test("before its first stage a run says what it does and since when", () => {
+  const at = { stage: null, of: null, name: "", done: null, left_s: null, evaluating_s: 0 },
+    run = { ...RUN, progress: at, created: "2026-11-28T12:00:00Z" };
+  const text = words.progress(run, Date.parse("2026-11-28T12:00:12Z")).text;
+  assert.equal(text, "its process loads PyTorch and the target: 12 s so far; 10 to 30 s are usual");
+});
+
 test("a run says how it was asked to be trained, and nothing of what was left as it is", () => {
   assert.equal(words.asked({ minutes: 2.5, answer_tokens: 25000, seed: 0 }), "2.5 min · 25,000 tokens of answers");
   assert.equal(words.asked({ minutes: 2.5, steps: 1000, loss: "ce_hard:1", seed: 3 }), "1,000 steps · ce_hard:1 · seed 3");
@@ -41,8 +48,14 @@ test("what cannot be done has its reason", () => {
 
 test("an estimate says what it is made of, and what is not known", () => {
   const values = { minutes: 2.5, steps: 0, answer_tokens: 25000 };
-  assert.match(words.estimate(values, { head: "", target: "", rate: 250 }), /^About 1.5 min for 25,000 tokens.*2.5 min of training/);
-  assert.match(words.estimate({ ...values, steps: 7 }, { head: "", target: "", rate: null }), /not known here yet.*7 steps of training, whatever the minutes say/);
+  assert.match(
+    words.estimate(values, { head: "", target: "", rate: 250 }),
+    /^Takes about 4 min to 6 min: 2.5 min of training after 25,000 tokens of answers \(250 a second here, measured\)/,
+    "one estimate of the whole",
+  );
+  const steps = words.estimate({ ...values, steps: 7 }, { head: "", target: "", rate: null });
+  assert.match(steps, /^Takes 7 steps of training, after .* at a speed not known here yet/);
+  assert.match(words.estimate({ ...values, steps: 7 }, { head: "", target: "", rate: 250 }), /^Takes about 1.5 min to 3.5 min to write/);
 });
 
 test("a stretch of time is said no finer than it is known", () => {

@@ -145,6 +145,7 @@ export function choose(page, what, value) {
     choice.preset = page.catalogue.presets.find((p) => p.prompt === value)?.name ?? null;
     if (!active) ({ target: choice.target, lent: choice.lent, note: page.note } = choices.own(choice, page.catalogue));
   }
+  if (what === "prompt" || what === "target") page.note ||= choices.foreign(choice, page.catalogue);
   if (["prompt", "preset", "prompt_tokens", "target"].includes(what))
     Object.assign(choice, { prompt_tokens: null, origin: null });
   if (active && page.catalogue.barred?.change) page.note = page.catalogue.barred.change;

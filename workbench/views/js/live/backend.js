@@ -76,11 +76,19 @@ export function hear(page, message) {
     if (run === page.run) page.host.remember?.setItem("wb-run", run.id);
   }
   if (missing !== null) fill(page, run, missing);
+  if (run.id !== null) run.before = null; // it has begun
+  else if (message.error && run === page.run && run.before) return giveBack(page, run, message.error);
   if (store.isOver(run) && !run.closed) {
     run.closed = true;
     page.ended(run);
   }
   (page.news ?? page.draw)();
+}
+
+/** The backend refused a run before it began: show the run of before again, with what was wrong. */
+function giveBack(page, run, error) {
+  Object.assign(page, { run: run.before.run, recorded: run.before.recorded, stepping: false, wantPlain: false });
+  fail(page, error);
 }
 
 /** Fetch the rounds from an index on. While nobody answers, the page says that it reconnects, and asks again. */
@@ -135,8 +143,11 @@ export function start(page, paused) {
   if (!catalogue || store.isActive(page.run) || store.isActive(page.plain)) return;
   if (!choice.prompt_tokens && !choice.prompt?.trim())
     return fail(page, EMPTY); // the run that is shown stays
+  const { run, recorded } = page, note = choices.foreign(choice, catalogue);
   page.fresh();
+  page.note = note;
   page.run = newRun(page, "run");
+  page.run.before = run?.rounds.length ? { run, recorded } : null;
   page.run.key = choices.pairing(choice, catalogue, form.clamp);
   page.run.asked = page.settings?.();
   page.run.origin = choice.prompt_tokens ? choice.origin : null;

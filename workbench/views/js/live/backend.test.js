@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { control, heads, hear, look } from "./backend.js";
+import { control, heads, hear, look, start } from "./backend.js";
 import { newRun } from "../shared/store.js";
 import { first } from "./choice.js";
 
@@ -69,4 +69,25 @@ test("a run of which nothing is heard can be given up, and is stopped when it is
   hear(page, { channel: "run-1", run: "r7", state: "running" });
   assert.equal(run.state, "error", "it stays given up");
   assert.deepEqual(asked.at(-1), ["control", "r7", "cancel"]);
+});
+
+test("a run that the backend refuses leaves the run of before on the page", () => {
+  const sent = [], before = { from: "live", state: "finished", rounds: [{}], id: "r1" };
+  const page = {
+    run: before, plain: null, recorded: "a-kept-run", channels: 0, errors: [], ended() {}, draw() {},
+    choice: { ...first(listed({ ready: true })), prompt: "Once" }, catalogue: listed({ ready: true }),
+    host: { decode: (asked) => sent.push(asked) },
+    fresh() {
+      Object.assign(this, { recorded: null, note: "" });
+    },
+  };
+  start(page, false);
+  assert.notEqual(page.run, before);
+  hear(page, { channel: sent[0].channel, error: { message: "The prompt has 9,000 tokens.", remedy: "Shorten it." } });
+  assert.deepEqual([page.run, page.recorded], [before, "a-kept-run"]);
+  assert.equal(page.errors[0].message, "The prompt has 9,000 tokens.");
+  start(page, false);
+  hear(page, { channel: sent[1].channel, run: "r2", state: "queued" });
+  hear(page, { channel: sent[1].channel, run: "r2", error: { message: "No.", remedy: "" } });
+  assert.equal(page.run.id, "r2", "what went wrong in a run that began is shown with it");
 });

@@ -25,6 +25,21 @@ export function instead(round, place) {
   return taken ? taken.text : null;
 }
 
+/** The line that leads from a branch to the run it came from, and back; null for a run without either. Pure.
+ *  @param {any} run  with `origin`, or with the `branch` that was continued from it  @param {boolean} active  whether
+ *    the branch goes on
+ *  @param {(text: string) => string} visible  @returns {{text: string, button: string}|null} */
+export function family(run, active, visible) {
+  if (run?.origin) {
+    const text = words(run.origin, visible);
+    if (!run.origin.run) return { text, button: "" };
+    return active
+      ? { text: `${text}. The run it came from is kept, and can be shown when this one has ended.`, button: "" }
+      : { text, button: "show the run it came from" };
+  }
+  return run?.branch ? { text: words(run.branch.origin, visible), button: "show the branch" } : null;
+}
+
 /** The origin of a branch in words. Pure. */
 export function words({ round, text, instead: was }, visible) {
   return `branch at round ${round + 1}: “${visible(text)}”${was === null ? "" : ` instead of “${visible(was)}”`}`;

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { continuation, instead, words } from "./branch.js";
+import { continuation, family, instead, words } from "./branch.js";
 
 const { header, rounds } = JSON.parse(
   readFileSync(new URL("../../../../tests/fixtures/wire/tree.json", import.meta.url)),
@@ -42,4 +42,14 @@ test("it is said what the text went on with, and off the path that it never came
   const off = round.nodes.parents.findIndex((_, i) => !round.path.includes(i));
   assert.equal(instead(round, off), null);
   assert.equal(words({ round: 6, text: " a", instead: " b" }, (t) => t), "branch at round 7: “ a” instead of “ b”");
+});
+
+test("a branch leads to the run it came from, and that one back to the branch", () => {
+  const parent = { id: "p" }, origin = { run: parent, round: 6, text: " a", instead: null },
+    own = { id: "b", origin }, same = (t) => t;
+  assert.equal(family(parent, false, same), null);
+  assert.deepEqual(family(own, false, same), { text: "branch at round 7: “ a”", button: "show the run it came from" });
+  assert.match(family(own, true, same).text, /is kept, and can be shown when this one has ended/);
+  assert.equal(family(own, true, same).button, "", "the run in progress stays on the page");
+  assert.equal(family({ ...parent, branch: own }, false, same).button, "show the branch");
 });

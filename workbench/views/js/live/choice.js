@@ -50,7 +50,21 @@ export function pick(choice, catalogue, name) {
       choice: made,
       note: `This prompt is made for ${wanted.name}, which is still loading: until then it goes to ${choice.target}.`,
     };
-  return { choice: { ...made, target: wanted.name }, note: "" };
+  return {
+    choice: { ...made, target: wanted.name },
+    note: `This prompt is made for ${wanted.name}, which is the target now.`,
+  };
+}
+
+/** What to say of a prompt in letters that a bundled target has not learnt: it knows short English stories. Pure.
+ *  @returns {string}  empty where there is nothing to say */
+export function foreign(choice, catalogue) {
+  const now = catalogue.targets.find((t) => t.name === choice.target),
+    other = /[^\P{L}\p{Script=Latin}]/u.test(roles.split(choice.prompt ?? "").words);
+  if (now?.kind !== "bundled" || !other) return "";
+  const able = catalogue.targets.find((t) => catalogue.presets.some((p) => p.target === t.name)),
+    remedy = able ? `choose ${able.name} as target` : "start the app with --target and a model that knows this language";
+  return `${now.name} was trained on short English stories: ${remedy}.`;
 }
 
 /** The target for words of a visitor's own: while nobody chose one, a question goes from the bundled pair, which knows

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { first, own, pairing, parameters, pick, plainRequest, request, revise } from "./choice.js";
+import { first, foreign, own, pairing, parameters, pick, plainRequest, request, revise } from "./choice.js";
 import { clamp } from "../shared/form.js";
 
 const int = (name, value, ge, le) => ({ name, kind: "int", default: value, ge, le, choices: null, doc: "" });
@@ -34,7 +34,8 @@ test("a preset brings the target that it was made for, once that is loaded", () 
     presets: [...catalogue.presets, { name: "ask", prompt: "Why?", target: "big" }],
   });
   const chosen = first(catalogue), taken = (more) => pick(chosen, listed(more), "ask");
-  assert.deepEqual([taken({}).choice.target, taken({}).choice.prompt, taken({}).note], ["big", "Why?", ""]);
+  assert.deepEqual([taken({}).choice.target, taken({}).choice.prompt], ["big", "Why?"]);
+  assert.match(taken({}).note, /made for big, which is the target now/, "it does not change silently");
   assert.equal(taken({ loading: true }).choice.target, "t");
   assert.match(taken({ loading: true }).note, /big, which is still loading/);
   assert.deepEqual([taken({ available: false }).choice.target, taken({ available: false }).note], ["t", ""]);
@@ -69,6 +70,15 @@ test("a question of one's own goes to the model that answers questions, once it 
     assert.deepEqual(kept, { target: "t", lent: false, note: "" });
   const elsewhere = { ...listed({ ready: true }), targets: [{ name: "t", kind: "hub" }, { name: "big", ready: true }] };
   assert.equal(own(asked, elsewhere).target, "t", "whoever started the app with a model of theirs chose it");
+});
+
+test("a prompt in letters that the bundled target has not learnt suggests one that may know them", () => {
+  const listed = { ...catalogue, targets: [{ name: "toy", kind: "bundled" }, { name: "big", kind: "published" }] },
+    asked = (prompt, target = "toy", more = {}) => foreign({ prompt, target }, { ...listed, ...more });
+  const presets = [{ name: "ask", prompt: "Why?", target: "big" }];
+  assert.match(asked("<|user|>讲一个故事<|assistant|>", "toy", { presets }), /toy was trained on .*: choose big as target\.$/);
+  assert.match(asked("Расскажи"), /start the app with --target/);
+  assert.deepEqual([asked("Once upon a time, café ½ → 3"), asked("讲", "big")], ["", ""]);
 });
 
 test("held values follow a new method as far as its range goes", () => {

@@ -85,7 +85,9 @@ export function fromQuery(search, catalogue, clamp) {
       if (read.why) bad(name, read.why);
       else params[name] = read.value;
     // names with two underscores are Gradio's
-    } else if (name !== "tab" && !name.startsWith("__")) bad(name, "unknown");
+    } else if (name === "tab") {
+      if (text !== "live") bad(name, "there is no such tab");
+    } else if (!name.startsWith("__")) bad(name, "unknown");
   }
   if (pin && !(pin.round >= 1)) pin = null;
   if (pin) pin = { token: null, node: null, ...pin, round: pin.round - 1 };

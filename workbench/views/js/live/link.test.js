@@ -90,6 +90,11 @@ test("a parameter is checked with the range of the method it is for", () => {
   assert.equal(fromQuery("method=a&depth=20", catalogue, clamp).problems.length, 1);
 });
 
+test("a tab that does not exist is named", () => {
+  assert.deepEqual(fromQuery("tab=live", catalogue, clamp).problems, []);
+  assert.deepEqual(fromQuery("tab=nowhere", catalogue, clamp).problems, ["tab=nowhere: there is no such tab"]);
+});
+
 test("an empty query asks for nothing", () => {
   const read = fromQuery("", catalogue, clamp);
   assert.deepEqual([read.settings, read.pin, read.embed, read.recorded], [false, null, false, null]);

@@ -210,6 +210,7 @@ async function example(page, name, wanted, asked = null) {
 function play(page, trace, wanted, whole) {
   const run = { ...store.newRun(`recorded-${(page.channels += 1)}`), from: "recorded", closed: true };
   store.apply(run, { header: trace.header, state: "running" });
+  if (trace.baseline) run.baseline = trace.baseline;
   page.run = run;
   page.selection.pin = wanted;
   const arrive = (n) => {
@@ -224,6 +225,19 @@ function play(page, trace, wanted, whole) {
   page.feeding = { label: `${EXAMPLE_SPEED}× of its speed`, speed: EXAMPLE_SPEED, stop: () => {} };
   page.feeding.stop = player.feed({ rounds: trace.rounds, speed: EXAMPLE_SPEED, still, arrive });
   if (still) page.feeding = null;
+}
+
+/** Show the other run of a branch: the one it came from, or from that one the branch. Both stay until the next run. */
+export function turn(page) {
+  const { run } = page, other = run.origin?.run ?? run.branch;
+  if (!other || store.isActive(run)) return;
+  if (run.origin) other.branch = run;
+  show(page, other);
+  if (!other.header || !page.catalogue) return;
+  page.choice = { ...choices.adopt(page.choice, memory.inForce(other), page.catalogue), lent: false };
+  if (other.origin) Object.assign(page.choice, { prompt_tokens: other.header.prompt_tokens, origin: other.origin });
+  other.asked = page.settings();
+  page.draw();
 }
 
 /** Show a record that is complete. */

@@ -62,7 +62,11 @@ export function mount(el, { host, trace = null, embed = false }) {
       opening.dress(page);
       actions.estimate(page);
     },
-    menu: (page) => ({ trace: () => whole(page), kept: (id) => opening.kept(page, id) }),
+    menu: (page) => ({
+      trace: () => whole(page),
+      kept: (id) => opening.kept(page, id),
+      baseline: () => repeats.baseline(page),
+    }),
   });
 }
 
@@ -111,7 +115,7 @@ function wire(page, el) {
   memory.listen(page);
   parts.whatif.hidden = !page.host.call;
   click("open", () => parts.file.click());
-  click("originBack", () => opening.show(page, page.run.origin.run));
+  click("originBack", () => opening.turn(page));
   parts.file.addEventListener("change", () =>
     opening.open(page, parts.file.files[0]).finally(() => (parts.file.value = "")),
   );

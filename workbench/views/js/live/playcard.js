@@ -105,9 +105,13 @@ export function coverage({ rows, mass, rest }, moved, start) {
       : moved.temperature < start.temperature
         ? ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at most that.`
         : ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at least that.`;
+  const own = moved.temperature === 0 && start.temperature === 0
+    ? " At temperature 0 the likeliest token is taken: p is the model's own, before any temperature."
+    : "";
   return (
     known +
     bound +
+    own +
     (moved.temperature !== start.temperature && start.temperature === 0
       ? " The draft was chosen greedily: it is judged as an exact method judges a chosen one."
       : "")

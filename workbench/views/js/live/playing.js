@@ -38,6 +38,7 @@ export function laws(round, node) {
  *  @returns {{known: (number|null)[], rest: number}}  at `to`; `rest`: of the tokens that were not recorded */
 export function heated(known, least, from, to) {
   const held = known.reduce((sum, v) => sum + (v ?? 0), 0), left = Math.max(0, 1 - held);
+  if (to === from) return { known, rest: left }; // as recorded: at temperature 0, the model's own law
   if (to <= SURE) {
     const best = known.reduce((at, v, i) => ((v ?? -1) > (known[at] ?? -1) ? i : at), 0);
     return { known: known.map((v, i) => (v === null ? null : Number(i === best))), rest: 0 };

@@ -48,19 +48,32 @@ export function ratios(pairs) {
   return pairs ? [...pairs.before, ...pairs.ratios] : [];
 }
 
-/** The speed-up over all pairs that belong to a run; null where there are none. Pure. */
-export function measured(pairs, run) {
-  return pairs && pairs.key === keyOf(run) ? speedup.estimate([ratios(pairs)]) : null;
+/** Ratios of the pairs that belong to a run: those measured here, or those that were kept with it. Pure.
+ *  @returns {number[]} */
+export function ratiosOf(pairs, run) {
+  return pairs && pairs.key === keyOf(run) ? ratios(pairs) : (run?.baseline?.ratios ?? []);
 }
 
-/** The line under the key figures; null: nothing to say. Pure.
+/** The speed-up over all pairs that belong to a run; null where there are none. Pure. */
+export function measured(pairs, run) {
+  return speedup.estimate([ratiosOf(pairs, run)]);
+}
+
+/** What is kept of plain decoding beside a run: its speed and the ratios of all pairs. Pure.
+ *  @param {any} page  @returns {{tokens_per_second: number|null, ratios: number[]}|null}  null: none was measured */
+export function baseline({ run, pairs, view }) {
+  const rate = view?.plainFigures?.tokens_per_second ?? null;
+  return rate === null ? null : { tokens_per_second: rate, ratios: ratiosOf(pairs, run) };
+}
+
+/** The line under the key figures, which have the speed-up itself; null: nothing to say. Pure.
  *  @returns {{text: string, button: string}|null} */
 export function line(pairs, run, why) {
   if (why === null) return null;
   if (why) return { text: why, button: "" };
-  const mine = pairs?.key === keyOf(run) ? pairs : null, found = measured(pairs, run), n = ratios(mine).length;
+  const mine = pairs?.key === keyOf(run) ? pairs : null, n = ratios(mine).length;
   if (!mine) return { text: "One run beside one baseline decides nothing.", button: "Measure more" };
-  const said = found ? `${n} pair${n > 1 ? "s" : ""} of runs: ${speedup.sentence(found)}` : "Measuring pairs of runs";
+  const said = n ? `${n} pair${n > 1 ? "s" : ""} of runs measured` : "Measuring pairs of runs";
   if (mine.channel)
     return {
       text: `${said} · ${mine.text || "asking the backend"}${mine.waiting ? "" : `, at most ${mine.before.length + mine.most}`}`,

@@ -63,7 +63,8 @@ test("a baseline goes on into pairs; the interval tightens with each; it ends wi
   assert.ok(widths[1] < widths[0]);
   assert.match(
     line(at.pairs, run, "").text,
-    /^6 pairs of runs: 1\.30×: faster \(.*n = 6, this prompt only\) · pair 7, at most 12$/,
+    /^6 pairs of runs measured · pair 7, at most 12$/,
+    "the speed-up stands in the key figure, and nowhere else",
   );
   assert.equal(line(at.pairs, run, "").button, "Stop");
   toggle(at);

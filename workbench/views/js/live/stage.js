@@ -2,7 +2,6 @@
 
 import * as bar from "./bar.js";
 import * as bars from "../shared/bars.js";
-import * as branch from "./branch.js";
 import * as card from "./card.js";
 import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
@@ -78,7 +77,7 @@ export function build(el) {
             "div",
             { className: "wb-origin", hidden: true },
             part("originText", "span"),
-            part("originBack", "button", { type: "button", className: "wb-link" }, "back to where it came from"),
+            part("originBack", "button", { type: "button", className: "wb-link" }),
           ),
           part("progress", "progress", { hidden: true }),
           panel.region(parts, "ribbon", "wb-ribbon", {
@@ -243,9 +242,10 @@ export function draw(parts, view) {
   parts.ribbon.classList.toggle("is-empty", rounds.length === 0 && !view.arriving);
   kit.set(parts.ribbon, { "data-empty": view.waiting });
   progress(parts.progress, view);
-  parts.origin.hidden = !view.origin;
-  if (view.origin) write(parts.originText, branch.words(view.origin, visible));
-  parts.originBack.hidden = !view.origin?.run || view.active;
+  parts.origin.hidden = !view.family;
+  write(parts.originText, view.family?.text ?? "");
+  write(parts.originBack, view.family?.button ?? "");
+  parts.originBack.hidden = !view.family?.button;
   write(parts.ribbonNote, view.status);
   const coming = view.follow ? view.arriving : null,
     round = coming?.round ?? (shown === null ? null : rounds[shown.round]),
@@ -282,8 +282,7 @@ function lane(parts, view) {
     view.range
       ? lanes.totals(rounds, view.range)
       : rounds.length
-        ? stalls.words(view.stalls) ||
-          (view.plainStalls.size ? `stalled passes of the baseline: ${view.plainStalls.size}` : "drag to sum")
+        ? stalls.words(view.stalls, view.plainStalls) || "drag to sum"
         : "",
   );
   tabulate(parts, "lane", rounds, parts.lane._frame.svg.getAttribute("aria-label"));

@@ -39,9 +39,21 @@ export function calm(rounds) {
   return stalled.size ? rounds.filter((_, i) => !stalled.has(i)) : rounds;
 }
 
-/** What is said of stalled rounds. Pure. @returns {string} empty where none stalled */
-export function words(stalled) {
-  if (!stalled.size) return "";
-  const most = Math.max(...stalled.values());
-  return `${stalled.size} round${stalled.size > 1 ? "s" : ""} stalled, up to ${most.toFixed(0)} times as long as others like ${stalled.size > 1 ? "them" : "it"}: the machine had other work`;
+/** How many rounds of a run and of its baseline stalled: the one count that the page shows. Pure.
+ *  @param {Map<number, number>} run  of `stalls`  @param {Map<number, number>} plain  of the baseline's rounds
+ *  @returns {string}  empty where none stalled */
+export function counted(run, plain) {
+  const rounds = (n) => `${n} round${n > 1 ? "s" : ""}`;
+  if (!plain.size) return run.size ? `${rounds(run.size)} stalled` : "";
+  return run.size
+    ? `${rounds(run.size)} and ${plain.size} of the baseline stalled`
+    : `${rounds(plain.size)} of the baseline stalled`;
+}
+
+/** The same with how long they took, and why. Pure. @returns {string} empty where none stalled */
+export function words(run, plain) {
+  const said = counted(run, plain);
+  if (!said) return "";
+  const most = Math.max(...run.values(), ...plain.values());
+  return `${said}, up to ${most.toFixed(0)} times as long as others like ${run.size + plain.size > 1 ? "them" : "it"}: the machine had other work`;
 }

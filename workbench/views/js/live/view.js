@@ -39,7 +39,7 @@ export function of(page, now) {
     arriving,
     counted: range ? rounds.slice(range[0], range[1] + 1) : rounds,
     plainRounds: baseline.rounds,
-    plainFigures: baseline.rounds ? summaries.summary(baseline.rounds) : null,
+    plainFigures: plainOf(run, baseline),
     noBaseline: baseline.why,
     stalls: stalls.stalls(rounds),
     plainStalls: stalls.stalls(baseline.rounds ?? []),
@@ -71,7 +71,7 @@ export function of(page, now) {
       over: run !== null && store.isOver(seen),
       paced: pace.words,
     }),
-    origin: run?.origin ?? null,
+    family: branch.family(run, active, visible),
     barredBranch: barredBranch(page),
     base: page.host?.base,
     measuring,
@@ -87,15 +87,21 @@ function asShown(run, arriving) {
 
 /** The key figure of speed, from the run, its baseline, and the pairs that were measured beside them. */
 function speedOf({ pairs, run }, baseline, figures, rounds) {
-  const plain = baseline.rounds ? summaries.summary(baseline.rounds) : null,
-    stalled = baseline.rounds ? stalls.stalls(rounds).size + stalls.stalls(baseline.rounds).size : 0;
+  const plain = plainOf(run, baseline)?.tokens_per_second ?? null;
   return speedup.figure({
     mine: figures.tokens_per_second,
-    plain: plain?.tokens_per_second ?? null,
+    plain,
     none: baseline.why,
-    stalled,
+    stalled: baseline.rounds ? stalls.counted(stalls.stalls(rounds), stalls.stalls(baseline.rounds)) : "",
     measured: plain && repeats.measured(pairs, run),
   });
+}
+
+/** Figures of plain decoding beside a run: those of its baseline, or the rate that was kept with it; null: none. */
+function plainOf(run, { rounds }) {
+  if (rounds) return summaries.summary(rounds);
+  const rate = run?.baseline?.tokens_per_second;
+  return rate ? { tokens_per_second: rate } : null;
 }
 
 /** The newest round of a run that is held back, while its draft is being judged before the visitor's eyes; null:
@@ -117,6 +123,7 @@ function baselineOf(page, rounds) {
   const ready = Boolean(whole && catalogue && page.plainKey === choices.pairing(page.choice, catalogue, form.clamp));
   const none = (why) => ({ rounds: null, why, ready });
   if (!run) return none("no baseline yet");
+  if (run.baseline && page.plainKey !== run.key) return none("of the baseline its speed alone was kept");
   if (run.from !== "live" && page.plainKey !== run.key) return none("recorded without a baseline");
   if (!whole) return none("no baseline yet");
   if (page.plainKey !== run.key) return none("the baseline was for other settings");

@@ -5,6 +5,7 @@ import * as choice from "./choice.js";
 import * as pace from "./pace.js";
 import * as repeats from "./repeats.js";
 import * as selection from "./selection.js";
+import * as stalls from "./stalls.js";
 import * as store from "../shared/store.js";
 import { of, panel } from "./view.js";
 
@@ -163,13 +164,23 @@ test("one run beside one baseline is called one run, and stalled rounds are coun
   assert.equal(hit.stalls.size, before.stalls.size + 1);
   assert.match(hit.speed.label, /^one run, \d rounds? stalled$/);
   plain.rounds = plain.rounds.map((r, i) => (i === 5 ? { ...r, seconds: 40 * r.seconds } : r));
-  const both = (shown) => shown.stalls.size + shown.plainStalls.size, after = beside();
+  const after = beside(), told = stalls.counted(after.stalls, after.plainStalls);
   assert.ok(after.plainStalls.size > 0);
-  assert.match(
-    after.speed.label,
-    new RegExp(`^one run, ${both(after)} rounds stalled$`),
-    "those of the baseline count as well",
-  );
+  assert.match(told, /^\d rounds? and \d of the baseline stalled$/);
+  assert.equal(after.speed.label, `one run, ${told}`, "counted as beside the wall clock");
+  assert.ok(stalls.words(after.stalls, after.plainStalls).startsWith(told));
+});
+
+test("a kept run has the speed-up that was measured beside it, and its interval", () => {
+  const kept = { ...live("chain"), from: "recorded", key: undefined };
+  assert.equal(of(page({ run: kept, plainKey: "" }), 0).speed.label, "speed-up: no baseline");
+  kept.baseline = { tokens_per_second: 20, ratios: [1.4, 1.41, 1.4, 1.42] };
+  const shown = of(page({ run: kept, plainKey: "" }), 0);
+  assert.deepEqual([shown.speed.value, shown.speed.label], ["1.41×", "faster, n = 4"]);
+  assert.equal(shown.plainFigures.tokens_per_second, 20);
+  assert.deepEqual(repeats.baseline({ run: kept, pairs: null, view: shown }), kept.baseline, "kept again, it is the same");
+  kept.baseline = { tokens_per_second: 20, ratios: [] };
+  assert.equal(of(page({ run: kept, plainKey: "" }), 0).speed.label, "one run");
 });
 
 test("pairs of runs belong to the run they repeat", () => {

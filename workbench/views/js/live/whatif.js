@@ -76,7 +76,7 @@ export async function open(page) {
     .call("whatif", {
       trace: run,
       others: [...plain, ...state.others],
-      pairs: page.view?.speed && repeats.measured(page.pairs, page.run) ? repeats.ratios(page.pairs) : [],
+      pairs: repeats.ratiosOf(page.pairs, page.run),
     })
     .catch(() => ({ error: { message: "The app did not answer.", remedy: "Check that it is still running." } }));
   if (answer.error) return void kit.write(state.status, `${answer.error.message} ${answer.error.remedy ?? ""}`);
@@ -116,7 +116,7 @@ function build(page) {
         panel.legend(PARTS.map(([name]) => [`wb-why-${name}`, NAMES[name]])),
         "wb-plot",
       ),
-      chart("steps", "From the formula to the measured speed", null, "wb-plot"),
+      chart("steps", "From the formula to the mean times of this run", null, "wb-plot"),
     ),
     h(
       "div",

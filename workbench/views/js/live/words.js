@@ -1,5 +1,7 @@
 /** Sentences of the Live view: what state it is in, what went wrong, what a screen reader hears. No DOM. */
 
+import { count } from "../shared/figures.js";
+
 /** One line about where the run is.
  *  @param {{run: object|null, figures: object, pinned: boolean, measuring: object|null, lost?: number, slow?: string,
  *    over?: boolean, paced?: (...known: any) => string}} page `lost`: seconds without an answer, 0 when all is well;
@@ -76,7 +78,9 @@ export function progress(run) {
     : null;
 }
 
-const INACTIVE = /^Speculation is inactive/;
+const INACTIVE = /^Speculation is inactive/, SELF_CHECK = /^(Speculation is inactive|Almost nothing is accepted)/;
+/** Acceptance rate below which the engine's self-check speaks: `workbench/engine/selfcheck.py`. */
+const TOO_LOW = 0.02;
 
 /** Everything that must be said and stay said: errors with their remedy, then warnings. */
 export function alerts(errors, run, rounds) {
@@ -89,8 +93,26 @@ export function alerts(errors, run, rounds) {
   for (const message of [...(run?.warnings ?? []), ...(run?.footer?.warnings ?? [])]) at.set(message, []);
   for (const r of rounds) for (const note of r.notes) at.set(note, [...(at.get(note) ?? []), r.index + 1]);
   for (const [message, where] of at)
-    out.push({ kind: INACTIVE.test(message) ? "error" : "warning", message, remedy: "", rounds: where });
+    out.push(
+      outdated(message, where, rounds) ?? {
+        kind: INACTIVE.test(message) ? "error" : "warning",
+        message,
+        remedy: "",
+        rounds: where,
+      },
+    );
   return grouped(out);
+}
+
+/** A self-check of the engine that later rounds have overtaken, with what they accepted; null: it holds. Pure.
+ *  @param {number[]} where  the rounds that said it, counted from 1 */
+function outdated(message, where, rounds) {
+  if (!SELF_CHECK.test(message) || !where.length) return null;
+  const last = Math.max(...where), since = rounds.slice(last).map(count);
+  const total = (name) => since.reduce((sum, c) => sum + c[name], 0), [accepted, tested] = [total("accepted"), total("tested")];
+  if (!tested || accepted / tested < TOO_LOW) return null;
+  const remedy = `In the rounds after it ${accepted} of ${tested} tested tokens were accepted.`;
+  return { kind: "note", message: `Up to round ${last}: ${message}`, remedy };
 }
 
 const MOST_NAMED = 6;

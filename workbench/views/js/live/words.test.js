@@ -35,6 +35,24 @@ test("six warnings that differ in their numbers are one, counted, with their rou
   assert.equal(where([1, 2, 3, 4, 5, 6, 7, 8]), "(rounds 1, 2, 3, 4, 5, 6 and 2 more)");
 });
 
+test("a warning that later rounds have overtaken says what they accepted", () => {
+  const round = (index, accepted, notes = []) => ({
+    index,
+    notes,
+    path: accepted ? [0] : [],
+    emitted: [{}],
+    nodes: { status: [accepted ? "accepted" : "rejected"] },
+  });
+  const say = "Almost nothing is accepted: 0 of 50 tested tokens in 50 rounds.",
+    poor = Array.from({ length: 50 }, (_, i) => round(i, false, i === 49 ? [say] : [])),
+    better = Array.from({ length: 77 }, (_, i) => round(50 + i, i % 10 === 0));
+  const now = (rounds) => alerts([], { warnings: [say] }, rounds)[0];
+  assert.deepEqual([now(poor).kind, now(poor).message], ["warning", say]);
+  const later = now([...poor, ...better]);
+  assert.deepEqual([later.kind, later.message], ["note", `Up to round 50: ${say}`]);
+  assert.equal(later.remedy, "In the rounds after it 8 of 77 tested tokens were accepted.");
+});
+
 test("two drafters' warnings stay two, an error stays beside a warning, and what was grouped is not counted twice", () => {
   const list = [
     { kind: "warning", message: "A: 3 missing", remedy: "" },

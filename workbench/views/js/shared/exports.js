@@ -327,11 +327,12 @@ export async function png({ text, width, height }) {
 /** Put the menu into `container`.
  *  @param {any} container  @param {{trace: () => {header: object|null, rounds: object[], footer: object|null}|null,
  *    stage: Element, host: any, definitions?: () => object, lexicon?: () => object|null,
- *           keeps?: boolean, kept?: (id: string) => void}} given  `keeps`: runs may be kept on the machine that serves
- *           the page; `kept` is told the id of one that was */
+ *           keeps?: boolean, kept?: (id: string) => void, baseline?: () => object|null}} given  `keeps`: runs may be
+ *           kept on the machine that serves the page; `kept` is told the id of one that was; `baseline`: what is kept
+ *           of plain decoding beside it */
 export function mount(
   container,
-  { trace, stage, host, definitions = () => ({}), lexicon = () => null, keeps = false, kept = () => {} },
+  { trace, stage, host, definitions = () => ({}), lexicon = () => null, keeps = false, kept = () => {}, baseline = () => null },
 ) {
   const note = h("p", { className: "wb-exportnote" });
   note.setAttribute("role", "status");
@@ -365,7 +366,7 @@ export function mount(
           item(
             "Keep",
             "on this machine, for the Gallery and `workbench runs`",
-            act((run) => keep(run, host, kept)),
+            act((run) => keep(run, host, kept, baseline())),
             keeps ? "" : "a public app keeps nothing: save a file",
           ),
         ]
@@ -430,8 +431,8 @@ async function parquet(run, host) {
   return Uint8Array.from(atob((await ask(host, "export_parquet", { trace: run })).data), (c) => c.charCodeAt(0));
 }
 
-async function keep(run, host, kept) {
-  const { id } = await ask(host, "keep", { trace: run });
+async function keep(run, host, kept, baseline) {
+  const { id } = await ask(host, "keep", { trace: run, ...(baseline && { baseline }) });
   kept(id);
   return [
     "Kept: ",

@@ -62,20 +62,18 @@ export function ofRuns(mine, plain) {
 /** The key figure "speed-up" of a run on a page. Pure: one run decides nothing, however far from 1× it is.
  *  @param {{mine: number|null, plain: number|null, none: string, measured?: any, stalled?: number}} known  `mine`,
  *    `plain`: tokens per second of the two runs on the page; `none`: why there is no plain one; `measured`: an estimate
- *    from several pairs of runs like these; `stalled`: rounds of the two that stalled
+ *    from several pairs of runs like these: the one speed-up that is shown then; `stalled`: what of the two stalled, in
+ *    words
  *  @returns {{value: string, unit: string, label: string, worked: string}} */
-export function figure({ mine, plain, none, measured = null, stalled = 0 }) {
-  const own = mine && plain ? mine / plain : null,
-    hit = stalled ? `${stalled} round${stalled > 1 ? "s" : ""} stalled` : "";
-  if (measured && measured.n > 1) {
-    const of = own === null ? "" : `; the run on the page ${own.toFixed(2)}×${hit && `, in which ${hit}`}`;
+export function figure({ mine, plain, none, measured = null, stalled = "" }) {
+  const own = mine && plain ? mine / plain : null;
+  if (measured && measured.n > 1)
     return {
       value: `${measured.value.toFixed(2)}×`,
       unit: range(measured),
       label: measured.low === null ? verdict(measured) : `${verdict(measured)}, n = ${measured.n}`,
-      worked: `${sentence(measured)}${of}`,
+      worked: sentence(measured),
     };
-  }
   if (own === null)
     return {
       value: "—",
@@ -86,7 +84,7 @@ export function figure({ mine, plain, none, measured = null, stalled = 0 }) {
   return {
     value: `${own.toFixed(2)}×`,
     unit: "",
-    label: ["one run", hit].filter(Boolean).join(", "),
+    label: ["one run", stalled].filter(Boolean).join(", "),
     worked: `${mine.toFixed(1)} / ${plain.toFixed(1)} tokens per second; one run cannot tell faster from slower`,
   };
 }
