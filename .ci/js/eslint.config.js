@@ -37,7 +37,7 @@ export default [
     },
   },
   { // a script that Gradio runs with these at hand
-    files: ["workbench/ui/host.js"],
+    files: ["workbench/ui/host.js", "workbench/ui/tabs.js"],
     languageOptions: { globals: { element: "readonly", props: "readonly", server: "readonly", trigger: "readonly" } },
   },
   { files: ["**/*.test.js"], languageOptions: { globals: globals.node } },

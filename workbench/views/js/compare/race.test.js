@@ -95,14 +95,18 @@ test("a comparison of schema 1 is shown with today's figures, from its runs", ()
 
 test("a comparison that pooled its prompts is shown with averages of one kind", () => {
   const run = (prompt, tokens, rounds, accepted, tested) => ({
-    prompt, repeat: 0, token_ids: Array(tokens).fill(1), rounds, seconds: 1, decode_seconds: 1, figures: { accepted, tested },
+    prompt, repeat: 0, token_ids: Array(tokens).fill(1), rounds, seconds: 1, decode_seconds: 1,
+    figures: { accepted, tested },
   });
   const figures = { tau: 99, acceptance_rate: 0.99 },
     lane = { name: "Fast", figures, runs: [run(0, 40, 10, 9, 10), run(1, 10, 10, 1, 10), run(2, 20, 10, 0, 0)] },
     plain = { name: "Plain", plain: true, figures, runs: [0, 1, 2].map((i) => run(i, 10, 10, 0, 0)) };
   const [mine, theirs] = renew({ schema: 2, lanes: [lane, plain] }, speedup).lanes;
   assert.ok(Math.abs(mine.figures.tau - 2) < 1e-12, "geometric mean of 4, 1 and 2");
-  assert.ok(Math.abs(mine.figures.tau - mine.figures.speedup.value) < 1e-12, "rounds as fast as plain tokens: τ is the speed-up");
+  assert.ok(
+    Math.abs(mine.figures.tau - mine.figures.speedup.value) < 1e-12,
+    "a round as fast as a plain token: τ is the speed-up",
+  );
   assert.equal(mine.figures.acceptance_rate, 0.5, "a prompt without a test has no say");
   assert.deepEqual([theirs.figures.tau, theirs.figures.acceptance_rate], [1, null]);
 });

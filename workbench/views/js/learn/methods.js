@@ -133,12 +133,10 @@ function card(method, page) {
     { className: "wb-paper", ...safe(method.source.url), target: "_blank", rel: "noopener" },
     controls.cite(method.source),
   );
-  const run = h(
-    "a",
-    { className: "wb-button is-main", href: pagehead.liveLink(host.base, runState(method)) },
-    "Run it",
-  );
-  (page.runs ??= new Map()).set(method.name, { run, method });
+  const run = h("a", { className: "wb-button is-main" }, "Run it"),
+    leads = (...known) => (run.href = pagehead.liveLink(host.base, runState(method, ...known)));
+  leads();
+  (page.runs ??= new Map()).set(method.name, leads);
   const watch = h(
     "a",
     { className: "wb-button", href: pagehead.liveLink(host.base, { recorded: method.name }), hidden: !recorded },
@@ -273,10 +271,7 @@ async function fill({ host, main, matrix, runs }) {
         all && off.length === 1 ? `✕ ${each.reason}` : h("small", {}, `✕ with ${each.with.join(", ")}: ${each.reason}`),
       ),
     );
-  for (const { name, reasons } of found.rows) {
-    const known = runs.get(name);
-    if (known) known.run.href = pagehead.liveLink(host.base, runState(known.method, found.columns, reasons));
-  }
+  for (const { name, reasons } of found.rows) runs.get(name)?.(found.columns, reasons);
   const rows = found.rows.map((row) =>
     h("tr", {}, h("th", { scope: "row" }, row.title), ...byTarget(found.columns, row.reasons).map(cell)),
   );

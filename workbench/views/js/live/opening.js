@@ -208,9 +208,13 @@ async function example(page, name, wanted, asked = null) {
 
 /** Let a trace arrive round by round; with a pin, where motion is unwanted, or for a run of one's own, at once. */
 function play(page, trace, wanted, whole) {
-  const run = { ...store.newRun(`recorded-${(page.channels += 1)}`), from: "recorded", closed: true };
+  const run = /** @type {any} */ ({
+    ...store.newRun(`recorded-${(page.channels += 1)}`),
+    from: "recorded",
+    closed: true,
+    baseline: trace.baseline ?? null,
+  });
   store.apply(run, { header: trace.header, state: "running" });
-  if (trace.baseline) run.baseline = trace.baseline;
   page.run = run;
   page.selection.pin = wanted;
   const arrive = (n) => {
@@ -225,19 +229,6 @@ function play(page, trace, wanted, whole) {
   page.feeding = { label: `${EXAMPLE_SPEED}× of its speed`, speed: EXAMPLE_SPEED, stop: () => {} };
   page.feeding.stop = player.feed({ rounds: trace.rounds, speed: EXAMPLE_SPEED, still, arrive });
   if (still) page.feeding = null;
-}
-
-/** Show the other run of a branch: the one it came from, or from that one the branch. Both stay until the next run. */
-export function turn(page) {
-  const { run } = page, other = run.origin?.run ?? run.branch;
-  if (!other || store.isActive(run)) return;
-  if (run.origin) other.branch = run;
-  show(page, other);
-  if (!other.header || !page.catalogue) return;
-  page.choice = { ...choices.adopt(page.choice, memory.inForce(other), page.catalogue), lent: false };
-  if (other.origin) Object.assign(page.choice, { prompt_tokens: other.header.prompt_tokens, origin: other.origin });
-  other.asked = page.settings();
-  page.draw();
 }
 
 /** Show a record that is complete. */
@@ -303,15 +294,4 @@ export function fresh(page) {
     feeding: null,
     lost: 0,
   });
-}
-
-/** What embedding and the address say about the frame. */
-export function dress(page) {
-  const { el, parts, host } = page;
-  el.classList.toggle("is-embedded", page.embed || !host.call);
-  el.dataset.view = page.shownView ?? "";
-  parts.copy.hidden = !host.address;
-  parts.open.hidden = !host.address || page.embed;
-  parts.runHere.hidden = !page.embed || !host.decode;
-  if (page.shownView && !page.embed) page.actions.view({ tokens: 1, tree: 2, clock: 3, curves: 4 }[page.shownView]);
 }

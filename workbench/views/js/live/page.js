@@ -13,6 +13,7 @@
 import * as actions from "./actions.js";
 import * as backend from "./backend.js";
 import * as bar from "./bar.js";
+import * as branching from "./branching.js";
 import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
 import { announce, createPage } from "./create.js";
@@ -59,7 +60,7 @@ export function mount(el, { host, trace = null, embed = false }) {
     },
     stepped: (page) => opening.stepped(page),
     dress: (page) => {
-      opening.dress(page);
+      dress(page);
       actions.estimate(page);
     },
     menu: (page) => ({
@@ -115,7 +116,7 @@ function wire(page, el) {
   memory.listen(page);
   parts.whatif.hidden = !page.host.call;
   click("open", () => parts.file.click());
-  click("originBack", () => opening.turn(page));
+  click("originBack", () => branching.turn(page));
   parts.file.addEventListener("change", () =>
     opening.open(page, parts.file.files[0]).finally(() => (parts.file.value = "")),
   );
@@ -180,4 +181,15 @@ function draw(page, all = false) {
   controls.render(page.parts.side, panel);
   bar.render(page.parts.bar, panel);
   opening.saySoon(page);
+}
+
+/** What embedding and the address say about the frame. */
+function dress(page) {
+  const { el, parts, host } = page;
+  el.classList.toggle("is-embedded", page.embed || !host.call);
+  el.dataset.view = page.shownView ?? "";
+  parts.copy.hidden = !host.address;
+  parts.open.hidden = !host.address || page.embed;
+  parts.runHere.hidden = !page.embed || !host.decode;
+  if (page.shownView && !page.embed) page.actions.view({ tokens: 1, tree: 2, clock: 3, curves: 4 }[page.shownView]);
 }

@@ -31,7 +31,6 @@ import * as treelist from "./treelist.js";
 import * as treemodel from "./treemodel.js";
 import * as treetext from "./treetext.js";
 import * as words from "./words.js";
-import { visible } from "../shared/visible.js";
 
 const STATUSES = ["accepted", "corrected", "bonus", "rejected", "discarded", "plain"], WINDOW = 8;
 

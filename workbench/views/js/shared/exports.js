@@ -332,7 +332,16 @@ export async function png({ text, width, height }) {
  *           of plain decoding beside it */
 export function mount(
   container,
-  { trace, stage, host, definitions = () => ({}), lexicon = () => null, keeps = false, kept = () => {}, baseline = () => null },
+  {
+    trace,
+    stage,
+    host,
+    definitions = () => ({}),
+    lexicon = () => null,
+    keeps = false,
+    kept = () => {},
+    baseline = () => null,
+  },
 ) {
   const note = h("p", { className: "wb-exportnote" });
   note.setAttribute("role", "status");

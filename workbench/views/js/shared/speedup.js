@@ -60,7 +60,7 @@ export function ofRuns(mine, plain) {
 }
 
 /** The key figure "speed-up" of a run on a page. Pure: one run decides nothing, however far from 1× it is.
- *  @param {{mine: number|null, plain: number|null, none: string, measured?: any, stalled?: number}} known  `mine`,
+ *  @param {{mine: number|null, plain: number|null, none: string, measured?: any, stalled?: string}} known  `mine`,
  *    `plain`: tokens per second of the two runs on the page; `none`: why there is no plain one; `measured`: an estimate
  *    from several pairs of runs like these: the one speed-up that is shown then; `stalled`: what of the two stalled, in
  *    words
