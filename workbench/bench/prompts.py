@@ -16,6 +16,8 @@ from workbench.trace.files import read_regular
 BUNDLED = Path(__file__).with_name("prompts.jsonl")
 ARITHMETIC = Path(__file__).with_name("arithmetic.jsonl")
 """Problems with the number that solves each; of the generators', those that the bundled target was not trained on."""
+MORE = Path(__file__).with_name("claim_prompts.jsonl")
+"""More prompts of the bundled kinds, for claims (`workbench.training.claim_prompts` writes them)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from workbench.bench.claims import Measured, Scale, of_speedup
 from workbench.bench.contenders import EngineContender
 from workbench.bench.contest import measure
 from workbench.bench.datasets import first_of_each_group
-from workbench.bench.prompts import BenchPrompt, load_prompts
+from workbench.bench.prompts import MORE, BenchPrompt, load_prompts
 from workbench.bench.several_drafts import Way
 from workbench.bench.statistics import (
     Quotient,
@@ -46,6 +46,7 @@ from workbench.engine.names import own_drafter
 from workbench.engine.parts import Verifier
 from workbench.engine.published import SMOLLM2
 from workbench.methods import registry
+from workbench.methods.drafters.dynamic_exit import head_in_layers
 from workbench.trace import metrics, theory
 from workbench.trace.events import Round
 from workbench.trace.speedup import speedup
@@ -53,6 +54,10 @@ from workbench.trace.speedup import speedup
 ALL = ("stories", "chat", "code", "maths", "copy", "json", "lists")
 FAMILIES = (DEFAULT_TARGET, SMOLLM2.name)
 """Targets of different vocabularies, each with a draft model."""
+AT_ONCE = 16
+"""Runs that share a batch where time does not count."""
+COPIED = 0.75
+"""Share of an answer's n-grams that stand in the prompt, from which on the answer counts as copied."""
 NO_CODE = ("encodings", "pydoc_data", "site-packages", "test")
 """Of Python's library, folders of tables, of texts, and of what is not its own or not installed everywhere."""
 
@@ -86,6 +91,44 @@ def store_of_code(models: Models) -> Path:
     return folder
 
 
+def tokens_a_layer(rounds: Sequence[Round], layers: int, head: float) -> float:
+    """Return the tokens of rounds that draft from early layers / the layers that they computed.
+
+    Args:
+        rounds: of a method whose drafts leave the target after "exit layer" (a signal) or `exit_layer` (a parameter).
+        layers: of the target.
+        head: cost of the LM head, in layers.
+    """
+    exits = [r.signals.get("exit layer") or r.params.get("exit_layer", 0) for r in rounds]
+    computed = sum(layers + head + r.draft_forwards * (e + head) for r, e in zip(rounds, exits, strict=True))
+    return metrics.emitted(rounds) / computed
+
+
+def copies(prompt: Sequence[int], answer: Sequence[int], n: int = 4) -> float:
+    """Return the share of an answer's n-grams that stand in its prompt; 0 for a shorter answer.
+
+    Example:
+        >>> copies([1, 2, 3, 4, 5], [9, 2, 3, 4, 5], n=2)
+        0.75
+    """
+    known = set(zip(*(prompt[i:] for i in range(n)), strict=False))
+    found = [gram in known for gram in zip(*(answer[i:] for i in range(n)), strict=False)]
+    return sum(found) / len(found) if found else 0.0
+
+
+@lru_cache(maxsize=2)
+def _copies(scale: Scale, prompts: tuple[BenchPrompt, ...]) -> list[float]:
+    """Return for each prompt how much of the target's own greedy answer is copied from it."""
+    models = _models(scale.target, scale.dtype)
+    plain = registry.get("autoregressive").with_params()
+    texts = [p.encode(models.tokenizer) for p in prompts]
+    engine = Engine(models, AT_ONCE, record=False)
+    traces = engine.generate_all(Request(ids, plain, SamplingParams(), max_new_tokens=scale.tokens) for ids in texts)
+    return [
+        copies(ids, [e.token for r in trace.rounds for e in r.emitted]) for ids, trace in zip(texts, traces, strict=True)
+    ]
+
+
 @lru_cache(maxsize=1)
 def _shifted(target: str, dtype: str, share: float) -> Models:
     """A target that its heads were not trained for, since its matrices have moved at random; its own copy."""
@@ -110,6 +153,7 @@ class TextLab:
         reads_code: drafters that read a store read `store_of_code` instead of the bundled one.
         stranger: drafts in place of the target's own draft model, in tokens of its own; "": that one does.
         shift: by how much the target's matrices have moved since its heads were trained, as a share of their spread.
+        copied: only prompts that the target answers by copying: see `copies`.
     """
 
     method: str
@@ -118,6 +162,7 @@ class TextLab:
     reads_code: bool = False
     stranger: str = ""
     shift: float = 0.0
+    copied: bool = False
 
     def on(self, *groups: str) -> TextLab:
         """The same on prompts of these kinds alone."""
@@ -126,6 +171,10 @@ class TextLab:
     def with_code(self) -> TextLab:
         """The same with a store of code to draft from."""
         return dataclasses.replace(self, reads_code=True)
+
+    def on_copied(self) -> TextLab:
+        """Return the same on the prompts that ask for copies, and that the target does answer by copying."""
+        return dataclasses.replace(self, groups=("copy",), copied=True)
 
     def estranged(self) -> TextLab:
         """The same with the draft model of another family, whose vocabulary is another one."""
@@ -151,6 +200,7 @@ class TextLab:
         which = "all bundled prompts" if every else f"bundled prompts: {', '.join(self.groups)}"
         if self._is_cut:
             which = f"bundled prompts, at most {scale.per_group} of each kind"
+        which += f", those that the target answers by copying (at least {COPIED:.0%})" if self.copied else ""
         dtype = str(models.target.stored).removeprefix("torch.")
         own = [what for what, there in (("drafter", models.drafter), ("heads", models.heads)) if there]
         own = [f"{self.stranger} as drafter"] if self.stranger else own
@@ -165,7 +215,7 @@ class TextLab:
     def speed(self, **params: Any) -> Measured:
         """The speed-up over plain decoding; see `workbench.trace.speedup`."""
         plain, mine = self._rates([registry.get("autoregressive").with_params(), self._with(params)])
-        return of_speedup(speedup(mine, plain), f"{self.setting}, greedy")
+        return of_speedup(speedup(mine, plain), f"{self._when_timed().setting}, greedy")
 
     def speed_over(
         self, mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]], temperature: float = 0.0, of: str = ""
@@ -187,7 +237,11 @@ class TextLab:
         named = (f"{of}, " if of else "") + ", ".join(f"{name}={value}" for name, value in others[best].items())
         drawn = f"temperature {temperature}" if temperature else "greedy"
         beside = f"beside {named}" + (f", the fastest of {len(others)}" if len(others) > 1 else "")
-        return of_speedup(speedup(own, theirs[best]), f"{self.setting}, {drawn}, {beside}")
+        return of_speedup(speedup(own, theirs[best]), f"{self._when_timed().setting}, {drawn}, {beside}")
+
+    def _when_timed(self) -> TextLab:
+        """Return the same on as many prompts of each kind as claims about time are measured on."""
+        return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=self.scale.timed_per_group))
 
     def _with(self, params: Mapping[str, Any]) -> Configured:
         return registry.get(self.method).with_params(**params)
@@ -198,8 +252,8 @@ class TextLab:
         contenders = [
             EngineContender(engine, setting, sampling, scale.tokens, label=str(i)) for i, setting in enumerate(settings)
         ]
-        with self._stored():
-            samples, _ = measure(contenders, self.prompts(), scale.repeats)
+        with self.stored():
+            samples, _ = measure(contenders, self._when_timed().prompts(), scale.repeats)
         return [rates(s for s in samples if s.contender == contender.name) for contender in contenders]
 
     def accepted_over(self, mine: Way, other: Way, siblings: int, temperature: float = 1.0) -> Measured:
@@ -259,6 +313,20 @@ class TextLab:
         drawn = f"temperature {temperature}, {self.scale.draws} draws a prompt" if temperature else "greedy"
         return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}; geometric mean")
 
+    def tokens_a_layer_over(self, other: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Measured:
+        """Return tokens / layers computed, over the same of another early-exit method: geometric mean over prompts.
+
+        A round computes all layers once to verify, and those before the exit once for each pass of the draft; the LM
+        head counts as `head_in_layers`, each time. Source: Zarch et al. 2025, DEL, arXiv:2504.05598 (tokens per layer).
+        """
+        target = self.models.target
+        ratios = [
+            tokens_a_layer(a, target.n_layers, head_in_layers(target))
+            / tokens_a_layer(b, target.n_layers, head_in_layers(target))
+            for a, b in zip(self.rounds(self.method, mine), self.rounds(other, theirs), strict=True)
+        ]
+        return Measured.of(geometric_mean(ratios), f"{self.setting}, greedy; geometric mean over prompts")
+
     def tau_of_same_drafts(self, mine: Verifier, params: Mapping[str, Any], temperature: float) -> Measured:
         """τ that a verifier expects of the method's chains / τ of one token after the other, on the same drafts.
 
@@ -310,24 +378,15 @@ class TextLab:
         return [[r for rounds in draws for r in rounds] for draws in self._draws(method, params, temperature)]
 
     def _draws(self, method: str, params: Mapping[str, Any], temperature: float) -> list[list[list[Round]]]:
-        """The rounds of every draw of every prompt."""
-        engine, scale = Engine(self.models, record=False), self.scale
-        configured, sampling = registry.get(method).with_params(**params), SamplingParams(temperature=temperature)
-        prompts = self.prompts()
-        found: list[list[list[Round]]] = []
-        for i, ids in enumerate(prompts):
-            # every run has a seed of its own, or all would draw alike
-            seeds = [i + draw * len(prompts) for draw in range(1 if sampling.greedy else scale.draws)]
-            traces = (
-                engine.generate(Request(ids, configured, sampling, max_new_tokens=scale.tokens, seed=seed))
-                for seed in seeds
-            )
-            with self._stored():
-                found.append([list(trace.rounds) for trace in traces])
-        return found
+        """Return the rounds of every draw of every prompt; several claims compare with the same runs, which are kept.
+
+        State that goes on from one request to the next (`warm`) depends on what ran before: nothing of it is kept.
+        """
+        given = tuple(sorted(params.items()))
+        return (_run if params.get("warm") else _run_once)(self, method, given, temperature)
 
     @contextlib.contextmanager
-    def _stored(self) -> Iterator[None]:
+    def stored(self) -> Iterator[None]:
         """While it lasts, drafters find the store that is meant, whatever the environment names."""
         before = os.environ.pop(storing.ENV, None)
         try:
@@ -344,7 +403,10 @@ class TextLab:
         return [p.encode(self.models.tokenizer) for p in self._asked()]
 
     def _asked(self) -> list[BenchPrompt]:
-        found = [p for p in (*load_prompts(), *answered()) if p.group in self.groups]
+        every = (*load_prompts(), *load_prompts(MORE), *answered())
+        found = [p for p in every if p.group in self.groups]
+        if self.copied:
+            found = [p for p, copied in zip(found, _copies(self.scale, tuple(found)), strict=True) if copied >= COPIED]
         return first_of_each_group(found, self.scale.per_group) if self._is_cut else found
 
     def _text(self, rounds: Sequence[Round]) -> str:
@@ -355,3 +417,23 @@ class TextLab:
     def _is_cut(self) -> bool:
         """Whether only some prompts of each kind run; claims about some kinds have few enough."""
         return bool(self.scale.per_group) and tuple(self.groups) == ALL
+
+
+def _run(lab: TextLab, method: str, params: tuple[tuple[str, Any], ...], temperature: float) -> list[list[list[Round]]]:
+    """Run a method on a lab's prompts. Runs share batches, which changes no token, unless they are `warm`."""
+    scale, sampling = lab.scale, SamplingParams(temperature=temperature)
+    configured = registry.get(method).with_params(**dict(params))
+    engine = Engine(lab.models, 1 if dict(params).get("warm") else AT_ONCE, record=False)
+    prompts, draws = lab.prompts(), 1 if sampling.greedy else scale.draws
+    # every run has a seed of its own, or all would draw alike
+    requests = [
+        Request(ids, configured, sampling, max_new_tokens=scale.tokens, seed=i + draw * len(prompts))
+        for i, ids in enumerate(prompts)
+        for draw in range(draws)
+    ]
+    with lab.stored():
+        rounds = [list(trace.rounds) for trace in engine.generate_all(requests)]
+    return [rounds[i : i + draws] for i in range(0, len(rounds), draws)]
+
+
+_run_once = lru_cache(maxsize=16)(_run)

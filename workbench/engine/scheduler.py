@@ -7,7 +7,7 @@ import logging
 import platform
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -103,13 +103,20 @@ class Engine:
         Raises:
             WorkbenchError: the request is wrong, or the run failed.
         """
-        row = self.submit(request)
-        while row.status not in ENDED:
+        return self.generate_all([request])[0]
+
+    def generate_all(self, requests: Iterable[Request]) -> list[Trace]:
+        """Run requests to their end, at most `max_rows` at once; return their traces in the order of the requests.
+
+        Raises:
+            WorkbenchError: a request is wrong, or a run failed.
+        """
+        rows = [self.submit(request) for request in requests]
+        while any(row.status not in ENDED for row in rows):
             self.step()
-        assert row.trace is not None
-        if row.status == ERROR:
-            raise WorkbenchError(row.trace.footer.error)
-        return row.trace
+        if failed := next((row.trace.footer.error for row in rows if row.status == ERROR and row.trace), ""):
+            raise WorkbenchError(failed)
+        return [row.trace for row in rows if row.trace]
 
     def _prompt_ids(self, request: Request) -> list[int]:
         if request.images is not None:

@@ -13,11 +13,6 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.policies.tokens_per_layer import TokensPerLayer
 from workbench.methods.verifiers.lossless import Lossless
 
-A_LAYER = (
-    f"{WRONG_SETTING}: DEL takes the exit and the length of the most tokens a layer that is run, and drafts little or "
-    "nothing where a draft pays little; τ does not count layers."
-)
-
 NO_EXIT = (
     f"{WRONG_SETTING}: SmolLM2 was not trained to be read after early layers, and the rule finds none worth drafting "
     "from (0.04 drafts a round, τ 1.00); what is lost is the reading of every layer that it chooses by."
@@ -64,14 +59,13 @@ METHOD = Method(
             why_on={"smollm2": ("2026-11-24 17:34 UTC", NO_EXIT)},
         ),
         Claim(
-            "τ / τ of an exit that never changes, after a quarter of the layers, 4 drafts",
+            "tokens per layer computed / the same of a fixed exit, after a quarter of the layers, 4 drafts",
             "LayerSkip models, seven tasks: faster than the best exit that never changes, by 0.19 to 0.27 of plain "
             "decoding", None, None, "Zarch et al. 2025, arXiv:2504.05598v1 and v2, abstract (direction)",
-            lambda lab: lab.tau_over(
-                "early-exit", {}, {"exit_layer": max(1, lab.models.target.n_layers // 4), "depth": 4}, 0.0
+            lambda lab: lab.tokens_a_layer_over(
+                "early-exit", {}, {"exit_layer": max(1, lab.models.target.n_layers // 4), "depth": 4}
             ),
             key="fixed-exit",
-            why=("2026-11-24 14:54 UTC", A_LAYER), why_on={"smollm2": ("2026-11-24 14:57 UTC", A_LAYER)},
         ),
     ),
 )  # fmt: skip

@@ -59,11 +59,11 @@ class DySpec(Grower):
     worth: float = param(0.08, ge=0.01, le=1.0, doc="by threshold, least chance that a place is reached")
     claims: ClassVar[tuple[Claim, ...]] = tuple(
         Claim(
-            f"τ / τ of Sequoia's tree of at most {nodes} nodes, temperature 1", "LLaMA-2 70B with a small drafter",
+            f"τ / τ of Sequoia's tree of {nodes} nodes, temperature 0.6", "LLaMA-2 70B with a small drafter",
             None, None, "Xiong et al. 2024, arXiv:2410.11744, tables (direction; recalled)",
             lambda lab, nodes=nodes: lab.tau_over(
                 "draft-tree-sampled", {"grower": "dyspec", "nodes": nodes, "depth": 8},
-                {"grower": "sequoia", "nodes": nodes, "depth": 8}, temperature=1.0,
+                {"grower": "sequoia", "nodes": nodes, "depth": 8, "counts_time": False}, temperature=0.6,
             ),
             key=f"dyspec-{nodes}", method="draft-tree-sampled",
         )

@@ -102,12 +102,13 @@ class Superposed(Grower):
     superposes: ClassVar[bool] = True
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "τ / τ of one chain with as many passes of the drafter (4)",
+            "τ / τ of one chain with as many passes of the drafter (4), n-grams weighed with α = 0.54",
             "LLaMA-2 7B writes three texts by one pass a token, as good as three of its own", None, None,
             "Shen et al. 2024, Superposed Decoding, arXiv:2405.18400, abstract (direction; made for suggestions, no "
             "figure of speculation)",
-            lambda lab: lab.tau_over("draft-tree", {"grower": "superposed", "depth": 4},
-                                     {"grower": "chain", "depth": 4}, 0.0),
+            lambda lab: lab.tau_over(
+                "draft-tree", {"grower": "superposed", "depth": 4, "ngrams": 0.54}, {"grower": "chain", "depth": 4}, 0.0
+            ),
             key="superposed", method="draft-tree",
         ),
     )  # fmt: skip

@@ -1,0 +1,88 @@
+"""More prompts of the bundled kinds, on which claims are measured: problems that training never saw, and questions.
+
+`bench/claim_prompts.jsonl` holds the result of `text`, because a bench imports nothing of training; `workbench docs`
+writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+from workbench.training.generators import TASKS
+from workbench.training.work import MAKERS
+
+FILE = Path(__file__).resolve().parents[1] / "bench" / "claim_prompts.jsonl"
+SEED, N = 37, 36
+"""Of the texts, and prompts of each kind."""
+CHAT = (
+    "Why is the sky blue?",
+    "How do I clean a wooden table?",
+    "Give me three tips for a first day at a new job.",
+    "What should I pack for a week by the sea?",
+    "Why do cats sleep so much?",
+    "How can I learn to cook soup?",
+    "What is a good name for a small brown dog?",
+    "Explain to a child why the moon changes its shape.",
+    "How do I keep tomato plants healthy?",
+    "Give me two reasons to walk to work.",
+    "What can I say to a friend who lost a game?",
+    "Why do people yawn?",
+    "How do I write a short thank-you note?",
+    "What is the difference between a lake and a river?",
+    "Give me three ideas for a rainy afternoon.",
+    "How do birds find their way home?",
+    "What should I eat before a long walk?",
+    "Why is it colder on a mountain?",
+    "How can I remember the names of new people?",
+    "Give me a short plan for cleaning my room.",
+    "What makes bread rise?",
+    "How do I make a paper boat?",
+    "Why do we have four seasons?",
+    "What is a polite way to say no?",
+    "How can I save water at home?",
+    "Give me three questions to ask my grandmother.",
+    "Why do onions make people cry?",
+    "How do I teach a dog to sit?",
+    "What is a good gift for a teacher?",
+    "Why do ships float?",
+    "How can I read more books this year?",
+    "Give me two ways to relax after school.",
+    "What should I do when I cannot fall asleep?",
+    "How do bees make honey?",
+    "Why do leaves fall from trees?",
+    "What can I cook with rice and one egg?",
+)
+"""Messages of the project's own."""
+TASKS_OF: dict[str, tuple[str, ...]] = {
+    "stories": ("story",),
+    "code": ("code",),
+    "maths": ("addition", "subtraction", "multiplication"),
+    "copy": ("copy", "repeat", "replace", "summary", "quote"),
+    "json": ("json", "extract"),
+    "lists": ("sort_words", "sort_numbers"),
+}
+"""Kind of prompts → the generators' tasks of that kind, which take turns."""
+
+
+def text() -> str:
+    """Return all prompts as JSON lines, which `workbench.bench.prompts.load_prompts` reads."""
+    lines = [_line("chat", i, prompt) for i, prompt in enumerate(CHAT)]
+    for kind, tasks in TASKS_OF.items():
+        rng, found = random.Random(f"{kind}/{SEED}"), dict[str, bool]()
+        while len(found) < N:
+            number = len(found)
+            if kind == "code" and number % 2:  # few functions are held out: every other prompt edits two of them
+                found[MAKERS["refactoring"][number // 2 % 2](rng)] = True
+                continue
+            instance = TASKS[tasks[number % len(tasks)]].draw(rng, held_out=True)
+            raw = kind == "stories" and number % 5 < 2  # as in training, two stories in five are continued
+            found[re.split(r"(?<=[.]) ", instance.answer)[0] if raw else instance.prompt] = not raw
+        lines += [_line(kind, i, prompt, chat) for i, (prompt, chat) in enumerate(found.items())]
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+
+
+def _line(kind: str, number: int, prompt: str, chat: bool = True) -> dict[str, object]:
+    return {"name": f"{kind}-more-{number + 1}", "group": kind, "chat": chat, "prompt": prompt}
