@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from workbench.bench import claims, claimsboard
+from workbench.bench import claims, claimsboard, text_lab
 from workbench.bench.claims import (
     BUNDLED,
+    BY_CONSTRUCTION,
     COLUMNS,
+    CONTRADICTED,
     IN_DIRECTION,
     IN_SIZE,
+    INCONCLUSIVE,
     NOT_MEASURABLE,
     NOT_MEASURED,
-    NOT_REPRODUCED,
     Claim,
     Measured,
     judge,
 )
 from workbench.bench.statistics import mean
+from workbench.bench.text_lab import TextLab
 from workbench.core.errors import UnknownNameError
-from workbench.engine.declared import KINDS
+from workbench.engine.declared import KINDS, LONGEST_WHY
 from workbench.methods import registry
 
 
@@ -44,18 +49,27 @@ def measured(value: float, low: float | None = None, high: float | None = None) 
         (claim(), measured(1.6, 1.2, 2.0), IN_SIZE),  # a quarter below 2 is still the same size
         (claim(), measured(1.4, 1.1, 1.8), IN_DIRECTION),
         (claim(), measured(4.0, 3.5, 4.5), IN_DIRECTION),
-        (claim(), measured(1.4, 0.9, 1.8), NOT_REPRODUCED),  # the interval holds 1
-        (claim(), measured(0.8), NOT_REPRODUCED),
+        (claim(), measured(1.4, 0.9, 1.8), INCONCLUSIVE),  # the interval contains 1
+        (claim(), measured(2.5, 1.0, 4.0), INCONCLUSIVE),  # and so does one that begins there
+        (claim(), measured(0.8, 0.7, 0.9), CONTRADICTED),
         (claim(), None, NOT_MEASURED),
         (claim(lacks="a head"), measured(2.5), NOT_MEASURABLE),
         (claim(measure=None), None, NOT_MEASURABLE),
         (claim(None, None), measured(1.05, 1.01, 1.1), IN_DIRECTION),
-        (claim(None, None), measured(1.05, 0.99, 1.1), NOT_REPRODUCED),
+        (claim(None, None), measured(1.05, 0.99, 1.1), INCONCLUSIVE),
+        (claim(None, None), measured(0.95, 0.9, 0.99), CONTRADICTED),
+        (claim(None, None, neutral=0.0), measured(-0.2, -0.3, -0.1), CONTRADICTED),
         (claim(0.5, 0.5), measured(0.6, 0.5, 0.7), IN_SIZE),  # a claim may point downward
         (claim(0.5, 0.5), measured(0.9, 0.8, 0.95), IN_DIRECTION),
-        (claim(0.5, 0.5), measured(0.9, 0.8, 1.05), NOT_REPRODUCED),
-        (claim(1.0, 1.0, tolerance=0.05), measured(1.04), IN_SIZE),
-        (claim(1.0, 1.0, tolerance=0.05), measured(1.06), NOT_REPRODUCED),
+        (claim(0.5, 0.5), measured(0.9, 0.8, 1.05), INCONCLUSIVE),
+        (claim(0.5, 0.5), measured(1.2, 1.1, 1.3), CONTRADICTED),
+        (claim(1.0, 1.0, tolerance=0.05), measured(1.01, 0.96, 1.04), IN_SIZE),  # no change is claimed
+        (claim(1.0, 1.0, tolerance=0.05), measured(1.04, 1.02, 1.06), INCONCLUSIVE),
+        (claim(1.0, 1.0, tolerance=0.05), measured(0.8, 0.5, 1.06), INCONCLUSIVE),  # few prompts are no evidence
+        (claim(1.0, 1.0, tolerance=0.05), measured(1.08, 1.06, 1.1), CONTRADICTED),
+        (claim(1.0, 1.0, by_construction="s"), measured(1.0), BY_CONSTRUCTION),
+        (claim(None, None, by_construction="s"), measured(1.2, 1.1, 1.3), BY_CONSTRUCTION),
+        (claim(1.0, 1.0, by_construction="s"), measured(2.0), CONTRADICTED),  # something is broken
     ],
 )
 def test_the_verdict_follows_from_the_figures(what: Claim, found: Measured | None, verdict: str) -> None:
@@ -65,7 +79,7 @@ def test_the_verdict_follows_from_the_figures(what: Claim, found: Measured | Non
 def test_answers_that_are_all_wrong_are_nothing_that_a_paper_claims() -> None:
     for claim in claims.claims():
         if claim.key.endswith("-problems") and not claim.lacks:
-            assert claims.judge(claim, Measured(0.02, 0.0, 0.06, 88, "here")) == claims.NOT_REPRODUCED, claim.key
+            assert claims.judge(claim, Measured(0.02, 0.0, 0.06, 88, "here")) == CONTRADICTED, claim.key
 
 
 def test_what_is_missing_yet_is_not_measurable_until_it_was_measured() -> None:
@@ -116,20 +130,20 @@ def test_targets_have_columns_of_their_own_and_the_board_says_why_a_row_does_not
     rows = {row["name"]: row for row in claimsboard.rows(kept)}
     row = rows["prompt-lookup/main"]
     (there,) = row["elsewhere"]
-    assert (row["verdict"], there["verdict"]) == (NOT_REPRODUCED, IN_SIZE)
-    assert row["why"] == f"{why} It holds on smollm2."
+    assert (row["verdict"], there["verdict"]) == (CONTRADICTED, IN_SIZE)
+    assert row["why"] == why
     assert there["why"] == ""
     assert rows["draft-model/main"]["elsewhere"][0]["verdict"] in (NOT_MEASURED, NOT_MEASURABLE)
     text = claimsboard.markdown(list(rows.values()))
     line = next(x for x in text.splitlines() if x.startswith("| `prompt-lookup`"))
-    *_, here, elsewhere, _ = line.split(" | ")
-    assert here.startswith(
-        f"**not reproduced**<br>**0.9 (0.9–0.9, n = 5)** here; {looked_into}, abc, machine 1, load 0.5<br>*Why:*"
-    )
-    assert elsewhere == "**reproduced in size**<br>**2.5 (2.5–2.5, n = 5)** here; 2026, abc, machine 2, load 0.1"
-    assert text.endswith(
-        "Machine 1: C, 2 cores; torch 2, transformers 5.\nMachine 2: D, 2 cores; torch 2, transformers 5.\n"
-    )
+    *_, here, elsewhere = line.removesuffix(" |").split(" | ")
+    assert here == f"**contradicted**<br>0.9 (0.9–0.9, n = 5)<br>*Why:* {why}"
+    assert elsewhere == "**reproduced in size**<br>2.5 (2.5–2.5, n = 5)"
+    of_figures = [x for x in text.splitlines() if x.startswith("| `prompt-lookup/main`")]
+    assert [x.split(" | ")[2:5] for x in of_figures] == [
+        ["here", f"{looked_into}, abc", "C, 2 cores; torch 2, transformers 5, load 0.5"],
+        ["here", "2026, abc", "D, 2 cores; torch 2, transformers 5, load 0.1"],
+    ]
     for since in (saved(2.5, machine, looked_into), saved(0.8, machine)):  # it holds; it was measured since
         again = claimsboard.rows({"prompt-lookup/main": since})
         assert next(row for row in again if row["name"] == "prompt-lookup/main")["why"] == ""
@@ -154,6 +168,72 @@ def test_every_reason_is_of_a_kind_and_of_a_figure() -> None:
     reasons = [why for claim in known for why in (claim.why, *claim.why_on.values()) if any(why)]
     assert len(reasons) > 3
     assert all(date.endswith(" UTC") and why.startswith(KINDS) for date, why in reasons)
+
+
+def test_the_board_opens_with_the_count_of_each_verdict_on_each_target() -> None:
+    machine = {"cpu": "C", "cores": 2, "torch": "2", "transformers": "5", "date": "d", "load": 0.5}
+
+    def saved(value: float, low: float, high: float) -> dict[str, Any]:
+        figure = dataclasses.asdict(measured(value, low, high))
+        return {"measured": figure, "date": "2026", "commit": "abc", "machine": machine}
+
+    rows = claimsboard.rows(
+        {
+            "draft-model/main": saved(2.5, 2.4, 2.6),
+            "eagle/main": saved(1.1, 1.05, 1.2),
+            "medusa/main": saved(1.1, 0.9, 1.2),
+            "hydra/main": saved(0.8, 0.7, 0.9),
+            "autoregressive/main": saved(1.0, 1.0, 1.0),
+            "hydra/main@smollm2": saved(1.2, 1.1, 1.3),
+        }
+    )
+    here, there = claimsboard.counts(rows).values()
+    assert [here[verdict] for verdict in claims.COUNTED] == [1, 1, 1, 1]
+    assert here[BY_CONSTRUCTION] > 1, "whether measured or not, it is no verdict"
+    assert sum(here.values()) == sum(there.values()) == len(rows)
+    assert (there[IN_DIRECTION], there[CONTRADICTED]) == (1, 0)
+    lines = claimsboard.markdown(rows).splitlines()
+    assert lines[2].split(" | ")[1:5] == list(claims.COUNTED), "nothing stands before it"
+    assert lines[4].startswith("| bundled pair | 1 | 1 | 1 | 1 |")
+
+
+def test_the_prose_of_every_row_fits_a_cell() -> None:
+    for row in claimsboard.rows():
+        for text in (row["quantity"], row["setting"], row["source"], row["lacks"], row["by_construction"]):
+            assert len(text) <= LONGEST_WHY, row["name"]
+        for column in (row, *row["elsewhere"]):
+            assert len(column["why"]) <= LONGEST_WHY, row["name"]
+            assert len(claimsboard._cell(row, column)) <= 300, row["name"]
+
+
+def test_a_claim_of_few_kinds_has_as_many_prompts_as_one_of_all() -> None:
+    lab = TextLab("eagle", claims.SCALES["text-target"])
+    assert Counter(p.group for p in lab._asked()) == dict.fromkeys(text_lab.ALL, 16)
+    assert len({p.prompt for p in lab._asked()}) == 112
+    assert len(lab.on("copy")._asked()) == 41
+    few = TextLab("eagle", dataclasses.replace(lab.scale, per_group=1))
+    assert (len(few._asked()), len(few.on("maths")._asked()), len(few.on("maths", "json")._asked())) == (7, 7, 6)
+    assert len(lab._when_timed()._asked()) == 28
+
+
+def test_an_answer_counts_as_copied_by_its_own_words() -> None:
+    text = list(range(20))
+    assert text_lab.copies(text, text[5:12]) == 1.0
+    assert text_lab.copies(text, [99, *text[:4]]) == 0.5
+    assert text_lab.copies(text, [3, 2, 1, 0]) == 0.0
+    assert text_lab.copies(text, text[:3]) == 0.0, "too short to tell"
+
+
+def test_tokens_a_layer_count_every_layer_that_ran() -> None:
+    def round_(emitted: int, drafts: int, **more: Any) -> Any:
+        return SimpleNamespace(
+            emitted=[None] * emitted, draft_forwards=drafts, **({"signals": {}, "params": {}} | more)
+        )
+
+    dynamic = [round_(3, 2, signals={"exit layer": 4}), round_(1, 0)]
+    assert text_lab.tokens_a_layer(dynamic, 12, head=1.0) == pytest.approx(4 / (13 + 2 * 5 + 13))
+    fixed = [round_(2, 4, params={"exit_layer": 3})]
+    assert text_lab.tokens_a_layer(fixed, 12, head=0.5) == pytest.approx(2 / (12.5 + 4 * 3.5))
 
 
 def test_unknown_claims_name_the_known_ones() -> None:

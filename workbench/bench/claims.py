@@ -7,6 +7,7 @@ computes it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
@@ -18,8 +19,13 @@ from workbench.engine.published import SMOLLM2
 from workbench.trace.speedup import Estimate
 
 IN_SIZE, IN_DIRECTION = "reproduced in size", "reproduced in direction"
-NOT_REPRODUCED, NOT_MEASURABLE = "not reproduced", "not measurable here"
-NOT_MEASURED = "not measured yet"
+INCONCLUSIVE, CONTRADICTED = "inconclusive", "contradicted"
+BY_CONSTRUCTION = "by construction"
+NOT_MEASURED, NOT_MEASURABLE = "not measured yet", "not measurable here"
+COUNTED = (IN_SIZE, IN_DIRECTION, INCONCLUSIVE, CONTRADICTED)
+"""The verdicts, which a measurement may reach."""
+VERDICTS = (*COUNTED, BY_CONSTRUCTION, NOT_MEASURED, NOT_MEASURABLE)
+"""All that the board says of a claim, in the order in which it counts them."""
 
 COLUMNS = {BUNDLED: "bundled pair", SMOLLM2.name: SMOLLM2.title}
 """Where the board shows a claim measured: the bundled models that it is made for, and a real chat model."""
@@ -32,8 +38,8 @@ class Scale:
     Attributes:
         target: name of the target; its own draft model and heads draft.
         dtype: number format of the target.
-        per_group: prompts of each kind, where a claim is about prompts of every kind; 0: all of them. Seven kinds of
-            16 are 112 prompts.
+        per_group: prompts of each kind, where a claim is about prompts of all seven kinds: 16 are 112 prompts. A claim
+            about fewer kinds has as many prompts in all. 0: all of them.
         timed_per_group: the same for claims about time, whose runs cost an idle machine.
         tokens: length limit of every generation.
         repeats: timed runs of every prompt.
@@ -78,26 +84,44 @@ def column_of(claim: Claim, target: str | None) -> str:
 
 
 def judge(claim: Claim, measured: Measured | None, lacking: str = "") -> str:
-    """The verdict.
+    """Return the verdict on a claim, one of `VERDICTS`.
 
-    - not measurable here: the claim says what is lacking, or nothing can measure it; or nothing was measured, and
-      `lacking` says what is missing yet.
-    - reproduced in direction: the whole interval lies on the side of `neutral` to which the claim points.
-    - reproduced in size: so it does, and the value lies within `tolerance` of the paper's range. Where the paper's
-      figure is `neutral` itself, the distance alone decides.
-    - not reproduced: measured, and neither.
+    A claim whose paper reports a change points from `neutral` to the paper's figure:
+
+    - reproduced in direction: the whole 95 % interval lies on that side of `neutral`.
+    - reproduced in size: so it does, and the value lies within `tolerance` of the paper's range.
+    - contradicted: the whole interval lies on the other side.
+    - inconclusive: the interval contains `neutral`.
+
+    A claim whose paper reports no change (its range contains `neutral`) is an equivalence: reproduced in size if the
+    whole interval lies within `tolerance` of the range, contradicted if all of it lies outside, else inconclusive.
+
+    Before any of these: not measurable here (the claim says what is lacking, or nothing can measure it; or nothing was
+    measured, and `lacking` says what is missing yet), not measured yet, by construction. A figure that contradicts
+    its own construction is contradicted all the same, since something is broken.
     """
     if claim.lacks or claim.measure is None or (lacking and measured is None):
         return NOT_MEASURABLE
     if measured is None:
-        return NOT_MEASURED
-    if claim.low is None or claim.high is None:
-        return IN_DIRECTION if measured.low > claim.neutral else NOT_REPRODUCED
-    near = claim.low * (1 - claim.tolerance) <= measured.value <= claim.high * (1 + claim.tolerance)
-    if claim.low <= claim.neutral <= claim.high:
-        return IN_SIZE if near else NOT_REPRODUCED
-    points = measured.low > claim.neutral if claim.low > claim.neutral else measured.high < claim.neutral
-    return NOT_REPRODUCED if not points else IN_SIZE if near else IN_DIRECTION
+        return BY_CONSTRUCTION if claim.by_construction else NOT_MEASURED
+    verdict = _compared(claim, measured)
+    return BY_CONSTRUCTION if claim.by_construction and verdict != CONTRADICTED else verdict
+
+
+def _compared(claim: Claim, measured: Measured) -> str:
+    """Return one of `COUNTED`: see `judge`."""
+    low, high = (claim.neutral, math.inf) if claim.low is None or claim.high is None else (claim.low, claim.high)
+    least, most = low * (1 - claim.tolerance), high * (1 + claim.tolerance)
+    if claim.low is not None and low <= claim.neutral <= high:
+        if least <= measured.low and measured.high <= most:
+            return IN_SIZE
+        return CONTRADICTED if measured.high < least or measured.low > most else INCONCLUSIVE
+    is_above, is_below = measured.low > claim.neutral, measured.high < claim.neutral
+    if not is_above and not is_below:
+        return INCONCLUSIVE
+    if is_above != (high > claim.neutral):
+        return CONTRADICTED
+    return IN_SIZE if claim.low is not None and least <= measured.value <= most else IN_DIRECTION
 
 
 def claims() -> list[Claim]:

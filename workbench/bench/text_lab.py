@@ -125,7 +125,8 @@ def _copies(scale: Scale, prompts: tuple[BenchPrompt, ...]) -> list[float]:
     engine = Engine(models, AT_ONCE, record=False)
     traces = engine.generate_all(Request(ids, plain, SamplingParams(), max_new_tokens=scale.tokens) for ids in texts)
     return [
-        copies(ids, [e.token for r in trace.rounds for e in r.emitted]) for ids, trace in zip(texts, traces, strict=True)
+        copies(ids, [e.token for r in trace.rounds for e in r.emitted])
+        for ids, trace in zip(texts, traces, strict=True)
     ]
 
 
@@ -198,8 +199,8 @@ class TextLab:
         """Models and prompts in words."""
         every, scale, models = tuple(self.groups) == ALL, self.scale, self.models
         which = "all bundled prompts" if every else f"bundled prompts: {', '.join(self.groups)}"
-        if self._is_cut:
-            which = f"bundled prompts, at most {scale.per_group} of each kind"
+        if every and self._most_of_each:
+            which = f"bundled prompts, at most {self._most_of_each} of each kind"
         which += f", those that the target answers by copying (at least {COPIED:.0%})" if self.copied else ""
         dtype = str(models.target.stored).removeprefix("torch.")
         own = [what for what, there in (("drafter", models.drafter), ("heads", models.heads)) if there]
@@ -407,16 +408,16 @@ class TextLab:
         found = [p for p in every if p.group in self.groups]
         if self.copied:
             found = [p for p, copied in zip(found, _copies(self.scale, tuple(found)), strict=True) if copied >= COPIED]
-        return first_of_each_group(found, self.scale.per_group) if self._is_cut else found
+        return first_of_each_group(found, self._most_of_each) if self._most_of_each else found
 
     def _text(self, rounds: Sequence[Round]) -> str:
         """What they wrote."""
         return self.models.tokenizer.decode([e.token for r in rounds for e in r.emitted], skip_special_tokens=True)
 
     @property
-    def _is_cut(self) -> bool:
-        """Whether only some prompts of each kind run; claims about some kinds have few enough."""
-        return bool(self.scale.per_group) and tuple(self.groups) == ALL
+    def _most_of_each(self) -> int:
+        """Prompts of each kind at most, so that a claim about few kinds has as many as one about all; 0: no limit."""
+        return self.scale.per_group * len(ALL) // len(self.groups) if set(self.groups) <= set(ALL) else 0
 
 
 def _run(lab: TextLab, method: str, params: tuple[tuple[str, Any], ...], temperature: float) -> list[list[list[Round]]]:

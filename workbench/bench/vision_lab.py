@@ -14,7 +14,7 @@ from workbench.bench import vision_suite
 from workbench.bench.claims import Measured, of_speedup
 from workbench.bench.contenders import EngineContender
 from workbench.bench.contest import measure
-from workbench.bench.statistics import mean, rates
+from workbench.bench.statistics import Quotient, mean, rates, ratio_of_quotients
 from workbench.bench.vision_settings import DEPTH, Asked
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
@@ -86,6 +86,10 @@ class VisionLab:
     def mean(self, found: Sequence[float]) -> Measured:
         """A figure of each scene."""
         return Measured.of(mean(found), f"{self.setting}; mean over scenes")
+
+    def ratio_of_quotients(self, mine: Quotient, theirs: Quotient) -> Measured:
+        """Return a quotient of sums over scenes / another one; see `workbench.bench.statistics`."""
+        return Measured.of(ratio_of_quotients(mine, theirs), f"{self.setting}; over all rounds")
 
     def tau(self, name: str) -> Measured:
         """τ of a setting."""

@@ -61,8 +61,9 @@ def claims(
 ) -> None:
     """Show the claims board; with --method or --all measure anew, a line a claim.
 
-    A verdict is computed from the paper's figure and the measured one, never written: in size within a quarter of the
-    paper's range, in direction if the whole 95 % interval lies on the paper's side.
+    The verdict is computed from the paper's figure and the measured one: reproduced in size within a quarter of the
+    paper's range, reproduced in direction if the whole 95 % interval lies on the paper's side, contradicted if it lies
+    on the other, else inconclusive.
 
     Example: workbench claims --method token-recycling
     """

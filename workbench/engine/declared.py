@@ -29,8 +29,10 @@ BUNDLED = "bundled"
 """The column of the claims board for the bundled models that a claim is made for."""
 WRONG_SCALE, WRONG_SETTING, OUR_FAULT = "wrong scale", "wrong setting", "a fault of ours"
 KINDS = (WRONG_SCALE, WRONG_SETTING, OUR_FAULT)
-"""Why a claim is not reproduced: models or samples are too small; something is set otherwise than the paper has it; a
-fault."""
+"""Why a claim is contradicted or undecided: models or samples are too small; something is set otherwise than in the
+paper; a fault."""
+LONGEST_WHY = 160
+"""Characters of a reason at most: it stands in a cell of a table."""
 TOLERANCE = 0.25
 """Relative distance from the paper's figure within which a measured one counts as the same size."""
 AGREES = "its likeliest token is the target's, of all tokens"
@@ -97,9 +99,11 @@ class Claim:
         tolerance: relative distance from the figure that counts as the same size; closed forms are held to less.
         home: the bundled target that it is measured on unless another is named. Claims about pictures are measured
             there alone, at a scale of their own.
-        why: where its figure on the bundled models is not reproduced and that was looked into, by people: the date of
-            that figure, and the reason, which begins with one of `KINDS`. That a claim holds on another target is
-            computed, and a figure that was measured since has no reason yet.
+        by_construction: why its figure follows from a definition or from the structure of what is measured, so that no
+            measurement could speak for the paper; such a row is not counted. Empty: it can fail.
+        why: where its figure on the bundled models is contradicted or inconclusive and that was looked into, by
+            people: the date of that figure, and the reason, at most `LONGEST_WHY` characters, which begins with one of
+            `KINDS`. A figure that was measured since has no reason yet.
         why_on: the same of its figures in other columns, by the column's name.
         method: registry name of the method that declares it, which fills it in; in a part (`Part.claims`) the method
             that it is measured with.
@@ -118,6 +122,7 @@ class Claim:
     lacks: str = ""
     tolerance: float = TOLERANCE
     home: str = DEFAULT_TARGET
+    by_construction: str = ""
     why: tuple[str, str] = ("", "")
     why_on: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
     method: str = ""

@@ -11,8 +11,8 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
 BEST_FIRST = (
-    f"{WRONG_SETTING}: in one table best-first order is what the search tends to (methods/test_trigram: after 600 "
-    "visits it gives the same tree), so that it can at best be as good; the paper compares with other drafters."
+    f"{WRONG_SETTING}: in one table the search tends to best-first order (methods/test_trigram), so it"
+    " can at best equal it; the paper has other drafters."
 )
 
 METHOD = Method(

@@ -29,6 +29,7 @@ METHOD = Method(
         Claim(
             "tokens a target pass (τ)", "any model: by definition", 1.0, 1.0, "definition of plain decoding",
             lambda lab: lab.on("stories", "chat").tau(), tolerance=0.0,
+            by_construction="plain decoding emits one token a pass",
         ),
     ),
 )  # fmt: skip

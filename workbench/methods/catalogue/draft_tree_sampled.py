@@ -51,13 +51,14 @@ METHOD = Method(
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 12}, temperature=1.0),
             why=(
                 "2026-11-21 16:26 UTC",
-                f"{WRONG_SETTING}: the paper claims it “in most cases” of fixed budgets (abstract); here one of 12 "
-                "nodes is tried, in one shape, 4 levels of 3 nodes, against a chain three times as deep.",
+                f"{WRONG_SETTING}: the paper says “in most cases”; here one budget, one shape (4 "
+                "levels of 3), against a chain three times as deep.",
             ),
             why_on={
                 "smollm2": (
                     "2026-11-24 12:27 UTC",
-                    f"{WRONG_SETTING}: as on the bundled pair; and two draws of 14 prompts leave 12 % to chance.",
+                    f"{WRONG_SETTING}: as on the bundled pair; and two draws of 14 prompts leave 12 % "
+                    "to chance.",
                 ),
             },
         ),
@@ -74,7 +75,8 @@ METHOD = Method(
             why_on={
                 "smollm2": (
                     "2026-11-24 12:28 UTC",
-                    f"{WRONG_SCALE}: 14 prompts, drawn twice; chance moves the ratio by 11 %, and the gain is 7 %.",
+                    f"{WRONG_SCALE}: 14 prompts, drawn twice; chance moves the ratio by 11 %, and the "
+                    "gain is 7 %.",
                 ),
             },
         ),

@@ -14,8 +14,8 @@ from workbench.methods.policies.tokens_per_layer import TokensPerLayer
 from workbench.methods.verifiers.lossless import Lossless
 
 NO_EXIT = (
-    f"{WRONG_SETTING}: SmolLM2 was not trained to be read after early layers, and the rule finds none worth drafting "
-    "from (0.04 drafts a round, τ 1.00); what is lost is the reading of every layer that it chooses by."
+    f"{WRONG_SETTING}: SmolLM2 was not trained to be read after early layers; the rule finds no exit "
+    "worth drafting from (τ 1.00), and reading costs time."
 )
 
 METHOD = Method(

@@ -64,16 +64,14 @@ METHOD = Method(
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
             why=(
                 "2026-11-27 23:07 UTC",
-                f"{WRONG_SCALE}: both heads had 600 steps of 32 answers of a 13M target (their cards), after which the "
-                "likeliest token of each is the target's at 85 % of held-out places; the paper's gain comes with eight "
-                "times the data, from which its EAGLE-2 gained little more.",
+                f"{WRONG_SCALE}: both heads had 600 steps on 32 answers each; the paper's gain comes "
+                "with eight times the data.",
             ),
             why_on={
                 "smollm2": (
                     "2026-11-27 23:01 UTC",
-                    f"{WRONG_SCALE}: it began with the layer that it is compared with and learnt for 80 minutes more, "
-                    "from 28,306 tokens of the target's own answers and 87,118 that its data gives, beside that "
-                    "one's 485,710; 14 prompts do not tell them apart.",
+                    f"{WRONG_SCALE}: 28,306 tokens of the target's own answers, beside 485,710 for the"
+                    " layer that it is compared with; 14 prompts.",
                 )
             },
         ),

@@ -15,8 +15,8 @@ from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 UNTRAINED = (
-    f"{WRONG_SETTING}: SmolLM2 was not trained to be read after early layers. Its exit is right of next to nothing "
-    "(τ 1.04 with 3 drafts a round), and drafts run on passes that are not compiled."
+    f"{WRONG_SETTING}: SmolLM2 was not trained to be read after early layers (τ 1.04 with 3 drafts a "
+    "round), and drafts run on passes not compiled."
 )
 
 METHOD = Method(

@@ -72,8 +72,8 @@ METHOD = Method(
             "Gao et al. 2024, arXiv:2412.12639, abstract", lambda lab: lab.speed(), timed=True,
             why=(
                 "2026-11-27 09:27 UTC",
-                f"{WRONG_SCALE}: a round of 16 nodes takes 3.1 times as long as a plain token (9 of 30 ms drafting; "
-                "most of the rest a pass over 17 tokens) and writes 2.5 (the board of heads).",
+                f"{WRONG_SCALE}: a round of 16 nodes takes 3.1 times as long as a plain token, and "
+                "writes 2.5 tokens.",
             ),
         ),
         Claim(
@@ -83,13 +83,14 @@ METHOD = Method(
             lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
             why=(
                 "2026-11-27 23:07 UTC",
-                f"{WRONG_SETTING}: each head has read 19,200 answers; Falcon's then says the target's likeliest token "
-                "at 0.81 of held-out places and EAGLE's at 0.85.",
+                f"{WRONG_SETTING}: after 19,200 answers each, Falcon names the target's token at 0.81 "
+                "of held-out places, EAGLE at 0.85.",
             ),
         ),
         Claim(
             "tokens drafted / passes of the drafter, chains of six", "blocks of two tokens, one pass each", 2.0, 2.0,
-            "Gao et al. 2024, arXiv:2412.12639, §3", lambda lab: lab.drafted_a_pass(**CHAIN), key="one-pass",
+            "Gao et al. 2024, arXiv:2412.12639, §3", lambda lab: lab.drafted_a_pass(**CHAIN),
+            key="one-pass", by_construction="a pass of the head writes a block of two tokens",
         ),
     ),
     head=Head(

@@ -16,16 +16,10 @@ from workbench.trace import metrics
 
 
 def per_offset(lab: Any) -> Measured:
-    """How much likelier the first token of a block is to be right than the third, both tested."""
-    kept: dict[int, list[int]] = {}
-    traces = lab.traces("FLASH")
-    for trace in traces:
-        for depth, tested, accepted in metrics.acceptance_by_depth(trace.rounds):
-            kept.setdefault(depth, [0, 0])
-            kept[depth][0] += tested
-            kept[depth][1] += accepted
-    ratio = (kept[1][1] / kept[1][0]) / (kept[3][1] / kept[3][0])
-    return Measured(ratio, ratio, ratio, len(traces), f"{lab.setting}; mean over scenes; all rounds together")
+    """Return the acceptance of a block's first token / that of its third, each where it was tested, over all scenes."""
+    counts = [{d: n for d, *n in metrics.acceptance_by_depth(trace.rounds)} for trace in lab.traces("FLASH")]
+    first, third = ([of.get(depth, [0, 0]) for of in counts] for depth in (1, 3))
+    return lab.ratio_of_quotients(*(([n[1] for n in one], [n[0] for n in one]) for one in (first, third)))
 
 
 METHOD = Method(

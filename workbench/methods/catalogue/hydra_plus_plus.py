@@ -63,9 +63,8 @@ METHOD = Method(
             needs=("hydra",),
             why=(
                 "2026-11-27 23:03 UTC",
-                f"{WRONG_SCALE}: these heads have 275,328 parameters and Hydra's 526,752, both after 600 steps of 32 "
-                "answers of a 13M target (their cards); after them the first head's likeliest token is the target's at "
-                "58 % of held-out places, Hydra's at 56 %, and 25 prompts do not tell a gain of 3 % from none.",
+                f"{WRONG_SCALE}: 275,328 parameters to Hydra's 526,752, both after 600 steps; 25 "
+                "prompts do not tell a gain of 3 % from none.",
             ),
         ),
         Claim(

@@ -12,8 +12,8 @@ from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 
 FREE = (
-    f"{WRONG_SETTING}: the paper's gain is of translation. Here τ is 1.09 and 1.08, and a round with 6 guesses "
-    "takes 1.2 times as long as plain decoding's."
+    f"{WRONG_SETTING}: the paper's gain is of translation; here τ is 1.09 and 1.08, and a round with 6"
+    " guesses takes 1.2 plain tokens."
 )
 
 METHOD = Method(

@@ -15,8 +15,8 @@ PAPER = {"window": 15, "ngram": 5, "guesses": 15, "depth": 4, "policy": "fixed"}
 """Fu et al.'s setting for models of 7B."""
 
 NOT_FREE = (
-    f"{WRONG_SETTING}: τ on chat is {{}}, but the window's tokens are paid for in every pass: on the paper's A100 they "
-    "cost next to nothing, on two CPU cores they take back all that is gained. Four prompts; the interval holds 1."
+    f"{WRONG_SETTING}: τ on chat is {{}}, but each pass pays for the window's tokens, which cost next "
+    "to nothing on the paper's A100; 4 prompts."
 )
 
 METHOD = Method(

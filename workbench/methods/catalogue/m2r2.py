@@ -62,8 +62,8 @@ METHOD = Method(
             ),
             why=(
                 "2026-11-27 10:49 UTC",
-                f"{WRONG_SCALE}: above 1, but the interval of 25 prompts holds 1. Behind 3 of 12 layers the target's "
-                "likeliest token is found in 0.62 of held-out places as they are, and in 0.74 with the adapters.",
+                f"{WRONG_SCALE}: 25 prompts; after 3 of 12 layers the target's token is named at 0.62 "
+                "of places without adapters, 0.74 with.",
             ),
         ),
     ),

@@ -16,8 +16,7 @@ from workbench.methods.verifiers.offered import for_growers
 GROWERS = offered(BestFirst())
 
 NO_ROOM = (
-    f"{WRONG_SCALE}: at most 6 tokens a pass can be had with 5 levels, and {{}} already takes {{}}, because all "
-    "pictures are of one small world; so many scenes are ties that the interval begins at exactly 1."
+    f"{WRONG_SCALE}: 5 levels allow 6 tokens a pass, and {{}} already takes {{}}: all pictures are of one small world."
 )
 
 METHOD = Method(

@@ -14,25 +14,25 @@ from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 
 LARGER = (
-    f"{WRONG_SETTING}: here the drafter, SmolLM2's, has the larger vocabulary (49,152 tokens to 4,096), so that its "
-    "tokens are split rather than merged: 1.01 (1–1.03)."
+    f"{WRONG_SETTING}: the drafter has the larger vocabulary here (49,152 to 4,096), so its tokens are"
+    " split rather than merged."
 )
 FREQUENT = (
-    f"{WRONG_SCALE}: a drafter of 0.7 M weights that learnt stories drafts for a chat model; what is kept of it are "
-    "words so frequent that both have them as one token."
+    f"{WRONG_SCALE}: a drafter of 0.7 M weights that learnt stories; accepted are words that both "
+    "vocabularies have as one token."
 )
 
 DEAR = (
-    f"{WRONG_SCALE}: the drafter, SmolLM2's, is hardly smaller than the bundled target: a round takes 3.7 times as "
-    "long as a token of plain decoding, and writes 1.8 tokens (14 prompts)."
+    f"{WRONG_SCALE}: SmolLM2's drafter is hardly smaller than the bundled target: a round takes 3.7 "
+    "plain tokens and writes 1.8."
 )
 STORIES = (
-    f"{WRONG_SCALE}: a drafter of 0.7 M weights that learnt stories drafts for a chat model: a round writes 1.3 "
-    "tokens, and takes 1.4 times as long as a token of plain decoding (14 prompts)."
+    f"{WRONG_SCALE}: a drafter of 0.7 M weights that learnt stories: a round writes 1.3 tokens and "
+    "takes 1.4 plain tokens."
 )
 UNTAUGHT = (
-    f"{WRONG_SETTING}: the head begins with no knowledge, where the paper's is trained beforehand, and hears "
-    "verdicts of 25 prompts of seven kinds."
+    f"{WRONG_SETTING}: the head begins untrained, where the paper's is trained beforehand, and sees 25"
+    " prompts of seven kinds."
 )
 
 METHOD = Method(

@@ -65,8 +65,8 @@ METHOD = Method(
             key="learns",
             why=(
                 "2026-11-26 03:11 UTC",
-                f"{WRONG_SETTING}: the bundled draft model was distilled from this very target on these kinds of text, "
-                "and the stream changes its kind with each prompt: there is no shift to learn.",
+                f"{WRONG_SETTING}: the draft model was distilled from this very target on these kinds of text, and "
+                "each prompt is of another kind: there is no shift to learn.",
             ),
         ),
     ),

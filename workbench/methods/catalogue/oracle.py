@@ -39,6 +39,7 @@ METHOD = Method(
             "τ / (1 − a⁵)/(1 − a) with the dial at a = 0.8 and drafts of 4", "a closed form", 1.0, 1.0,
             "Leviathan et al. 2023, arXiv:2211.17192, equation 1",
             lambda lab: lab.tau_over_closed_form(acceptance=0.8, depth=4), tolerance=0.05,
+            by_construction="the simulation accepts each draft with the chance that the formula takes",
         ),
     ),
     recording=Recording(params={"acceptance": 0.8}),

@@ -15,9 +15,8 @@ from workbench.methods.verifiers.offered import for_growers
 GROWERS = offered(DynamicSparse())
 
 SMALL = (
-    f"{WRONG_SCALE}: on two CPU cores a round, with what it drafts and verifies, takes 1.9 times as long as a token of "
-    "plain decoding of the bundled target (four prompts); on the papers' GPUs a pass over a few tokens takes about as "
-    "long as one over one."
+    f"{WRONG_SCALE}: two CPU cores: a round takes 1.9 times as long as a plain token; on the papers' "
+    "GPUs a pass over a few tokens costs about one token."
 )
 
 METHOD = Method(
@@ -66,9 +65,8 @@ METHOD = Method(
             key="medusa",
             why=(
                 "2026-11-27 23:13 UTC",
-                f"{WRONG_SCALE}: 864 numbers, on a 13M target whose layers were never asked to look ahead; after as "
-                "many answers as Medusa's heads had, their first guess is the target's likeliest token at 42 % of "
-                "held-out places and the second's at 20 %, where Medusa's are what was written at 49 and 42 %.",
+                f"{WRONG_SCALE}: 864 numbers; their first two guesses are the target's token at 42 and"
+                " 20 % of held-out places, Medusa's right at 49 and 42 %.",
             ),
         ),
     ),

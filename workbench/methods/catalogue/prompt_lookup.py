@@ -14,9 +14,7 @@ from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 
 TINY_COPIER = (
-    f"{WRONG_SCALE}: the 13M target copies in three of the five prompts only (τ {{}} there); it answers the other two "
-    "in words of its own, where a look-up finds next to nothing (τ 1.0 to 1.2). Three prompts far above 1 and two at 1 "
-    "leave an interval that reaches below 1."
+    f"{WRONG_SCALE}: the 13M target copies in three of the five prompts only (τ {{}} there, 1.0 to 1.2 elsewhere)."
 )
 
 METHOD = Method(

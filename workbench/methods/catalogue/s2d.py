@@ -66,9 +66,8 @@ METHOD = Method(
             timed=True,
             why=(
                 "2026-11-27 09:29 UTC",
-                f"{WRONG_SCALE}: a drafter of four layers is a third as deep as this target; in a tree of 16 a round "
-                "takes 3.3 times as long as a plain token (14 of 33 ms drafting) and writes 2.5 (the board of "
-                "heads), and the chain that is measured here does better, but not well.",
+                f"{WRONG_SCALE}: a drafter of four layers is a third as deep as this target; a tree "
+                "round takes 3.3 plain tokens and writes 2.5.",
             ),
         ),
         Claim(
@@ -78,8 +77,8 @@ METHOD = Method(
             lambda lab: lab.speed_over({}, [SMALLEST, MIDDLE, WHOLE]), key="sizes", timed=True,
             why=(
                 "2026-11-27 09:31 UTC",
-                f"{WRONG_SCALE}: beside sure=0, its smallest size alone: that drafts in one layer and keeps more "
-                "tokens (below), so that what a larger one is asked costs more than it brings.",
+                f"{WRONG_SCALE}: the smallest size alone drafts in one layer and keeps more tokens; "
+                "asking a larger one costs more than it brings.",
             ),
         ),
         Claim(
@@ -88,8 +87,8 @@ METHOD = Method(
             lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
             why=(
                 "2026-11-27 23:08 UTC",
-                f"{WRONG_SCALE}: its drafts end where all of it is unsure (least=0.2), those of the smallest never; "
-                "with least=0 it is 1.01 (0.97–1.05): these sizes are too much alike for a choice to pay.",
+                f"{WRONG_SCALE}: its drafts end where all of it is unsure (least=0.2); with least=0 it"
+                " is 1.01 (0.97–1.05): the sizes are too alike.",
             ),
         ),
     ),

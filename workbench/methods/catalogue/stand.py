@@ -17,14 +17,13 @@ from workbench.methods.verifiers.offered import for_growers
 GROWERS = offered(DataDriven(), Stand)
 
 SHORT = (
-    f"{WRONG_SCALE}: the paper decodes reasoning of thousands of tokens by models of 7B and 14B, and compares "
-    "throughput; texts of 384 tokens by SmolLM2 are still too short (1.01, 0.954–1.07, n = 7)."
+    f"{WRONG_SCALE}: the paper decodes reasoning of thousands of tokens by models of 7B and 14B, and "
+    "compares throughput."
 )
 
 LIKELIEST = (
-    f"{WRONG_SCALE}: within 64 tokens the table knows a context in one round of four, mostly from a single law, whose "
-    "likeliest tokens are as good a guess as draws. With the table of earlier runs of the prompt (warm=True) the ratio "
-    "is 1.03 (0.99–1.07) on text-target and 1.05 (0.98–1.13) on SmolLM2: in the paper's direction, undecided."
+    f"{WRONG_SCALE}: within 64 tokens the table knows a context in one round of four, mostly from a "
+    "single distribution."
 )
 
 METHOD = Method(

@@ -15,8 +15,8 @@ from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 SEARCHING = (
-    f"{WRONG_SCALE}: τ is {{}}, but a round takes {{}} times as long as plain decoding's, for {{}} drafts and the "
-    "search, and a text of 64 tokens ends before that pays. SmolLM2's drafts run on passes that are not compiled."
+    f"{WRONG_SCALE}: τ is {{}}, but a round takes {{}} plain tokens, for {{}} drafts and the search; "
+    "64 tokens end before that pays."
 )
 
 METHOD = Method(

@@ -71,8 +71,8 @@ METHOD = Method(
             key="adapts",
             why=(
                 "2026-11-27 07:04 UTC",
-                f"{WRONG_SETTING}: the interval of 25 prompts of many kinds holds 1. Behind a target that is trained "
-                "on one kind, over rollouts of that kind, it is 1.31 (1.21–1.47): assets/boards/rollouts.md.",
+                f"{WRONG_SETTING}: 25 prompts of many kinds; after training on one kind it is 1.31 "
+                "(1.21–1.47): assets/boards/rollouts.md.",
             ),
         ),
     ),

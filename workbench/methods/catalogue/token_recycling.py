@@ -12,8 +12,8 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
 EMPTY = (
-    f"{WRONG_SETTING}: the table begins empty in every run, where the paper keeps it from one request to the next, and "
-    "answers end after 64 tokens: something is drafted in 39 % of the rounds (τ 1.40)."
+    f"{WRONG_SETTING}: the table starts empty in every run of 64 tokens, where the paper keeps it from"
+    " one request to the next."
 )
 
 METHOD = Method(

@@ -61,8 +61,8 @@ class AcceptanceHead(TrainedNet):
 
 
 LITTLE = (
-    f"{WRONG_SCALE}: the head foretells little. Whether a held-out draft is kept it says rightly of {{}} %, where one "
-    "answer for all is right of {} % (its card), and it is asked behind every draft."
+    f"{WRONG_SCALE}: the head tells little: it is right of {{}} %, one answer for all of {{}} % (its "
+    "card), and it runs after every draft."
 )
 
 

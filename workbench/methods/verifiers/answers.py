@@ -9,8 +9,8 @@ from workbench.engine.declared import WRONG_SCALE, Claim
 ANSWERED = ("arithmetic", "word problems", "records")
 """Kinds of prompts whose answers a program checks."""
 FEW_RIGHT = (
-    f"{WRONG_SCALE}: SmolLM2 has 37 of 176 answers right with the exact rule, so that a quarter either way is left to "
-    "chance; the interval holds 1."
+    f"{WRONG_SCALE}: SmolLM2 has 37 of 176 answers right with the exact rule, so that a quarter either"
+    " way is left to chance."
 )
 
 

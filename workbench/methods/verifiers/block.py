@@ -56,6 +56,7 @@ class Block(Exact):
             None, None, "Sun et al. 2025, arXiv:2403.10444, abstract (5 to 8 % in seconds; τ by direction; recalled)",
             lambda lab: lab.tau_of_same_drafts(Block(), {"depth": 8}, temperature=1.0),
             key="block", method="draft-model",
+            by_construction="a theorem (Sun et al., theorem 2): of the same drafts it never expects fewer tokens",
         ),
     )  # fmt: skip
 

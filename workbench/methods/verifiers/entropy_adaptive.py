@@ -39,13 +39,12 @@ WRITTEN = Rule(
 )
 
 SURE_AND_WRONG = (
-    f"{WRONG_SCALE}: the draft model, of 0.7M parameters, has 0 of the 88 answers right by itself and is sure of them: "
-    "it writes 60 % of the tokens, and with a threshold of 0.25 bits, too, 3 of 53 right answers are left. "
-    "The paper's small models have billions."
+    f"{WRONG_SCALE}: the 0.7M draft model has none of the 88 answers right by itself and writes 60 % "
+    "of the tokens, surely."
 )
 SURE_OFTEN = (
-    f"{WRONG_SCALE}: the draft model has 8M parameters and writes 35 % of the tokens; with a threshold of 0.25 bits 9 "
-    "of 28 right answers are left. The paper's small models have billions."
+    f"{WRONG_SCALE}: the draft model has 8M parameters and writes 35 % of the tokens; the paper's "
+    "small models have billions."
 )
 
 

@@ -121,19 +121,19 @@ class Judge(Verifier):
             key="judge-answers", tolerance=0.05, method="draft-model",
             why=(
                 "2026-11-24 07:13 UTC",
-                f"{WRONG_SCALE}: a line through the 288 numbers of a 13M target still keeps 8 % of the wrong tokens of "
-                "held-out answers at δ = 0.5, 10 % of the draft model's own (its card), and one wrong digit spoils an "
-                "answer; the paper's judge reads 16,384 numbers of a 405B target.",
+                f"{WRONG_SCALE}: a line through 288 numbers still accepts 8 % of the wrong tokens at δ"
+                " = 0.5, and one wrong digit spoils an answer.",
             ),
         ),
         right_answers(
             "judge", "Llama 3.1 405B with an 8B drafter, GSM8K, MMLU, ARC, HumanEval: nearly the same",
             f"{SOURCE}, tables of results (recalled)", temperature=0.0,
-            why=("2026-11-24 14:45 UTC", f"{WRONG_SCALE}: as with sums alone, see the row above."),
+            why=("2026-11-24 14:45 UTC", f"{WRONG_SCALE}: a line through 288 numbers still accepts 8 %"
+                                         " of the wrong tokens; see the row above."),
             why_on={"smollm2": (
                 "2026-11-24 14:47 UTC",
-                f"{WRONG_SCALE}: 160 right answers taught it; of wrong tokens of held-out answers it keeps 14 % at "
-                "δ = 0.5 (its card), and one spoils an answer.",
+                f"{WRONG_SCALE}: trained on 160 right answers; at δ = 0.5 it accepts 14 % of wrong "
+                "tokens (its card), and one spoils an answer.",
             )},
         ),
     )  # fmt: skip

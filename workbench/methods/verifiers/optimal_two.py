@@ -66,6 +66,7 @@ class OptimalTwo(ByEmission):
             None, "Hu et al. 2025, arXiv:2502.18779 (the bound); Khisti et al. 2024, arXiv:2410.18234 (direction)",
             lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (KSeq(), Sampling.SAMPLED), 2),
             key="optimal-two", method="draft-tree-sampled",
+            by_construction="the optimum over all rules cannot lie below one of them",
         ),
         Claim(
             "acceptance of a place / the optimal-transport bound, 2 independent drafts", "any pair of laws", 1.0, 1.0,

@@ -13,7 +13,9 @@ const SIGNS = {
   "no promise": "–",
   "reproduced in size": "✓",
   "reproduced in direction": "↗",
-  "not reproduced": "✕",
+  inconclusive: "≈",
+  contradicted: "✕",
+  "by construction": "=",
   "not measurable here": "–",
   "not measured yet": "?",
 };
@@ -43,6 +45,26 @@ export function tally(rows, key) {
   const counts = new Map();
   for (const row of rows) counts.set(row[key], (counts.get(row[key]) ?? 0) + 1);
   return [...counts].map(([word, n]) => `${n} ${word}`).join(", ");
+}
+
+/** Verdicts on claims in the order in which they are counted, as `workbench.bench.claims.VERDICTS` has them. */
+export const VERDICTS = [
+  "reproduced in size",
+  "reproduced in direction",
+  "inconclusive",
+  "contradicted",
+  "by construction",
+  "not measured yet",
+  "not measurable here",
+];
+
+/** For each target of the claims board how many rows have each verdict: [target, counts]. Pure. */
+export function countsOf(rows) {
+  const targets = rows.length ? columns(rows[0]).map((column, i) => [i ? column.target : "bundled models", i]) : [];
+  return targets.map(([target, i]) => [
+    target,
+    VERDICTS.map((verdict) => rows.filter((row) => columns(row)[i].verdict === verdict).length),
+  ]);
 }
 
 /** Places of the boards, for the list of contents. */
@@ -75,7 +97,7 @@ function standing(word, h) {
   return made;
 }
 
-function board(id, title, about, head, rows) {
+function board(id, title, about, head, rows, before = []) {
   const scroll = h(
     "div",
     { className: "wb-scroll", tabIndex: 0 },
@@ -89,7 +111,7 @@ function board(id, title, about, head, rows) {
   // a phone shows them one below the other
   for (const row of rows) [...row.children].forEach((cell, i) => (cell.dataset.head = head[i]));
   kit.set(scroll, { role: "region", "aria-label": title });
-  return find.fold({ id }, heading(title, about), [scroll]);
+  return find.fold({ id }, heading(title, about), [...before, scroll]);
 }
 
 const heading = (title, about) => [h("h2", {}, title), h("p", { className: "wb-about" }, about)];
@@ -140,13 +162,27 @@ export function columns(row) {
   return [row, ...row.elsewhere];
 }
 
-/** What stands under the verdict of one column, line by line. Pure. */
+/** Lines under the verdict of one column: what is lacking, and why it does not hold. Pure. */
 export function columnLines(row, column) {
   const lacks = row.lacks ? `lacks ${row.lacks}` : column.lacking;
+  return [lacks, column.why && `Why: ${column.why}`].filter(Boolean);
+}
+
+/** How the figure of one column was measured, line by line. Pure. */
+export function measuredLines(row, column) {
   const made = column.date
     ? `${column.date}, ${column.commit}; ${column.machine}${row.timed ? `; load ${column.load}` : ""}`
     : "";
-  return [column.measured?.setting, lacks, made, column.why && `Why: ${column.why}`].filter(Boolean);
+  return [column.measured?.setting, made].filter(Boolean);
+}
+
+function countsTable(rows) {
+  const head = ["target", ...VERDICTS].map((word) => h("th", { scope: "col" }, word));
+  const lines = countsOf(rows).map(([target, counts]) =>
+    h("tr", {}, h("th", { scope: "row" }, target), ...counts.map((n) => h("td", {}, `${n}`))),
+  );
+  const table = h("table", { className: "wb-counts" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...lines));
+  return h("div", { className: "wb-scroll" }, table);
 }
 
 function claims(rows) {
@@ -156,22 +192,26 @@ function claims(rows) {
       standing(column.verdict, h),
       column.measured ? h("div", {}, hereFigure(column.measured)) : "",
       ...columnLines(row, column).map((line) => h("small", {}, line)),
+      column.measured
+        ? h(
+            "details",
+            {},
+            h("summary", {}, "How it was measured"),
+            ...measuredLines(row, column).map((line) => h("small", {}, line)),
+          )
+        : "",
     );
   const line = (row) => h("tr", {},
-    h("th", { scope: "row" }, row.method, h("small", {}, row.quantity)),
+    h("th", { scope: "row" }, row.method, h("small", {}, row.quantity),
+      row.by_construction ? h("small", {}, `By construction: ${row.by_construction}`) : ""),
     cell(paperFigure(row), h("small", {}, row.setting), h("small", {}, row.source)),
     ...columns(row).map(measured(row)),
     cell(h("code", {}, row.command), row.timed ? h("small", {}, "timed: on an idle machine") : ""));
-  const others = rows.length
-    ? rows[0].elsewhere.map(
-        (column, i) =>
-          `; on ${column.target}: ${tally(
-            rows.map((row) => row.elsewhere[i]),
-            "verdict",
-          )}`,
-      )
-    : [];
-  const about = `What each paper claims, beside what is measured here. The verdict is computed: in size within a quarter of the paper's range, in direction if the whole 95 % interval lies on the paper's side. On the bundled models: ${tally(rows, "verdict")}${others.join("")}.`;
+  const about =
+    "Each paper's claim beside what is measured here. The verdict is computed: reproduced in size within a quarter of " +
+    "the paper's range, in direction if the whole 95 % interval lies on the paper's side, contradicted if it lies on " +
+    "the other, inconclusive if it contains both. By construction: the figure cannot come out otherwise, and is not " +
+    "counted as a verdict.";
   const heads = rows.length ? rows[0].elsewhere.map((column) => `on ${column.target}`) : [];
   return board(
     "claims",
@@ -179,5 +219,6 @@ function claims(rows) {
     about,
     ["method, quantity", "the paper", "on the bundled models", ...heads, "measure it"],
     rows.map(line),
+    [countsTable(rows)],
   );
 }

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { columnLines, columns, hereFigure, lawWords, paperFigure, tally } from "./boards.js";
+import {
+  VERDICTS, columnLines, columns, countsOf, hereFigure, lawWords, measuredLines, paperFigure, tally,
+} from "./boards.js";
 import { byTarget, differences } from "./methods.js";
 
 test("figures of paper and here in words", () => {
@@ -11,7 +13,7 @@ test("figures of paper and here in words", () => {
   assert.equal(hereFigure(null), "–");
 });
 
-test("a claim has a column a target: its setting, what it lacks, when it was made, why it is not reproduced", () => {
+test("a claim has a column a target: its setting, what it lacks, why it does not hold, and behind a fold how it was measured", () => {
   const here = {
     measured: { setting: "toys" },
     lacking: "",
@@ -32,9 +34,26 @@ test("a claim has a column a target: its setting, what it lacks, when it was mad
   };
   const row = { ...here, lacks: "", timed: true, elsewhere: [there] };
   assert.deepEqual(columns(row), [row, there]);
-  assert.deepEqual(columnLines(row, row), ["toys", "today, abc; two cores; load 0.5", "Why: wrong scale: toys"]);
+  assert.deepEqual(columnLines(row, row), ["Why: wrong scale: toys"]);
+  assert.deepEqual(measuredLines(row, row), ["toys", "today, abc; two cores; load 0.5"]);
+  assert.deepEqual(measuredLines(row, there), []);
   assert.deepEqual(columnLines(row, there), ["no medusa heads for smollm2 yet"]);
   assert.deepEqual(columnLines({ ...row, lacks: "a tree", timed: false }, there), ["lacks a tree"]);
+});
+
+test("the claims board counts each verdict of each target", () => {
+  const row = (here, there) => ({ verdict: here, elsewhere: [{ target: "smollm2", verdict: there }] });
+  const rows = [
+    row("contradicted", "inconclusive"),
+    row("by construction", "inconclusive"),
+    row("contradicted", "not measured yet"),
+  ];
+  assert.deepEqual(countsOf(rows), [
+    ["bundled models", [0, 0, 0, 2, 1, 0, 0]],
+    ["smollm2", [0, 0, 2, 0, 0, 1, 0]],
+  ]);
+  assert.equal(VERDICTS.length, 7);
+  assert.deepEqual(countsOf([]), []);
 });
 
 test("a law is said with its statistic, and with its distance only where nothing is promised", () => {
