@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from workbench.bench.text_lab import TextLab
 from workbench.core.errors import UnknownNameError
 from workbench.engine.declared import KINDS, LONGEST_WHY
 from workbench.methods import registry
+from workbench.trace.events import Emitted, Nodes, Round
 
 
 def claim(low: float | None = 2.0, high: float | None = 3.0, **more: object) -> Claim:
@@ -225,14 +225,13 @@ def test_an_answer_counts_as_copied_by_its_own_words() -> None:
 
 
 def test_tokens_a_layer_count_every_layer_that_ran() -> None:
-    def round_(emitted: int, drafts: int, **more: Any) -> Any:
-        return SimpleNamespace(
-            emitted=[None] * emitted, draft_forwards=drafts, **({"signals": {}, "params": {}} | more)
-        )
+    def round_(emitted: int, drafts: int, signals: dict[str, float] | None = None, **params: int) -> Round:
+        written = [Emitted(1, "", 0, 0, "plain", None, 0, 1.0)] * emitted
+        return Round(0, "del", params, Nodes(), [], 1, "plain", written, draft_forwards=drafts, signals=signals or {})
 
     dynamic = [round_(3, 2, signals={"exit layer": 4}), round_(1, 0)]
     assert text_lab.tokens_a_layer(dynamic, 12, head=1.0) == pytest.approx(4 / (13 + 2 * 5 + 13))
-    fixed = [round_(2, 4, params={"exit_layer": 3})]
+    fixed = [round_(2, 4, exit_layer=3)]
     assert text_lab.tokens_a_layer(fixed, 12, head=0.5) == pytest.approx(2 / (12.5 + 4 * 3.5))
 
 
