@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import OUR_FAULT, WRONG_SCALE, WRONG_SETTING, Claim, Recording, Setting
+from workbench.engine.declared import WRONG_SCALE, WRONG_SETTING, Claim, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.draft_tree import SampledTree
 from workbench.methods.growers.offered import offered
@@ -50,7 +50,7 @@ METHOD = Method(
             None, None, "Jeon et al. 2024, arXiv:2402.14160, “best at fixed budget” (recalled; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 12}, temperature=1.0),
             why=(
-                "2026-11-21 16:26 UTC",
+                "2026-11-28 13:50 UTC",
                 f"{WRONG_SETTING}: the paper says “in most cases”; here one budget, one shape (4 "
                 "levels of 3), against a chain three times as deep.",
             ),
@@ -67,11 +67,6 @@ METHOD = Method(
             None, None, "Jeon et al. 2024, arXiv:2402.14160, “best at fixed length” (recalled; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 4}, temperature=1.0),
             key="length",
-            why=(
-                "2026-11-21 16:27 UTC",
-                f"{OUR_FAULT}: one draw of each prompt was measured, and the interval is wider than the gain of 8 %; "
-                "`workbench claims` takes three draws now.",
-            ),
             why_on={
                 "smollm2": (
                     "2026-11-24 12:28 UTC",

@@ -48,14 +48,14 @@ METHOD = Method(
     claims=(
         Claim(
             "speed-up over plain decoding where the text repeats itself", "agentic SQL generation, up to", 5.3, 5.3,
-            "Oliaro et al. 2025, arXiv:2411.04975, abstract", lambda lab: lab.on("copy").speed(), timed=True,
+            "Oliaro et al. 2025, arXiv:2411.04975, abstract", lambda lab: lab.on_copied().speed(), timed=True,
             why=("2026-11-24 17:46 UTC", TINY_COPIER.format("3.8 to 5.2")),
         ),
         Claim(
             "τ / τ of prompt lookup where the text repeats itself, drafts as long (factor=8, offset=8)",
             "agentic tasks: better than look-ups in the prompt",
             None, None, "Oliaro et al. 2025, arXiv:2411.04975, §5 (direction)",
-            lambda lab: lab.on("copy").tau_over("prompt-lookup", {"factor": 8.0, "offset": 8.0}, {}, 0.0), key="lookup",
+            lambda lab: lab.on_copied().tau_over("prompt-lookup", {"factor": 8.0, "offset": 8.0}, {}, 0.0), key="lookup",
         ),
     ),
     recording=Recording(("copy ×3",)),
