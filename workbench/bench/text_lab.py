@@ -173,6 +173,11 @@ class TextLab:
         """The same with a store of code to draft from."""
         return dataclasses.replace(self, reads_code=True)
 
+    def trajectories(self, n: int) -> TextLab:
+        """Return the same with n sampled runs of each prompt, one after the other, and as many runs in all."""
+        per_group = max(1, self.scale.per_group // n)
+        return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=per_group, draws=n))
+
     def on_copied(self) -> TextLab:
         """Return the same on the prompts that ask for copies, and that the target does answer by copying."""
         return dataclasses.replace(self, groups=("copy",), copied=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import WRONG_SCALE, Claim, Recording
+from workbench.engine.declared import Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.stand import Stand
 from workbench.methods.growers.data_driven import DataDriven
@@ -15,16 +15,6 @@ from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 
 GROWERS = offered(DataDriven(), Stand)
-
-SHORT = (
-    f"{WRONG_SCALE}: the paper decodes reasoning of thousands of tokens by models of 7B and 14B, and "
-    "compares throughput."
-)
-
-LIKELIEST = (
-    f"{WRONG_SCALE}: within 64 tokens the table knows a context in one round of four, mostly from a "
-    "single distribution."
-)
 
 METHOD = Method(
     "stand",
@@ -64,19 +54,21 @@ METHOD = Method(
     growers=GROWERS,
     claims=(
         Claim(
-            "τ / τ of token recycling, temperature 1, drafts of 16 nodes",
+            "τ / τ of token recycling, temperature 1, drafts of 16 nodes, 8 trajectories of each problem",
             "reasoning models of 7B and 14B, one trajectory; throughput over other methods", 1.14, 1.28,
             "Song et al. 2025, arXiv:2506.04708, abstract (14 to 28 % more throughput than other methods)",
-            lambda lab: lab.tau_over("token-recycling", {"depth": 5, "nodes": 16}, {"depth": 5, "nodes": 16}, 1.0),
-            why=("2026-11-24 14:03 UTC", SHORT), why_on={"smollm2": ("2026-11-24 13:27 UTC", SHORT)},
+            lambda lab: lab.trajectories(8).tau_over(
+                "token-recycling", {"depth": 5, "nodes": 16, "warm": True}, {"depth": 5, "nodes": 16, "warm": True}, 1.0
+            ),
         ),
         Claim(
-            "τ / τ of the same table without its laws (trees of the likeliest tokens), temperature 1",
+            "τ / τ of trees of the likeliest tokens from the same table, temperature 1, 8 trajectories",
             "reasoning models of 7B and 14B", None, None,
             "Song et al. 2025, arXiv:2506.04708, §3 (direction: stochastic drafts are kept more often)",
-            lambda lab: lab.tau_over("stand", {"depth": 5}, {"depth": 5, "grower": "template"}, 1.0),
-            key="stochastic", why=("2026-11-24 14:04 UTC", LIKELIEST),
-            why_on={"smollm2": ("2026-11-24 13:40 UTC", LIKELIEST)},
+            lambda lab: lab.trajectories(8).tau_over(
+                "stand", {"depth": 5, "warm": True}, {"depth": 5, "grower": "template", "warm": True}, 1.0
+            ),
+            key="stochastic",
         ),
     ),
     recording=Recording(("story", "chat"), params={"temperature": 0.8}),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import WRONG_SETTING, Claim, Recording
+from workbench.engine.declared import Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_2 import HEAD, LOSSES, NORMS, TRIMMED
 from workbench.methods.drafters.tlt import TLT
+from workbench.methods.drafters.warmth import SHIFTING
 from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.growers.offered import offered
 from workbench.methods.policies.bandit import Bandit
@@ -64,16 +65,11 @@ METHOD = Method(
             lacks="training by reinforcement: `workbench train rollouts` has rollouts and a target that changes",
         ),
         Claim(
-            "τ of the head that goes on learning / of the frozen one, behind a target whose weights moved",
+            "τ of the head that goes on learning / of the frozen one: the target moved, a stream that shifts",
             "drafters of targets that are being trained", None, None,
             "Hu et al. 2025, arXiv:2511.16665, abstract (direction)",
-            lambda lab: lab.shifted(0.1).tau_over("tlt", {"warm": True}, {"rate": 0.0}, 0.0),
+            lambda lab: lab.shifted(0.1).on(*SHIFTING).tau_over("tlt", {"warm": True}, {"rate": 0.0}, 0.0),
             key="adapts",
-            why=(
-                "2026-11-27 07:04 UTC",
-                f"{WRONG_SETTING}: 25 prompts of many kinds; after training on one kind it is 1.31 "
-                "(1.21–1.47): assets/boards/rollouts.md.",
-            ),
         ),
     ),
     head=HEAD,

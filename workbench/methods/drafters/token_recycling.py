@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import torch
 
+from workbench.core.params import param
+from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.asides import AT_ONCE
 from workbench.engine.models import Models
 from workbench.engine.owned import Arrays, Look, Owned, Top, numbers, tokens_in
 from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
+from workbench.engine.segment import Wanted
 from workbench.engine.told import Outcome
+from workbench.methods.drafters.feature import read_features
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.methods.growers.template import known_paths, template_of
 
@@ -68,6 +74,17 @@ class Successors(Owned):
         self.table[:], self.seen[:] = -1, 0
 
 
+@torch.inference_mode()
+def read_prompt(table: Successors, row: Row, models: Models) -> None:
+    """Write the target's likeliest successors of all committed tokens but the last into a table; later places win."""
+    features, at = read_features(row, models), 0
+    for piece in features.split(AT_ONCE):
+        logits = models.target.lm_head(piece)
+        for top in to_host([logits.topk(min(RANKS, logits.shape[-1])).indices])[0]:
+            table.write(row.committed[at], top)
+            at += 1
+
+
 @dataclass(frozen=True)
 class TokenRecycling(Drafter):
     """Keep, for every token, the target's 8 likeliest successors when it was last verified; draft by following them.
@@ -83,6 +100,7 @@ class TokenRecycling(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     warm: bool = warmth("the table")
+    prompt: bool = param(False, doc="the target's likeliest successors of the prompt's tokens go into the table, too")
 
     def siblings(self) -> frozenset[Sampling]:
         """Looked up."""
@@ -92,16 +110,23 @@ class TokenRecycling(Drafter):
         """Warm drafts depend on other runs."""
         return WARM if self.warm else ""
 
+    def hears(self, models: Models) -> Wanted:
+        """Keep the inputs of the LM head at the prompt's positions, where they are to be read."""
+        return Wanted(features=self.prompt)
+
     def memory(self) -> Hashable:
         """The table, whatever tree is read from it."""
         return "token-recycling", self.warm
 
     def prime(self, row: Row, models: Models) -> Successors:
-        """A fresh table, or the shared one."""
+        """Return a fresh table, or the shared one; with `prompt`, written with what follows each committed token."""
         size = models.target.vocab_size
-        if not self.warm:
-            return Successors(size)
-        return models.shared.setdefault("token-recycling", Successors(size, shared=True))
+        table = Successors(size)
+        if self.warm:
+            table = models.shared.setdefault("token-recycling", Successors(size, shared=True))
+        if self.prompt and len(row.committed) > 1:
+            read_prompt(table, row, models)
+        return table
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Follow the template's ranks through the table."""

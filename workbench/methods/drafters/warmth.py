@@ -12,6 +12,9 @@ WARM = (
     "and saved by all who choose this."
 )
 
+SHIFTING = ("word problems", "records")
+"""Kinds of prompts (`workbench.bench.answerable`) of a stream that shifts from one domain to another, in this order."""
+
 
 def warmth(kept: str) -> Any:
     """The parameter: whether what was learned is kept for later runs.

@@ -38,7 +38,7 @@ FIXED = {4: "4-1-1-1", 8: "8-1-1"}
 
 SMALL_GAIN = f"{WRONG_SCALE}: the gain is 3 %, and 25 prompts, drawn three times, leave 5 % to chance."
 MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC", SMALL_GAIN)}
-"""By a claim's nodes, why its figure is not reproduced."""
+"""By a claim's nodes, why its figure is inconclusive."""
 
 PLANNED = GrowthRule(
     "sequoia",
