@@ -1711,6 +1711,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="that an approximate rule keeps answers is called reproduced by a handful of prompts",
     ),
     _m(
+        "a-prompts-logits-are-those-of-its-next-token",
+        "methods/drafters/token_recycling.py",
+        "            table.write(row.committed[at], top)\n",
+        "            table.write(row.committed[at + 1], top)\n",
+        "tests/methods/test_drafters.py::test_the_prompts_own_logits_fill_the_table_before_the_first_round",
+        why="token recycling drafts what follows another token of the prompt, and nothing of it is accepted",
+    ),
+    _m(
         "drafts-of-an-early-exit-cost-no-layers",
         "bench/text_lab.py",
         "computed = sum(layers + head + r.draft_forwards * (e + head)",

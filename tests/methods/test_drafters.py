@@ -285,6 +285,22 @@ def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
     row.cancel()
 
 
+def test_the_prompts_own_logits_fill_the_table_before_the_first_round() -> None:
+    """The token behind which the target has named successors is the one that it read there; the last is not read."""
+    models = worlds.world("llama", noise=None)
+    prompt = [1, 2, 3, 4]
+    for reads, known in ((True, [1, 2, 3]), (False, [])):
+        engine = Engine(models)
+        row = engine.submit(Request(prompt, registry.get("token-recycling").with_params(prompt=reads)))
+        while not row.primed:
+            engine.step()
+        assert row.state.seen.nonzero()[0].tolist() == known
+        logits = models.target.model(torch.tensor([prompt])).logits[0]
+        for at, token in enumerate(known):
+            assert row.state.table[token].tolist() == logits[at].topk(RANKS).indices.tolist()
+        row.cancel()
+
+
 class Stingy(TokenRecycling):
     """Learns from accepted tokens alone, or writes every node's successors to the wrong token."""
 
