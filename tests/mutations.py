@@ -674,8 +674,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "recycling-shares-without-being-asked",
         "methods/drafters/token_recycling.py",
-        "if not self.warm:",
-        "if False:",
+        "        if self.warm:\n            table = models.shared",
+        "        if True:\n            table = models.shared",
         "tests/server/test_owned.py::test_one_users_text_never_drafts_for_another",
         why="one user's text drafts for another",
     ),
