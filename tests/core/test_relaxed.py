@@ -124,6 +124,48 @@ def test_neighbours_lend_what_the_card_says(k: int, mass: float, lifted: list[fl
         assert float(ruling.paid[0]) == pytest.approx(lifted[x] - float(G_P[x]), abs=1e-9)
 
 
+def greedy(verifier: Verifier, tree: DraftTree, p: Tensor, **sampling: Any) -> Ruling:
+    return verifier.rule(Verification(tree, p.log(), p, SamplingParams(**sampling), None, state=NOBODY))
+
+
+@pytest.mark.usefixtures("by_table")
+def test_a_greedy_draft_is_accepted_if_it_is_likelier_with_its_neighbours_than_the_targets_own() -> None:
+    """LANTERN's code: the argmax of p with p̃(x) in x's place. p = (.4, .3, .15, .15), neighbours as in the card."""
+    p = torch.tensor([0.4, 0.3, 0.15, 0.15], dtype=torch.float64)
+
+    def accepted(k: int, mass: float) -> list[float]:
+        return [float(greedy(Nearest(k, mass), DraftTree.chain([x]), p.expand(2, V)).accept) for x in range(V)]
+
+    assert accepted(1, 0.35) == [1, 0, 0, 0], "1: its neighbour 0 has more than δ; 2 and 3: .15 + .15 < .4"
+    assert accepted(2, 0.5) == [1, 1, 1, 1]
+    ruling = greedy(Nearest(2, 0.5), DraftTree.chain([1, 0]), p.expand(3, V))
+    assert ruling.stop.tolist() == [0, 0, 0], "a rejection still leaves the target's own token"
+    assert ruling.paid is not None
+    assert ruling.paid.tolist() == [1, 0]
+    siblings = greedy(Nearest(2, 0.5), DraftTree.of([1, 0, 2], [-1, -1, -1]), p.expand(4, V))
+    assert siblings.accept.tolist() == [0, 1, 0], "the target's own token goes before a sibling"
+    assert not Nearest.keeps_greedy
+
+
+@pytest.mark.usefixtures("by_table")
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_neighbours_lend_nothing_to_a_token_that_a_processor_forbids(temperature: float) -> None:
+    p = torch.tensor([0.45, 0.0, 0.3, 0.25], dtype=torch.float64)
+    u = torch.zeros(2, dtype=torch.float64) if temperature else None
+    sampling = SamplingParams(temperature, processors=(lambda ids, scores: scores,))
+    v = Verification(DraftTree.chain([1]), p.log().expand(2, V), p.expand(2, V), sampling, u, state=NOBODY)
+    assert Nearest(2, 1.0).rule(v).accept.tolist() == [0]
+
+
+@pytest.mark.usefixtures("by_table")
+def test_lantern_plus_plus_bounds_what_neighbours_lend_by_the_drafts_own_probability() -> None:
+    """Σ ≤ λ·p(x). Of p = (.5, .3, .15, .05), λ = 1: token 2 has one neighbour within .15, token 3 none within .05."""
+    for ratio, lifted in ((1.0, [0.95, 0.3, 0.2, 0.05]), (3.5, [0.95, 0.95, 0.5, 0.2]), (0.0, G_P.tolist())):
+        for x in range(V):
+            ruling = judged(Nearest(2, 0.0, ratio), DraftTree.chain([x]), G_P.expand(2, V), NOBODY)
+            assert float(ruling.accept[0]) == pytest.approx(lifted[x], abs=1e-9), (ratio, x)
+
+
 @pytest.mark.usefixtures("by_table")
 @pytest.mark.parametrize("seed", range(6))
 def test_what_neighbours_cost_is_never_more_than_what_is_said(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +238,7 @@ def test_at_the_end_of_its_range_a_knob_keeps_the_targets_law(seed: int, exact: 
 
 def test_a_greedy_round_is_the_targets() -> None:
     tree, p = DraftTree.chain([0, 1]), laws(1, 3)
-    for verifier in (Lenient(0.1), Nearest(3, 1.0)):
+    for verifier in (Lenient(0.1), Nearest(3, 0.0), Nearest(0, 1.0)):
         ruling = verifier.rule(Verification(tree, p.log(), p, SamplingParams(), None))
         assert ruling.stop.tolist() == p.argmax(1).tolist()
         assert ruling.paid is not None

@@ -263,3 +263,39 @@ def test_a_judge_that_cannot_be_read_says_so(models: Models, tmp_path: Path) -> 
     twin = replace(models, heads={"judge": HeadInfo("judge-of-nothing", tmp_path, info.config)}, shared={})
     with pytest.raises(WorkbenchError, match="workbench train judge"):
         run(twin)
+
+
+def test_it_reads_the_draft_models_state_too_where_it_was_trained_with_that(models: Models, tmp_path: Path) -> None:
+    """j is of both states after each draft of a chain; other drafters are judged by the target's state alone."""
+    from workbench.training.heads.artefact import save_net
+
+    assert models.drafter is not None
+    net = JudgeHead(models.target.hidden_size, models.drafter.hidden_size)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in (net.weight, net.both):
+            weight.copy_(torch.randn(weight.shape, generator=generator))
+    config = save_net(net, tmp_path, models.target_name, torch.float32, draft_model=models.drafter_name)
+    both = replace(models, heads={"judge": HeadInfo("judge", tmp_path, config)}, shared={})
+    for name, runners in (("draft-model", (both.target, both.drafter)), ("prompt-lookup", (both.target,))):
+        text, looked = [3, 1, 4, 1, 5, 3, 1, 4, 1], 0
+        for r in run(both, name, judge_threshold=0.6).rounds:
+            for node, judged in enumerate(r.nodes.inputs.get("judged", [])):
+                if judged is not None:
+                    read = [*text, *r.nodes.tokens[: node + 1]]
+                    states = [_last_hidden(runner, read) for runner in runners if runner is not None]
+                    wanted = net(states[0], states[1] if len(states) > 1 else None).sigmoid()
+                    assert judged == pytest.approx(float(wanted), abs=1e-6)
+                    looked += 1
+            text += [token.token for token in r.emitted]
+        assert looked > 5
+    exact = run(both, verifier="lossless")
+    assert run(both, judge_threshold=1.0).token_ids == exact.token_ids, "one more pass of the drafter changes no text"
+    assert not Judge().reads_draft_states(replace(both, drafter_name="another"))
+
+
+def _last_hidden(runner: Any, ids: list[int]) -> Tensor:
+    slot = runner.open()
+    runner.prefill(slot, ids)
+    runner.close(slot)
+    return slot.last_hidden

@@ -199,9 +199,34 @@ def test_where_nothing_is_asked_the_text_is_the_exact_rules(name: str, models: M
     zero = Engine(models).generate(asked(models, name, verifier="reflective", reflection=0.0))
     assert zero.token_ids == exact.token_ids
     assert all(not r.probes for r in zero.rounds)
-    greedy = [Engine(models).generate(asked(models, name, 0.0, **v)) for v in ({}, {"verifier": "reflective"})]
+    off = {"verifier": "reflective", "reflection": 0.0}
+    greedy = [Engine(models).generate(asked(models, name, 0.0, **v)) for v in ({}, off)]
     assert greedy[0].token_ids == greedy[1].token_ids
     assert all(not r.probes for r in greedy[1].rounds)
+
+
+def test_greedy_rounds_accept_the_likeliest_token_of_the_interpolated_logits() -> None:
+    """The paper fuses logits at temperature 0, too; the token after the last draft is the first reading's own."""
+    first = torch.tensor([[0.0, 2.0, 1.9, 0.0], [3.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    second = torch.tensor([[0.0, 0.0, 5.0, 0.0], [0.0, 0.0, 0.5, 0.0], [9.0, 0.0, 0.0, 0.0]])
+    tree = DraftTree.chain([2, 1])
+    v = Verification(tree, first, first.softmax(1), SamplingParams(), None, probed=heard(tree, second))
+    ruling = Reflective(0.3).rule(v)
+    assert ruling.accept.tolist() == [1, 0], "0.7 · 1.9 + 0.3 · 5 > 0.7 · 2; the second place stays token 0"
+    assert ruling.stop.tolist() == [2, 0, 3]
+    assert ruling.paid is not None
+    assert ruling.paid.tolist() == [1, 0], "tested places where the target's own token is another one"
+    assert Reflective(0.0).rule(replace(v, probed=None)).accept.tolist() == [0, 0]
+    assert not Reflective.keeps_greedy
+
+
+def test_a_greedy_run_asks_and_says_what_the_second_reading_changed(models: Models) -> None:
+    """With α = 1 the second reading alone decides: kept drafts are its likeliest tokens, and are paid for."""
+    trace = Engine(models).generate(asked(models, "draft-model", 0.0, verifier="reflective", reflection=1.0))
+    exact = Engine(models).generate(asked(models, "draft-model", 0.0))
+    assert any(r.probes for r in trace.rounds)
+    assert trace.token_ids != exact.token_ids
+    assert sum(r.signals["distribution error (TV)"] for r in trace.rounds) >= 1
 
 
 def test_it_says_that_it_is_approximate_and_what_it_pays(models: Models) -> None:

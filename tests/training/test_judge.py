@@ -1,8 +1,7 @@
-"""The judge's recipe: which tokens are right and wrong, that it learns them, and what it says of itself."""
+"""The judge's recipe: labels by swapping a token and letting the target finish, its bias, and its card."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,152 +12,189 @@ import worlds
 from workbench.core.errors import ParameterError
 from workbench.engine import Models
 from workbench.engine.fingerprint import WEIGHTS
-from workbench.engine.pretrained import load_tokenizer
-from workbench.training import judge
+from workbench.training import judge, swaps
 from workbench.training.acceptance import said
-from workbench.training.generators import TASKS
+from workbench.training.generators import Instance
 from workbench.training.heads.artefact import load_saved
-from workbench.training.judge import JudgeOptions, balanced_loss, folded, measured, train_judge
-from workbench.training.marked import Tokens, drafted, read_one, spoilt
-from workbench.training.mistakes import CUT, DRAFTED, KINDS, NUMBER, Mistake, another_number, another_word, cut_off
-from workbench.training.mistakes import graded as graded_answers
+from workbench.training.judge import (
+    JudgeOptions,
+    Tokens,
+    balanced_loss,
+    calibrated,
+    folded,
+    measured,
+    read_swaps,
+    scores,
+)
+from workbench.training.swaps import Swap, final_answer, find_swaps, problems
+
+LETTERS = "abcdef"
 
 
-def test_every_mistake_of_a_task_is_one_that_its_checker_sees() -> None:
-    found = graded_answers(("addition", "sort_words", "code", "story"), Path("nowhere"), 12, 3, 0, held_out=False)
-    for group, answers in found.items():
-        for each, instance in zip(answers, TASKS[group].stream(0, held_out=False), strict=False):
-            assert each.answer == instance.answer
-            assert not instance.held_out
-            for mistake in each.mistakes:
-                assert not TASKS[group].check(instance, mistake.text)
-                assert mistake.text[: mistake.begin] == each.answer[: mistake.begin]
-                if mistake.kind != CUT:
-                    tail = len(mistake.text) - mistake.end
-                    assert mistake.text[mistake.end :] == each.answer[len(each.answer) - tail :]
-    kinds = {mistake.kind for answers in found.values() for each in answers for mistake in each.mistakes}
-    assert kinds == set(KINDS) - {DRAFTED}
-    assert all(
-        instance.held_out for instance, _ in zip(TASKS["addition"].stream(0, held_out=True), range(5), strict=False)
-    )
+class Letters:
+    """A tokenizer of six tokens, of which the first ends a text."""
 
+    eos_token_id = 0
 
-def test_mistakes_keep_the_form_of_what_they_replace() -> None:
-    rng = random.Random(0)
-    for _ in range(200):
-        number, word = another_number("a 7, b 45", rng), another_word("The cat", ["Dog", "cats"], rng)
-        assert number is not None
-        assert word is not None
-        assert len(number.text) == len("a 7, b 45")
-        assert number.text != "a 7, b 45"
-        assert word.text in ("Dog cat", "Cats cat", "The dog", "The cats")
-    assert another_number("none", rng) is None
-    assert cut_off("One sentence. Two.", rng) in [Mistake(CUT, "One", 3, 3)]
+    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
+        return "".join(LETTERS[i] for i in ids if i or not skip_special_tokens)
 
-
-def test_the_first_wrong_token_is_where_the_answers_part_and_the_last_one_ends_the_mistake() -> None:
-    tokenizer = load_tokenizer("text-target")
-    text = "Ones: 7 + 8 = 15, write 5, carry 1."
-    own = tokenizer(text, add_special_tokens=False)["input_ids"]
-    at = text.index("15")
-    tokens, first = spoilt(tokenizer, own, Mistake(NUMBER, text.replace("15", "12"), at, at + 2))
-    assert tokens[:first] == own[:first]
-    assert tokens[first] != own[first]
-    assert tokenizer.decode(tokens) == text[:at] + "12"
-    tokens, first = spoilt(tokenizer, own, Mistake(CUT, text[:at].rstrip(), at - 1, at - 1))
-    assert tokens[first:] == [tokenizer.eos_token_id]
-    assert tokenizer.decode(tokens[:first]) == text[:at].rstrip()
+    def apply_chat_template(self, chat: list[dict[str, str]], **_: object) -> list[int]:
+        return [LETTERS.index(letter) for letter in chat[0]["content"]]
 
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.small_world(6)
+    return replace(worlds.small_world(6), tokenizer=Letters())
 
 
-def test_states_are_those_of_a_plain_reading_of_each_answer(models: Models) -> None:
-    asked, own = [3, 1, 4], [1, 5, 2, 0]
-    wrong = [([1, 5, 3, 3], 2), ([4], 0), ([1, 5, 2, 1], 3)]
-    logits, states, spans = read_one(models, asked, own, wrong)
-    plain_logits, plain = said(models.target, asked + own)
-    assert torch.allclose(logits, plain_logits[2:-1], atol=1e-6)
-    assert torch.allclose(states, plain[3:], atol=1e-6)
-    for span, (tokens, first) in zip(spans, wrong, strict=True):
-        assert torch.allclose(span, said(models.target, asked + tokens)[1][3 + first :], atol=1e-6)
-    assert not models.target.slots, "the row is given back"
+def asked(prompt: str) -> Instance:
+    return Instance("story", prompt, "", prompt)
 
 
-def test_a_drafted_mistake_is_another_token_where_there_can_be_no_other(models: Models) -> None:
-    """Of a task that is answered in one way; of open text digits alone count."""
+def test_a_swap_is_wrong_if_the_target_then_reaches_another_final_answer(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand: the drafter's first other token is put in, the target finishes, last letters are compared."""
+    monkeypatch.setattr(swaps, "final_answer", lambda instance, text: text[-1:] or None)
+    monkeypatch.setattr(swaps, "is_text", lambda instance: False)
     assert models.drafter is not None
-    asked, own = [3, 1, 4], [1, 5, 2, 5, 3, 0]
-    best = said(models.drafter, asked + own)[0][2:-1].argmax(1).tolist()
+    kinds: set[bool] = set()
+    for prompt in ("dbe", "bcf", "eed", "fcb", "ddc"):
+        (found,) = find_swaps(models, [asked(prompt)], 8, 4, lambda line: None)
+        ids = [LETTERS.index(letter) for letter in prompt]
 
-    class Letters:
-        eos_token_id = 0
+        def finish(text: list[int], ids: list[int] = ids) -> list[int]:
+            while len(text) < 8 and text[-1:] != [0]:
+                text = [*text, int(said(models.target, [*ids, *text])[0][-1].argmax())]
+            return text
 
-        def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
-            return "".join("abcdef"[i] for i in ids if i or not skip_special_tokens)
+        def final(text: list[int]) -> str:
+            return models.tokenizer.decode(text, skip_special_tokens=True)[-1:]
 
-    lettered = replace(models, tokenizer=Letters())
-    wanted = [i for i, (b, o) in enumerate(zip(best, own, strict=True)) if b != o and o]
-    assert wanted
-    assert [first for _, first in drafted(lettered, "addition", asked, own, 9)] == wanted
-    for tokens, first in drafted(lettered, "addition", asked, own, 9):
-        assert tokens == [*own[:first], best[first]]
-    ends = [i for i in wanted if best[i] == 0]
-    assert [first for _, first in drafted(lettered, "maths", asked, own, 9)] == ends
-    assert len(drafted(lettered, "addition", asked, own, 1)) == 1
-    assert drafted(replace(lettered, drafter=None), "addition", asked, own, 9) == []
+        answer, border, wanted = finish([]), 0, list[Swap]()
+        reference = final(answer)
+        while border < len(answer):
+            token = int(said(models.drafter, [*ids, *answer[:border]])[0][-1].argmax())
+            if token != answer[border]:
+                new = finish([*answer[:border], token])
+                wanted.append(Swap("story", (*ids, *answer[:border]), token, final(new) != reference))
+                answer = answer if wanted[-1].is_wrong else new
+            border += 1
+        assert found == wanted
+        kinds |= {swap.is_wrong for swap in found}
+    assert kinds == {False, True}, "an accepted swap changes the text that later ones are found in"
+
+
+def test_final_answers_are_what_a_task_asks_for() -> None:
+    number, record = Instance("addition", "", "", ""), Instance("json", "", "", "")
+    assert final_answer(number, "Ones: 1 + 2 = 3\nAnswer: 41 + 2 = 43") == final_answer(number, "It is 43.")
+    assert final_answer(number, "none") is None
+    assert final_answer(record, '{"a": 1, "b": 2}') == final_answer(record, '{"b": 2,"a": 1}')
+    assert final_answer(record, '{"a": 1') is None
+    copy = Instance("copy", "", "", "")
+    assert final_answer(copy, " one two ") == "one two"
+    assert swaps.is_text(copy)
+    assert not swaps.is_text(number)
+
+
+def test_unknown_tasks_are_named_and_problems_stay_on_their_side() -> None:
+    with pytest.raises(ParameterError, match="no task 'nonsense'"):
+        problems(["nonsense"], 1, 0, held_out=False)
+    assert [i.held_out for i in problems(["addition", "copy"], 2, 0, held_out=True)] == [True] * 4
+
+
+def test_both_models_states_stand_after_the_swapped_token(models: Models) -> None:
+    assert models.drafter is not None
+    found = read_swaps(models, [[Swap("copy", (3, 1), 4, True)], [Swap("story", (2, 2, 5), 1, False)]])
+    for state, ids in zip(found.states, ([3, 1, 4], [2, 2, 5, 1]), strict=True):
+        wanted = torch.cat([said(runner, ids)[1][-1] for runner in (models.target, models.drafter)])
+        assert torch.allclose(state, wanted, atol=1e-6)
+    assert found.is_wrong.tolist() == [True, False]
+    with pytest.raises(ParameterError, match="Of 1 swaps 1 are wrong"):
+        read_swaps(models, [[Swap("copy", (3, 1), 4, True)]])
+
+
+def tokens(states: torch.Tensor, is_wrong: torch.Tensor) -> Tokens:
+    return Tokens(states, is_wrong, ("copy",) * len(states), 1)
+
+
+def random_judge(width: int, draft_width: int, generator: torch.Generator) -> judge.JudgeHead:
+    net = judge.JudgeHead(width, draft_width)
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator))
+    return net
 
 
 def test_the_judge_of_raw_states_is_that_of_the_scaled_ones() -> None:
     generator = torch.Generator().manual_seed(0)
-    states = 3 + 0.5 * torch.randn(50, 8, generator=generator)
+    states = 3 + 0.5 * torch.randn(50, 12, generator=generator)
     mean, spread = states.mean(0), states.std(0)
-    net = judge.JudgeHead(8)
+    net = random_judge(8, 4, generator)
+    for alone in (True, False):
+        found = scores(folded(net, mean, spread), states, alone)
+        assert torch.allclose(found, scores(net, (states - mean) / spread, alone), atol=0.05)
+
+
+@pytest.mark.parametrize(("n", "passing"), [(300, 3), (99, 0), (2, 0)])
+def test_at_most_one_in_a_hundred_wrong_tokens_passes_after_calibration(n: int, passing: int) -> None:
+    """By either unit, in the half precision that is saved; a judge that is stricter already is left as it is."""
+    generator = torch.Generator().manual_seed(n)
+    states = torch.randn(n + 1, 12, generator=generator)
+    each = tokens(states, torch.arange(n + 1) < n)
+    net = random_judge(8, 4, generator)
     with torch.no_grad():
-        net.weight.copy_(torch.randn(8, generator=generator))
-        net.bias.fill_(0.3)
-    assert torch.allclose(folded(net, mean, spread)(states), net((states - mean) / spread), atol=0.02)
+        net.bias.fill_(5.0)
+        net.both_bias.fill_(5.0)
+    for alone in (True, False):
+        odds = scores(calibrated(net, each).half(), each.wrong, alone)
+        assert int((odds.sigmoid() > judge.CHOSEN).sum()) == passing
+    strict = calibrated(net, each)
+    assert torch.equal(calibrated(strict, each).both_bias, strict.both_bias)
 
 
 def test_golden_figures() -> None:
     """By hand: three of four right tokens kept, one of two wrong ones refused; 6 of 8 pairs are in order."""
-    net = judge.JudgeHead(1)
+    net = judge.JudgeHead(1, 1)
     with torch.no_grad():
         net.weight.fill_(1.0)
-    right, wrong = torch.tensor([[2.0], [1.0], [0.5], [-1.0]]), torch.tensor([[0.7], [-2.0]])
-    found = measured(net, Tokens(right, torch.ones(4, dtype=torch.bool), wrong, torch.tensor([0, 1]), 1, 2, 9), 2.0)
-    assert found["right kept"] == 0.75
-    assert found["wrong refused"] == 0.5
-    assert found["balanced accuracy"] == 0.625
-    assert found["area under the curve"] == pytest.approx(6 / 8)
+        net.both[1] = 1.0
+    values = torch.tensor([[2.0], [1.0], [0.5], [-1.0], [0.7], [-2.0]])
+    each = tokens(torch.cat([values, values], 1), torch.tensor([False] * 4 + [True] * 2))
+    for alone in (True, False):
+        found = measured(net, each, 2.0, alone)
+        assert found["right kept"] == 0.75
+        assert found["wrong refused"] == 0.5
+        assert found["balanced accuracy"] == 0.625
+        assert found["area under the curve"] == pytest.approx(6 / 8)
     half = balanced_loss(torch.tensor([0.0]), torch.tensor([3.0]), 2.0)
     assert float(half) == pytest.approx((0.6931 + 2 * 3.0486) / 3, abs=1e-3)
 
 
-def test_a_trained_judge_tells_them_apart_and_has_figures_and_card(tmp_path: Path) -> None:
-    lines: list[str] = []
-    options = JudgeOptions(out=tmp_path, groups=("addition", "copy"), count=10, held=4, steps=60)
-    result, facts = train_judge(options, lines.append)
-    assert result.held["area under the curve"] > 0.75, "half of it by chance"
-    assert facts["learnt"]["answers"] == 20
-    assert facts["held_out"]["answers"] == 8
+def test_a_trained_judge_tells_them_apart_and_has_figures_and_card(models: Models, tmp_path: Path) -> None:
+    """States of two kinds stand in for those of real texts: only the fit, the files and the card are looked at."""
+    generator = torch.Generator().manual_seed(0)
+    assert models.drafter is not None
+    width = models.target.hidden_size + models.drafter.hidden_size
+
+    def some(n: int) -> Tokens:
+        is_wrong = torch.arange(n) % 2 == 0
+        return tokens(torch.randn(n, width, generator=generator) + is_wrong[:, None], is_wrong)
+
+    options = JudgeOptions(out=tmp_path, steps=40, target="text-target")
+    named = replace(models, target_name="text-target", drafter_name="text-drafter")
+    result, facts = judge.fit(named, some(80), some(40), some(40), options, lambda line: None)
+    assert result.held["area under the curve"] > 0.9
     net, config = load_saved(tmp_path / "text-judge")
     assert config["workbench_head"] == "judge"
-    assert config["hidden_size"] == net.width == 288
+    assert config["draft_model"] == "text-drafter"
+    assert (net.width, net.draft_width) == (models.target.hidden_size, models.drafter.hidden_size)
     assert len(config[WEIGHTS]) == 64
     from workbench.training.recipe import finish
 
     finish(result, options.folder, {"options": {}, **facts})
     judge.finish_card(options.folder)
     text = (options.folder / "README.md").read_text(encoding="utf-8")
-    for word in ("balanced accuracy", "addition, copy", "wrong tokens", "| drafted |"):
+    for word in ("text-drafter", "At δ =", "harmless", "| copy |"):
         assert word in text
-
-
-def test_unknown_groups_and_missing_text_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="no group 'nonsense'"):
-        graded_answers(("nonsense",), tmp_path, 1, 1, 0, held_out=False)
-    with pytest.raises(ParameterError, match="no text of the group maths"):
-        graded_answers(("maths",), tmp_path, 1, 1, 0, held_out=False)

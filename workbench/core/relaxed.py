@@ -31,12 +31,14 @@ class Lift(NamedTuple):
     Attributes:
         share: λ in (0, 1], by which what is left is divided.
         near: int64 [N, K], tokens that lend node i's what is left of them, the nearest first; None: none does.
-        mass: most that they lend: as many do as keep to it.
+        mass: δ, most that they lend: as many do as keep to it.
+        ratio: λ′, by which that bound grows with what is left of x itself: δ + λ′ · r(x).
     """
 
     share: float = 1.0
     near: Int[Tensor, "N K"] | None = None
     mass: float = 0.0
+    ratio: float = 0.0
 
     def __call__(
         self, left: Float[Tensor, "R V"], node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]
@@ -51,7 +53,8 @@ class Lift(NamedTuple):
         if self.near is not None:
             near = self.near[node]
             lent = left.gather(1, near)  # [R, K]
-            within = lent.cumsum(1) <= self.mass
+            bound = self.mass + self.ratio * left.gather(1, x) if self.ratio else self.mass
+            within = lent.cumsum(1) <= bound
             left = left.scatter(1, near, torch.where(within, 0.0, lent))
             left = left.scatter_add_(1, x, (lent * within).sum(1, keepdim=True))
         return left if self.share == 1.0 else left / self.share

@@ -61,6 +61,8 @@ class DraftTree:
         source: name of the drafter that proposed the nodes (one for all, or one per node).
         score: float [N] or None, a named figure of confidence for display and shape; never used to accept.
         grown: why each node is there, and what it was worth to the grower; None where nobody says.
+        states: float [N, D], the draft model's last hidden state after each node, for a verifier that reads it
+            (`Verifier.reads_draft_states`); None: the drafter shows none.
     """
 
     tokens: Int[Tensor, " N"]
@@ -76,6 +78,7 @@ class DraftTree:
     source: str | tuple[str, ...] = ""
     score: Float[Tensor, " N"] | None = None
     grown: Grown | None = None
+    states: Float[Tensor, "N D"] | None = None
 
     def __len__(self) -> int:
         return self.tokens.shape[0]

@@ -222,6 +222,13 @@ class Verifier(Part):
     reads_laws: ClassVar[bool] = False
     """Whether it reads the laws of drafted chains at temperature 0, too: they then carry them, which costs time."""
 
+    def reads_draft_states(self, models: Models) -> bool:
+        """Return whether it reads the draft model's hidden state after each draft of a chain (`DraftTree.states`).
+
+        The state after the last draft costs the draft model one more pass a round.
+        """
+        return False
+
     def prime(self, row: Row, models: Models) -> Any:
         """State for one row; None when there is none."""
         return None

@@ -152,8 +152,8 @@ def tried(
     given = (laws, fans.target.at, fans.drafter.laws, fans.drafter.at, fans.token, fans.there, which, near)
     out = (figures, at_tokens, beside, left, apart)
     arguments = (
-        *(tensor.contiguous().numpy() for tensor in given), np.float32(lift.mass), lift.share, without,
-        *(tensor.numpy() for tensor in out), np.zeros(2, np.int64),
+        *(tensor.contiguous().numpy() for tensor in given), np.float32(lift.mass), np.float32(lift.ratio), lift.share,
+        without, *(tensor.numpy() for tensor in out), np.zeros(2, np.int64),
     )  # fmt: skip
     together(lambda: siblings.judge(*arguments))
     accept, residual, q_left, lifted = figures.unbind(2)

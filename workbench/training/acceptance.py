@@ -11,9 +11,11 @@ was written, and the laws are warped likewise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -23,20 +25,26 @@ from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams, law
+from workbench.engine import Engine, Request
 from workbench.engine.fingerprint import WEIGHTS, fingerprint
-from workbench.engine.models import Models, load_models
+from workbench.engine.models import HeadInfo, Models, load_models
 from workbench.engine.placed import named
+from workbench.engine.request import ENDED
 from workbench.engine.runner import Runner
 from workbench.engine.segment import Segment
+from workbench.methods import registry
 from workbench.methods.growers.chain import fit_vocabulary
 from workbench.methods.policies.specdec_plus_plus import AcceptanceHead
-from workbench.training.answers import check_whose, is_held, read
+from workbench.trace import metrics
+from workbench.training.answers import ANSWERS, check_whose, is_held, read
 from workbench.training.cards import Trained, table, told_runs, write_card
 from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 
 CHUNK = 512
 """Tokens read at once."""
+DEPTHS = (1, 2, 3, 4, 6, 8)
+"""Fixed draft lengths that the sweep compares with."""
 BINS = 5
 """Of the reliability table."""
 HELD_EVERY = 10
@@ -56,7 +64,12 @@ class AcceptanceOptions(RunOptions):
         blocks: Residual blocks D.
         tied: One block for all, as in the paper's code.
         drawn: Share of the tokens of an answer that give way to the draft model's.
+        draws: Times that each answer is read with tokens drawn anew, to learn from.
         rejection_weight: Weight of a rejection in the loss.
+        weights: Weights that heads are trained with for the sweep.
+        risks: Thresholds h of the sweep.
+        swept: Held-out prompts of the sweep; 0: no sweep.
+        swept_tokens: Length limit of its generations.
         rows: Drafts per step.
         dtype: Number format of the target.
     """
@@ -69,10 +82,15 @@ class AcceptanceOptions(RunOptions):
     blocks: int = 3
     tied: bool = False
     drawn: float = 0.85
+    draws: int = 3
     rejection_weight: float = 6.0
+    weights: tuple[float, ...] = (1.0, 3.0, 6.0)
+    risks: tuple[float, ...] = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+    swept: int = 24
+    swept_tokens: int = 48
     rows: int = 512
     dtype: str = "float32"
-    steps: int | None = 70
+    steps: int | None = 400
     matrix_rate: float = 0.004
     other_rate: float = 0.001
 
@@ -108,31 +126,121 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     if models.drafter is None:
         raise ParameterError(f"{options.target} has no draft model: {models.drafter_problem}", "Name one: drafter=….")
     learnt, held = (read_drafts(models, options, is_test, report) for is_test in (False, True))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.seed)
-        net = AcceptanceHead(learnt.states.shape[1], options.blocks, options.tied)
+    net = _new_head(learnt, options)
     count = sum(p.numel() for p in net.parameters())
     report(f"acceptance: {count:,} parameters, {len(learnt.kept):,} drafts to learn from, {len(held.kept):,} held out")
     w = options.rejection_weight
 
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        some = torch.randint(len(learnt.kept), (options.rows,), generator=generator)
-        loss = weighted_loss(net(learnt.states[some]), learnt.kept[some], w)
-        loss.backward()
-        return options.rows, {"loss": float(loss.detach())}
+    said_of = {"hidden_size": models.target.hidden_size, "drafter": models.drafter_name, "parameters": count}
+    said_of[WEIGHTS] = fingerprint(models.target.model)
 
     def on_checkpoint(result: RunResult) -> str:
         result.held = measured(net, held, w)
-        facts = {"hidden_size": models.target.hidden_size, "drafter": models.drafter_name, "parameters": count}
-        facts |= {WEIGHTS: fingerprint(models.target.model), "rejection_weight": w}
-        save_net(net, options.folder, models.target_name, torch.float16, **facts)
+        save_net(net, options.folder, models.target_name, torch.float16, **said_of, rejection_weight=w)
         return f"acceptance: {result.held['accuracy']:.3f} of held-out drafts foretold"
 
-    result = run_loop(options.loop("acceptance"), net, options.optimizers(net, 0.0), step_losses, report, on_checkpoint)
+    losses = _step_losses(net, learnt, w, options)
+    result = run_loop(options.loop("acceptance"), net, options.optimizers(net, 0.0), losses, report, on_checkpoint)
     facts = {"drafts": len(learnt.kept), "answers": learnt.answers, "held_drafts": len(held.kept)}
     facts |= {"held_answers": held.answers, "reliability": reliability(net, held, w)}
+    if options.swept:
+        nets = {w: net}
+        for other in options.weights:
+            if other not in nets:
+                nets[other] = _new_head(learnt, options)
+                losses = _step_losses(nets[other], learnt, other, options)
+                run_loop(options.loop(f"acceptance, weight {other:g}"), nets[other],
+                         options.optimizers(nets[other], 0.0), losses, report, lambda result: "")  # fmt: skip
+        facts["sweep"] = sweep(models, nets, held_prompts(options), options, said_of, report)
     return result, facts
+
+
+def _new_head(learnt: Drafts, options: AcceptanceOptions) -> AcceptanceHead:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        return AcceptanceHead(learnt.states.shape[1], options.blocks, options.tied)
+
+
+def _step_losses(
+    net: AcceptanceHead, learnt: Drafts, weight: float, options: AcceptanceOptions
+) -> Callable[[int], tuple[int, dict[str, float]]]:
+    def step_losses(step: int) -> tuple[int, dict[str, float]]:
+        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
+        some = torch.randint(len(learnt.kept), (options.rows,), generator=generator)
+        loss = weighted_loss(net(learnt.states[some]), learnt.kept[some], weight)
+        loss.backward()
+        return options.rows, {"loss": float(loss.detach())}
+
+    return step_losses
+
+
+def sweep(
+    models: Models,
+    nets: Mapping[float, AcceptanceHead],
+    prompts: Sequence[Sequence[int]],
+    options: AcceptanceOptions,
+    config: Mapping[str, Any],
+    report: Report,
+) -> list[dict[str, Any]]:
+    """Generate at temperature 1 with every head and threshold, and with fixed lengths.
+
+    Args:
+        models: target and draft model.
+        nets: heads by the weight of a rejection that they were trained with.
+        prompts: token ids.
+        options: of the sweep.
+        config: of the heads.
+        report: progress lines.
+
+    Returns:
+        For each setting its `weight` and `risk`, or its `depth`; `discarded` drafts and target `passes`, both per token
+        that was generated; `front`: no other setting is as good in both and better in one.
+    """
+    method, found = registry.get("draft-model"), list[dict[str, Any]]()
+
+    def measure(own: Models, setting: dict[str, Any], params: dict[str, Any]) -> None:
+        engine = Engine(own, record=False)
+        requests = [
+            Request(
+                list(ids), method.with_params(**params), SamplingParams(temperature=1.0), options.swept_tokens, seed
+            )
+            for seed, ids in enumerate(prompts)
+        ]
+        rows = [engine.submit(request) for request in requests]
+        while any(row.status not in ENDED for row in rows):
+            engine.step()
+        rounds = [r for row in rows if row.trace for r in row.trace.rounds]
+        tokens = metrics.emitted(rounds)
+        discarded = sum(len(r.nodes) for r in rounds) - metrics.accepted(rounds)
+        found.append(setting | {"discarded": discarded / tokens, "passes": len(rounds) / tokens})
+        report(f"acceptance: {found[-1]}")
+
+    for depth in DEPTHS:
+        measure(models, {"depth": depth}, {"policy": "fixed", "depth": depth})
+    for weight, net in nets.items():
+        with TemporaryDirectory() as folder:
+            saved = save_net(net, Path(folder), models.target_name, torch.float16, **config, rejection_weight=weight)
+            own = replace(models, heads={AcceptanceHead.kind: HeadInfo("swept", Path(folder), saved)}, shared={})
+            for risk in options.risks:
+                measure(own, {"weight": weight, "risk": risk}, {"policy": "specdec++", "risk": risk})
+    return [row | {"front": _is_on_front(row, found)} for row in found]
+
+
+def _is_on_front(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether no row is as good in both figures and better in one."""
+    own = row["discarded"], row["passes"]
+    others = [(r["discarded"], r["passes"]) for r in rows]
+    return not any(a <= own[0] and b <= own[1] and (a, b) != own for a, b in others)
+
+
+def held_prompts(options: AcceptanceOptions) -> list[list[int]]:
+    """Return prompts that no answer was learnt from: the first of those that are kept for measuring."""
+    lines = (line for line in read(options.answers / ANSWERS) if _is_held_here(line["n"]))
+    return [line["prompt"] for line in islice(lines, options.swept)]
+
+
+def _is_held_here(n: int) -> bool:
+    return is_held(n) or n % HELD_EVERY == 0
 
 
 def weighted_loss(odds: Float[Tensor, " N"], kept: Float[Tensor, " N"], weight: float) -> Float[Tensor, ""]:
@@ -192,18 +300,15 @@ def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: 
     """
     states, kept, n, n_tokens = [], [], 0, 0
     check_whose(options.answers, options.target)
-    path = options.answers / "answers.jsonl"
+    path = options.answers / ANSWERS
     for line in read(path):
-        if (
-            (is_held(line["n"]) or line["n"] % HELD_EVERY == 0) != held
-            or not line["answer"]
-            or n_tokens >= options.tokens
-        ):
+        if _is_held_here(line["n"]) != held or not line["answer"] or n_tokens >= options.tokens:
             continue
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + line["n"])
-        some = drafts_of(models, line["prompt"], line["answer"], line["temperature"], options.drawn, generator)
-        states.append(some.states)
-        kept.append(some.kept)
+        for _ in range(1 if held else options.draws):
+            some = drafts_of(models, line["prompt"], line["answer"], line["temperature"], options.drawn, generator)
+            states.append(some.states)
+            kept.append(some.kept)
         n, n_tokens = n + 1, n_tokens + len(line["answer"])
     if not states:
         raise ParameterError(
@@ -286,6 +391,29 @@ much is drafted.
 {table(["drafts", "chance foretold", "true chance"], rows, left=0)}
 
 With that weight in them, as the policy reads them, the odds of being kept are {weight:g} times lower.
+{_sweep_text(figures.get("sweep", []))}"""
+
+
+def _sweep_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the section of the card on the sweep; empty without one."""
+    if not rows:
+        return ""
+    shown = [
+        (
+            f"fixed, {row['depth']} tokens" if "depth" in row else f"weight {row['weight']:g}, h = {row['risk']:g}",
+            f"{row['discarded']:.3f}",
+            f"{row['passes']:.3f}",
+            "yes" if row["front"] else "",
+        )
+        for row in sorted(rows, key=lambda row: row["discarded"])
+    ]
+    return f"""
+## Discarded drafts against target passes
+
+Per generated token, at temperature 1, on held-out prompts, for heads trained with several weights of a rejection. A
+setting is on the Pareto front if no other discards as few drafts in as few target passes and is better in one of them.
+
+{table(["setting", "discarded drafts", "target passes", "on the front"], shown)}
 """
 
 

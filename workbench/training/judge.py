@@ -1,16 +1,18 @@
-"""Judge Decoding's linear judge: learns from answers that are right, and from the same with a mistake, which is which.
+"""Judge Decoding's linear judge, trained on AutoJudge's labels: which swaps of a token change a final answer.
 
-A target reads each answer behind its question. Its last hidden state behind each token of a right answer, the end
-among them, is an example of a right token; of an answer with a mistake those of the mistake alone count, from the first
-token that differs on: what stands before it is right and known, what follows is ignored. The target is frozen: states
-are found once, and a logistic regression learns from them.
+`swaps` finds tokens of the draft model that may stand in a target's answer, and tokens that spoil it. The judge reads
+the last hidden states after such a token, of the target alone and of both models. Both are frozen: states are read
+once, and a logistic regression on standardised states learns from them. Its bias is then set on other problems, so that
+at δ = `CHOSEN` at most `PASSING` of the wrong tokens pass.
 
-Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4. There some 500 questions were answered right and
-wrong by models and annotated by hand; here `mistakes` makes them wrong.
+Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4 (a linear unit on the target's state); Garipov et al.
+2025, AutoJudge, arXiv:2504.20039 (labels, both states, a threshold by recall of the important tokens).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,22 +22,26 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from workbench.core.errors import ParameterError
 from workbench.engine.fingerprint import WEIGHTS, fingerprint
-from workbench.engine.models import load_models
+from workbench.engine.models import Models, load_models
 from workbench.engine.placed import named
 from workbench.methods.verifiers.judge import JudgeHead
+from workbench.training.acceptance import said
 from workbench.training.cards import Trained, table, told_runs, write_card
-from workbench.training.corpus import DEFAULT_DATA
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
-from workbench.training.marked import Tokens, read_answers
-from workbench.training.mistakes import KINDS, graded
+from workbench.training.swaps import Swap, find_swaps, problems
 
-THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
+THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """δ in the card's table."""
 CHOSEN = 0.5
 """δ of the figures on held-out answers; the verifier's default."""
+PASSING = 0.01
+"""Share of wrong tokens that pass at `CHOSEN`, at most, of those that the bias is set with."""
+CALIBRATED = 3
+"""Every so many-th problem is left out of the learning: the bias is set with it."""
 
 
 @dataclass
@@ -44,28 +50,30 @@ class JudgeOptions(RunOptions):
 
     Attributes:
         target: Name or folder of the target.
-        drafter: Draft model whose mistakes are learnt as well; "auto": the target's own, if any; empty: none.
-        groups: Generators' tasks and groups of the public training text that answers come from; empty: all tasks.
-        data: Folder with the public training text; not read where only tasks are asked for.
+        drafter: Draft model whose tokens are swapped in; "auto": the target's own.
+        groups: Generators' tasks that problems come from; empty: all tasks.
         out: Folder above that of the finished judge, which is named after the target.
-        count: Answers of each group to learn from.
-        held: Answers of each group to measure with, of problems kept out of training.
-        mistakes: Wrong answers made of each right one, at most, and as many places where the draft model is wrong.
-        wrong_weight: Weight of wrong tokens in the loss; right ones together have 1.
-        rows: Right tokens per step, and wrong ones.
+        count: Problems of each task to learn from and to set the bias with.
+        held: Problems of each task to measure with, kept out of training.
+        tokens: Length limit of an answer.
+        together: Answers that the target writes at once.
+        wrong_weight: Weight of wrong tokens in the loss; harmless ones together have 1.
+        penalty: Weight of the squared length of the weights in the loss, on standardised states.
+        rows: Harmless tokens per step, and wrong ones.
         dtype: Number format of the target.
     """
 
     target: str = "text-target"
     drafter: str = "auto"
     groups: tuple[str, ...] = ()
-    data: Path = DEFAULT_DATA
     out: Path = Path(".cache/models")
     count: int = 60
     held: int = 20
-    mistakes: int = 3
+    tokens: int = 96
+    together: int = 16
     wrong_weight: float = 2.0
-    rows: int = 2048
+    penalty: float = 0.01
+    rows: int = 512
     dtype: str = "float32"
     steps: int | None = 400
     other_rate: float = 0.01
@@ -76,46 +84,110 @@ class JudgeOptions(RunOptions):
         return self.out / f"{named(self.target).removesuffix('-target')}-{JudgeHead.kind}"
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """Swapped tokens as the judge reads them.
+
+    Attributes:
+        states: the target's last hidden states after each, and the draft model's beside them.
+        is_wrong: whether the swap changed the final answer.
+        groups: task of each.
+        problems: how many problems they are from.
+    """
+
+    states: Float[Tensor, "N D"]
+    is_wrong: Bool[Tensor, " N"]
+    groups: tuple[str, ...]
+    problems: int
+
+    @property
+    def right(self) -> Float[Tensor, "R D"]:
+        """States after harmless tokens."""
+        return self.states[~self.is_wrong]
+
+    @property
+    def wrong(self) -> Float[Tensor, "W D"]:
+        """States after wrong tokens."""
+        return self.states[self.is_wrong]
+
+
 def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
     """Train the judge and write it to `options.folder`; returns its figures, and what else its card says.
 
     Raises:
-        ParameterError: there are no answers of a group.
+        ParameterError: there is no such task, no draft model, or too few swaps of a kind.
     """
     torch.set_num_threads(options.threads)
     models = load_models(options.target, options.drafter, "cpu", options.dtype)
     groups = options.groups or tuple(TASKS)
-    learnt, held = (
-        read_answers(models, graded(groups, options.data, n, options.mistakes, options.seed, is_held), report)
+    found, held_out = (
+        find_swaps(models, problems(groups, n, options.seed, is_held), options.tokens, options.together, report)
         for n, is_held in ((options.count, False), (options.held, True))
     )
-    every = torch.cat([learnt.right, learnt.wrong])
-    mean, spread = every.mean(0), every.std(0).clamp_min(1e-6)
-    net = JudgeHead(every.shape[1])
-    report(f"judge: {len(learnt.right):,} right and {len(learnt.wrong):,} wrong tokens to learn from")
+    calibrating = found[::CALIBRATED]
+    learning = [swaps for i, swaps in enumerate(found) if i % CALIBRATED]
+    learnt, calibration, held = (read_swaps(models, swaps) for swaps in (learning, calibrating, held_out))
+    return fit(models, learnt, calibration, held, options, report)
+
+
+def read_swaps(models: Models, found: Sequence[Sequence[Swap]]) -> Tokens:
+    """Read the hidden states of both models after each swapped token.
+
+    Raises:
+        ParameterError: they are all harmless, or all wrong.
+    """
+    assert models.drafter is not None
+    swaps = [swap for each in found for swap in each]
+    is_wrong = torch.tensor([swap.is_wrong for swap in swaps], dtype=torch.bool)
+    if not is_wrong.any() or is_wrong.all():
+        raise ParameterError(
+            f"Of {len(swaps)} swaps {int(is_wrong.sum())} are wrong: a judge needs both kinds.",
+            "Ask for more problems: count=…, held=….",
+        )
+    both = [
+        torch.cat([said(runner, [*swap.before, swap.token])[1][-1] for runner in (models.target, models.drafter)])
+        for swap in swaps
+    ]
+    return Tokens(torch.stack(both), is_wrong, tuple(swap.group for swap in swaps), len(found))
+
+
+def fit(
+    models: Models, learnt: Tokens, calibration: Tokens, held: Tokens, options: JudgeOptions, report: Report
+) -> tuple[RunResult, dict[str, Any]]:
+    """Fit both units of the judge, set their biases, and save it. Arguments and results: see `train_judge`."""
+    assert models.drafter is not None
+    width = models.target.hidden_size
+    mean, spread = learnt.states.mean(0), learnt.states.std(0).clamp_min(1e-6)
+    net = JudgeHead(width, learnt.states.shape[1] - width)
+    report(f"judge: {len(learnt.right):,} harmless and {len(learnt.wrong):,} wrong tokens to learn from")
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         some = [x[torch.randint(len(x), (options.rows,), generator=generator)] for x in (learnt.right, learnt.wrong)]
-        right, wrong = (net((x - mean) / spread) for x in some)
-        loss = balanced_loss(right, wrong, options.wrong_weight)
-        loss.backward()
-        return 2 * options.rows, {"loss": float(loss.detach())}
+        right, wrong = ((x - mean) / spread for x in some)
+        losses = [
+            balanced_loss(net(right[:, :width], a), net(wrong[:, :width], b), options.wrong_weight)
+            for a, b in ((None, None), (right[:, width:], wrong[:, width:]))
+        ]
+        size = net.weight.square().sum() + net.both.square().sum()
+        (sum(losses) + options.penalty * size).backward()
+        return 2 * options.rows, {"loss": float(losses[1].detach())}
 
     def on_checkpoint(result: RunResult) -> str:
-        finished = folded(net, mean, spread)
+        finished = calibrated(folded(net, mean, spread), calibration)
         result.held = measured(finished, held, options.wrong_weight)
-        facts = {"hidden_size": models.target.hidden_size, WEIGHTS: fingerprint(models.target.model)}
+        facts = {"hidden_size": width, "draft_model": models.drafter_name}
+        facts[WEIGHTS] = fingerprint(models.target.model)
         save_net(finished, options.folder, models.target_name, torch.float16, **facts)
-        return f"judge: balanced accuracy {result.held['balanced accuracy']:.3f} on held-out answers"
+        return f"judge: {result.held['wrong refused']:.3f} of held-out wrong tokens refused"
 
-    result = run_loop(options.loop("judge"), net, options.optimizers(net), step_losses, report, on_checkpoint)
-    saved = folded(net, mean, spread)
-    facts: dict[str, Any] = {"groups": list(groups), "wrong_weight": options.wrong_weight}
-    facts |= {"thresholds": by_threshold(saved, held), "by_kind": by_kind(saved, held)}
-    for name, tokens in (("learnt", learnt), ("held_out", held)):
-        facts[name] = {"answers": tokens.answers, "mistakes": tokens.mistakes, "read": tokens.read}
-        facts[name] |= {"right": len(tokens.right), "wrong": len(tokens.wrong)}
+    result = run_loop(options.loop("judge"), net, options.optimizers(net, 0.0), step_losses, report, on_checkpoint)
+    saved = calibrated(folded(net, mean, spread), calibration)
+    facts: dict[str, Any] = {"groups": sorted(set(learnt.groups)), "wrong_weight": options.wrong_weight}
+    facts |= {"penalty": options.penalty, "thresholds": by_threshold(saved, held), "by_group": by_group(saved, held)}
+    facts["target_alone"] = measured(saved, held, options.wrong_weight, alone=True)
+    for name, tokens in (("learnt", learnt), ("calibration", calibration), ("held_out", held)):
+        facts[name] = {"problems": tokens.problems, "right": len(tokens.right), "wrong": len(tokens.wrong)}
     return result, facts
 
 
@@ -131,17 +203,44 @@ def balanced_loss(right: Float[Tensor, " R"], wrong: Float[Tensor, " W"], weight
 
 @torch.no_grad()
 def folded(net: JudgeHead, mean: Float[Tensor, " D"], spread: Float[Tensor, " D"]) -> JudgeHead:
-    """The judge of raw states whose net was trained on (state − mean) / spread, rounded as it is saved."""
-    raw = JudgeHead(net.width)
-    raw.weight.copy_((net.weight / spread).half().float())
-    raw.bias.copy_((net.bias - (raw.weight * mean).sum()).half().float())
+    """Return the judge of raw states for one trained on (state − mean) / spread, rounded as it is saved."""
+    raw, width = JudgeHead(net.width, net.draft_width), net.width
+    raw.weight.copy_((net.weight / spread[:width]).half().float())
+    raw.bias.copy_((net.bias - (raw.weight * mean[:width]).sum()).half().float())
+    if net.draft_width:
+        raw.both.copy_((net.both / spread).half().float())
+        raw.both_bias.copy_((net.both_bias - (raw.both * mean).sum()).half().float())
     return raw.settle()
 
 
 @torch.no_grad()
-def measured(net: JudgeHead, held: Tokens, weight: float) -> dict[str, float]:
-    """Figures on held-out answers, at the threshold `CHOSEN`."""
-    right, wrong = net(held.right), net(held.wrong)
+def calibrated(net: JudgeHead, tokens: Tokens, share: float = PASSING) -> JudgeHead:
+    """Return the judge with biases lowered so that at δ = `CHOSEN` at most that share of wrong tokens pass.
+
+    Of fewer than 1 / share wrong tokens none passes. A judge that is stricter already stays as it is.
+    """
+    saved = JudgeHead(net.width, net.draft_width)
+    saved.load_state_dict(net.state_dict())
+    for alone, bias in ((True, saved.bias), (False, saved.both_bias if net.draft_width else saved.bias)):
+        odds = scores(saved, tokens.wrong, alone).sort(descending=True).values
+        highest = float(odds[min(len(odds) - 1, int(share * len(odds)))])
+        if highest > 0:
+            below = torch.tensor(float(bias) - highest).half()  # it is saved in half precision: round down
+            while float(below) > float(bias) - highest:
+                below = torch.nextafter(below, torch.tensor(-math.inf).half())
+            bias.copy_(below.float())
+    return saved.settle()
+
+
+def scores(net: JudgeHead, states: Float[Tensor, "N D"], alone: bool = False) -> Float[Tensor, " N"]:
+    """Return the log-odds of tokens by the states of both models, or of the target alone."""
+    return net(states[:, : net.width], None if alone else states[:, net.width :])
+
+
+@torch.no_grad()
+def measured(net: JudgeHead, held: Tokens, weight: float, alone: bool = False) -> dict[str, float]:
+    """Return figures on held-out problems, at the threshold `CHOSEN`."""
+    right, wrong = scores(net, held.right, alone), scores(net, held.wrong, alone)
     kept, refused = _share(right.sigmoid() > CHOSEN), _share(wrong.sigmoid() <= CHOSEN)
     order = torch.searchsorted(wrong.sort().values, right).double() / len(wrong)
     return {
@@ -155,17 +254,20 @@ def measured(net: JudgeHead, held: Tokens, weight: float) -> dict[str, float]:
 
 @torch.no_grad()
 def by_threshold(net: JudgeHead, held: Tokens) -> list[list[float]]:
-    """For each of `THRESHOLDS`: right tokens kept, those of them that the target would not write, wrong ones kept."""
-    right, wrong, other = net(held.right).sigmoid(), net(held.wrong).sigmoid(), ~held.likeliest
-    return [[t, _share(right > t), _share(right[other] > t), _share(wrong > t)] for t in THRESHOLDS]
+    """Return for each of `THRESHOLDS` the shares of harmless and of wrong tokens that pass."""
+    right, wrong = scores(net, held.right).sigmoid(), scores(net, held.wrong).sigmoid()
+    return [[t, _share(right > t), _share(wrong > t)] for t in THRESHOLDS]
 
 
 @torch.no_grad()
-def by_kind(net: JudgeHead, held: Tokens) -> dict[str, list[float]]:
-    """For each kind of mistake: wrong tokens, and the share of them that is refused at `CHOSEN`."""
-    refused = net(held.wrong).sigmoid() <= CHOSEN
-    of = {kind: refused[held.kinds == i] for i, kind in enumerate(KINDS)}
-    return {kind: [len(which), _share(which)] for kind, which in of.items() if len(which)}
+def by_group(net: JudgeHead, held: Tokens) -> dict[str, list[float]]:
+    """Return for each task its harmless and wrong tokens, and the shares of them that pass at `CHOSEN`."""
+    passes, found = scores(net, held.states).sigmoid() > CHOSEN, dict[str, list[float]]()
+    for group in dict.fromkeys(held.groups):
+        own = torch.tensor([each == group for each in held.groups])
+        right, wrong = own & ~held.is_wrong, own & held.is_wrong
+        found[group] = [int(right.sum()), _share(passes[right]), int(wrong.sum()), _share(passes[wrong])]
+    return found
 
 
 def _share(which: Bool[Tensor, " n"]) -> float:
@@ -173,35 +275,40 @@ def _share(which: Bool[Tensor, " n"]) -> float:
 
 
 def card(model: Trained) -> str:
-    """What the judge's card says below its title."""
+    """Return the text of the judge's card below its title."""
     config, figures = model.config, model.figures
-    held, learnt, out = figures["held"], figures["learnt"], figures["held_out"]
-    thresholds = [tuple(f"{value:.2f}" for value in row) for row in figures["thresholds"]]
-    kinds = [(kind, f"{n:,}", f"{share:.2f}") for kind, (n, share) in figures["by_kind"].items()]
+    held, alone, out = figures["held"], figures["target_alone"], figures["held_out"]
+    learnt, calibration = figures["learnt"], figures["calibration"]
+    thresholds = [tuple(f"{value:.3f}" for value in row) for row in figures["thresholds"]]
+    groups = [
+        (group, f"{right:,}", f"{kept:.3f}", f"{wrong:,}", f"{passed:.3f}")
+        for group, (right, kept, wrong, passed) in figures["by_group"].items()
+    ]
     return f"""\
 A linear judge for `verifier=judge` (Judge Decoding, Bachmann et al. 2025, arXiv 2501.19309) of drafts for
-`{config["target"]}`: one unit of {config["hidden_size"]} weights on the target's last hidden state behind a draft.
-What it keeps may be what the target would not write: output is approximate, sampled and greedy.
+`{config["target"]}`: a unit on the last hidden states of the target and of its draft model `{config["draft_model"]}`
+after a draft, and a unit on the target's alone ({config["hidden_size"]} weights) for other drafters.
+Accepted tokens may differ from what the target would write: output is approximate, sampled and greedy.
 
-{told_runs(figures, "", " (right and wrong ones, each as often as it was drawn)").strip()}
-- **Data**: {learnt["answers"]:,} right answers and {learnt["mistakes"]:,} mistakes in them, made by a program
-  (`workbench train judge`) of {", ".join(figures["groups"])}.
-  A mistake is another number, another word, an early end, or the draft model's token where the answer can have no
-  other. There are {learnt["right"]:,} right tokens and {learnt["wrong"]:,} wrong ones; the target read
-  {learnt["read"]:,}.
-  Right tokens together weigh 1 in the loss, wrong ones {figures["wrong_weight"]:g}: what the judge says is the chance
-  of a token if as many were right as wrong, lowered by that weight.
+{told_runs(figures, "", " (harmless and wrong ones, each as often as it was drawn)").strip()}
+- **Data**: labels as in AutoJudge (Garipov et al. 2025, arXiv 2504.20039). In the target's greedy answer one token is
+  replaced by the draft model's, the target finishes, and final answers are compared (`workbench train judge`). Tasks:
+  {", ".join(figures["groups"])}. {learnt["right"]:,} harmless and {learnt["wrong"]:,} wrong tokens of
+  {learnt["problems"]:,} problems to learn from; wrong ones weigh {figures["wrong_weight"]:g} in the loss, the squared
+  length of the weights {figures["penalty"]:g}.
+- **Bias**: at δ = {CHOSEN:g} at most {PASSING:.0%} of the {calibration["wrong"]:,} wrong tokens of
+  {calibration["problems"]:,} other problems pass.
 
 ## Held out
 
-{out["answers"]:,} right answers and {out["mistakes"]:,} mistakes, to problems kept out of training: {out["right"]:,}
-right and {out["wrong"]:,} wrong tokens. At δ = {CHOSEN:g}: balanced accuracy {held["balanced accuracy"]:.1%}, recall
-{held["right kept"]:.1%} of right tokens and {held["wrong refused"]:.1%} of wrong ones; area under the curve
-{held["area under the curve"]:.3f}, loss {held["loss"]:.3f}.
+{out["problems"]:,} problems kept out of training: {out["right"]:,} harmless and {out["wrong"]:,} wrong tokens. At δ =
+{CHOSEN:g}, {held["right kept"]:.1%} of the harmless and {1 - held["wrong refused"]:.1%} of the wrong tokens pass
+(target's state alone: {alone["right kept"]:.1%} and {1 - alone["wrong refused"]:.1%}). Area under the curve
+{held["area under the curve"]:.3f} (alone: {alone["area under the curve"]:.3f}).
 
-{table(["δ", "right kept", "of them not the target's likeliest", "wrong kept"], thresholds, left=0)}
+{table(["δ", "harmless that pass", "wrong that pass"], thresholds, left=0)}
 
-{table(["mistake", "wrong tokens", "refused"], kinds)}
+{table(["task", "harmless", "pass", "wrong", "pass"], groups)}
 """
 
 

@@ -181,7 +181,7 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "judge",
-            "Judge Decoding's linear judge for a target, on answers that are right and answers made wrong",
+            "Judge Decoding's linear judge, on swapped tokens that spoil an answer or do not",
             JudgeOptions,
             _judge,
         ),

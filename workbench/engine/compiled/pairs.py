@@ -282,7 +282,7 @@ def judge(
         later = there[row].copy()
         later[:2] = False
         found = test(
-            rest, total, ahead, x, there[row], later, near, _NONE, 1.0, without, figures, ends[row],
+            rest, total, ahead, x, there[row], later, near, _NONE, _NONE, 1.0, without, figures, ends[row],
             left[row] if left.shape[0] > 0 else nothing, False,
         )  # fmt: skip
         beside[row] = found[0]

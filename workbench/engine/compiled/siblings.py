@@ -170,7 +170,7 @@ def place_of(special, token):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def test(law, total, ahead, token, there, tested, near, mass, share, without, figures, ends, left, priced):
+def test(law, total, ahead, token, there, tested, near, mass, ratio, share, without, figures, ends, left, priced):
     """The siblings of one place, as `judge` says; what they have beside their tokens in the end, and `apart`.
 
     `law` may be any weights, which are `total` together.
@@ -200,10 +200,10 @@ def test(law, total, ahead, token, there, tested, near, mass, share, without, fi
         if tested[i]:
             q_x = 0.0 if gone[at] or of_q <= 0 else chance[at] / of_q
             asked[:] = value
-            lent = 0.0
+            lent, bound = 0.0, np.float32(mass + ratio * value[at] / total)
             for j in range(k):
                 other = place_of(special, near[i, j])
-                if np.float32((lent + value[other]) / total) > mass:
+                if np.float32((lent + value[other]) / total) > bound:
                     break
                 lent += value[other]
                 asked[other] = 0.0
@@ -256,7 +256,24 @@ def test(law, total, ahead, token, there, tested, near, mass, share, without, fi
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def judge(
-    p, p_at, q, q_at, token, there, tested, near, mass, share, without, figures, ends, beside, left, apart, taken
+    p,
+    p_at,
+    q,
+    q_at,
+    token,
+    there,
+    tested,
+    near,
+    mass,
+    ratio,
+    share,
+    without,
+    figures,
+    ends,
+    beside,
+    left,
+    apart,
+    taken,
 ):
     """What `workbench.core.relaxed` says of siblings that one law was drawn from; with share 1, and none near, exact.
 
@@ -272,7 +289,8 @@ def judge(
         tested: bool [R, F], whether it is tested. What is not, and comes before all that is, is passed over; of q it is
             taken out with the others.
         near: int64 [R, F, K], tokens that lend what they have to it, nearest first.
-        mass: float32, most that they lend.
+        mass: float32, most that they lend; with `ratio`, see `workbench.core.relaxed.Lift`.
+        ratio: float32.
         share: by which q counts.
         without: whether children were drawn without their elders.
         figures: float32 [R, F, 4], written for tested children, 0 of others: the chance of being kept; what elders
@@ -287,9 +305,9 @@ def judge(
     row = take(taken, n)
     while row >= 0:
         found = test(
-            p[p_at[row]], 1.0, q[q_at[row]], token[row], there[row], tested[row], near[row], mass, share, without,
-            figures[row], ends[row] if ends.shape[0] > 0 else nothing, left[row] if left.shape[0] > 0 else nothing,
-            apart.shape[0] > 0,
+            p[p_at[row]], 1.0, q[q_at[row]], token[row], there[row], tested[row], near[row], mass, ratio, share,
+            without, figures[row], ends[row] if ends.shape[0] > 0 else nothing,
+            left[row] if left.shape[0] > 0 else nothing, apart.shape[0] > 0,
         )  # fmt: skip
         if beside.shape[0] > 0:
             beside[row] = found[0]

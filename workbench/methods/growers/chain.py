@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -144,6 +144,7 @@ def draft_chain(
     tokens: list[list[Tensor]] = [[] for _ in rows]
     laws: list[list[Tensor]] = [[] for _ in rows]
     keep = [row.verifier.reads_laws for row in rows]
+    states = _States(rows)
     active = list(range(len(rows)))
     feed = list(first)
     for step in range(depth):
@@ -158,6 +159,8 @@ def draft_chain(
             u, q = uniforms[i], single(logits) if sampled[i] or keep[i] else logits
             q = (q_law or drafter_law)(row, q) if sampled[i] else q
             hidden = out.hidden[b, feed[i].shape[0] - 1 : feed[i].shape[0]]
+            if step:
+                states.add(i, hidden)
             if step and not goes_on(row, step, lambda q=q, s=sampled[i]: q if s else single(q).softmax(1), hidden):
                 active.remove(i)
                 continue
@@ -173,9 +176,38 @@ def draft_chain(
         active = [i for i in active if rows[i].plan.depth > step + 1]
         if not active:
             break
-    return [
+    unread = sorted((i for i in range(len(rows)) if states.lacks(i, len(tokens[i]))), key=lambda i: slots[i].index)
+    if unread:
+        out = runner.forward([Segment(slots[i], feed[i]) for i in unread], layers=layers)
+        for b, i in enumerate(unread):
+            states.add(i, out.hidden[b, :1])
+    trees = [
         _chain_tree(torch.cat(t), torch.cat(laws[i]), sampled[i], source, keep=keep[i]) for i, t in enumerate(tokens)
     ]
+    return [states.attach(i, tree) for i, tree in enumerate(trees)]
+
+
+class _States:
+    """The draft model's hidden states after the drafts of several rows, for those whose verifier reads them."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._found = [list[Tensor]() if row.verifier.reads_draft_states(row.models) else None for row in rows]
+
+    def add(self, i: int, hidden: Float[Tensor, "1 D"]) -> None:
+        """Note the state after the next draft of row i, if it is wanted. A later forward may reuse its memory."""
+        found = self._found[i]
+        if found is not None:
+            found.append(hidden.clone())
+
+    def lacks(self, i: int, n: int) -> bool:
+        """Return whether the state after the last of n drafts is wanted and was not seen yet."""
+        found = self._found[i]
+        return found is not None and len(found) < n
+
+    def attach(self, i: int, tree: DraftTree) -> DraftTree:
+        """Return the tree with its states, or as it is."""
+        found = self._found[i]
+        return replace(tree, states=torch.cat(found)) if found else tree
 
 
 def _uniforms(row: Row) -> Float[Tensor, " K"]:

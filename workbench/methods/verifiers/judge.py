@@ -1,4 +1,4 @@
-"""Judge Decoding: a trained linear judge keeps drafts that are right, though the exact rule would reject them."""
+"""Judge Decoding: a trained linear judge accepts drafts that are right, though the exact rule would reject them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.params import param
 from workbench.core.places import ranks
 from workbench.core.rejection import Reason, Ruling
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
-from workbench.core.tree import DraftTree
 from workbench.engine.declared import WRONG_SCALE, Claim, Head
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
@@ -22,8 +21,10 @@ from workbench.engine.request import Row
 from workbench.engine.told import Verification
 from workbench.methods.drafters.trained import TrainedNet, load_trained
 from workbench.methods.verifiers.answers import right_answers
+from workbench.methods.verifiers.siblings import beside_the_targets_own
 
 SOURCE = "Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309"
+LABELS = "Garipov et al. 2025, AutoJudge, arXiv:2504.20039"
 BY_RULE = {"policy": "fixed", "depth": 16}
 BY_JUDGE = {**BY_RULE, "verifier": "judge"}
 _SEEN = {"j": "judged", "δ": "judge_threshold"}
@@ -32,8 +33,8 @@ GOOD = Rule(
     "The judge finds it good",
     "j > δ",
     _SEEN,
-    "A linear judge read the target's state behind this draft, and gives it the chance j to be right in what it "
-    "continues. Above δ it is kept, whatever the target would have written. The target's law is not kept.",
+    "A linear judge reads the hidden states after this draft and gives it the score j that it changes no answer. Above "
+    "δ it is kept, whatever the target would have written. The target's law is not kept.",
     source=SOURCE,
 )
 
@@ -54,47 +55,66 @@ UNJUDGED = {rule.name: _overruled(rule) for rule in (GREEDY, RATIO, RESIDUAL, PO
 
 
 class JudgeHead(TrainedNet):
-    """One linear unit on what the target's LM head reads behind a token: log-odds that the token is right.
+    """Linear units on the last hidden states after a token: log-odds that the token changes no answer.
+
+    One unit reads the target's state alone; with `draft_width`, a second unit reads the draft model's state beside it.
 
     Args:
         width: the target's hidden size.
+        draft_width: the draft model's hidden size; 0: the judge reads the target alone.
         context: taken as of every net, and not read.
 
-    Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4.
+    Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4 (target alone); Garipov et al. 2025, AutoJudge,
+    arXiv:2504.20039 (both).
     """
 
     kind: ClassVar[str] = "judge"
 
-    def __init__(self, width: int, context: int = 1024) -> None:
+    def __init__(self, width: int, draft_width: int = 0, context: int = 1024) -> None:
         super().__init__()
-        self.width = width
+        self.width, self.draft_width = width, draft_width
         self.weight, self.bias = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(()))
+        if draft_width:
+            self.both = nn.Parameter(torch.zeros(width + draft_width))
+            self.both_bias = nn.Parameter(torch.zeros(()))
 
-    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b"]:
-        """Log-odds, in float32 at least: products of half precision would blur the threshold."""
+    def forward(self, x: Float[Tensor, "*b D"], draft: Float[Tensor, "*b E"] | None = None) -> Float[Tensor, "*b"]:
+        """Return log-odds, in float32 at least: products of half precision would blur the threshold.
+
+        Args:
+            x: the target's states.
+            draft: the draft model's states after the same tokens; None: not known.
+        """
         wide = torch.promote_types(x.dtype, torch.float32)
-        return x.to(wide) @ self.weight.to(wide) + self.bias.to(wide)
+        if draft is None or not self.draft_width:
+            return x.to(wide) @ self.weight.to(wide) + self.bias.to(wide)
+        return torch.cat([x.to(wide), draft.to(wide)], -1) @ self.both.to(wide) + self.both_bias.to(wide)
 
     @property
     def sizes(self) -> dict[str, Any]:
         """What the constructor needs to build it again."""
-        return {"width": self.width}
+        return {"width": self.width} | ({"draft_width": self.draft_width} if self.draft_width else {})
 
 
 @dataclass(frozen=True)
 class Judge(Verifier):
-    """Keep x where σ(w·e + b) > δ, e the target's state behind x; where not, let the exact rule decide.
+    """Accept x where σ(w·e + b) > δ, e the hidden states after x; where not, let the exact rule decide.
 
-    The pass that verifies has computed e already, so that judging costs one product of D numbers a draft. A rejection
-    leaves what the exact rule leaves. δ = 1 is the exact rule, greedy and sampled. Below it greedy text may be another
-    than the target's. What a round pays is the chance that the exact rule would have rejected what the judge kept,
-    summed over its tests, and so is the acceptance that it bought: on the average it is the total variation from the
-    target's law at a place with one draft, and bounds it where there are siblings. What a processor forbids is never
-    kept by the judge.
+    e is the target's state, which the verifying pass has computed already, and beside it the draft model's, where the
+    judge was trained with that draft model and the draft is a chain of it; that costs the draft model one more pass a
+    round. The bias of a judge trained here is set so that at δ = 0.5 at most 1 % of the wrong tokens pass that it was
+    calibrated with. A rejection leaves what the exact rule leaves. δ = 1 is the exact rule, greedy and sampled. Below
+    it greedy text may be another than the target's.
 
-    Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, for greedy chains; e is taken behind the last norm,
-    which the paper leaves open. Among greedy siblings the target's own token goes before those that the judge likes, so
-    that no round is shorter than under the exact rule; sampled ones are asked in their order.
+    The price of a round is the chance that the exact rule would have rejected what the judge accepted, summed over its
+    tests, and so is the acceptance gained: on average it is the total variation from the target's law at a position
+    with one draft, and bounds it where there are siblings. A token that a processor forbids is never accepted by the
+    judge.
+
+    Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, for greedy chains; both states and the labels are
+    those of Garipov et al. 2025, AutoJudge, arXiv:2504.20039. e is taken after the last norm, as in AutoJudge's code.
+    Among greedy siblings the target's own token goes first, so that no round is shorter than under the exact rule;
+    sampled ones are tested in their order.
     """
 
     name: ClassVar[str] = "judge"
@@ -138,8 +158,16 @@ class Judge(Verifier):
         ),
     )  # fmt: skip
     judge_threshold: float = param(
-        0.5, ge=0.0, le=1.0, doc="δ, the judge's chance that a draft is right above which it is kept; 1 is exact"
+        0.5, ge=0.0, le=1.0, doc="δ, the judge's score above which a draft is kept; 1 is exact"
     )
+
+    def reads_draft_states(self, models: Models) -> bool:
+        """Return whether the judge of these models was trained with their draft model."""
+        info = models.heads.get(JudgeHead.kind)
+        if info is None or models.drafter is None:
+            return False
+        is_same = info.config.get("draft_model") == models.drafter_name
+        return is_same and info.config["net"].get("draft_width") == models.drafter.hidden_size
 
     def prime(self, row: Row, models: Models) -> JudgeHead:
         """The judge; one for all rows."""
@@ -151,11 +179,11 @@ class Judge(Verifier):
         exact = lossless(v)
         if exact.reason is None or v.hidden is None or not len(tree):
             return exact.for_nothing
-        judged = v.state(v.hidden[1:]).sigmoid().to(v.p.dtype)
+        judged = v.state(v.hidden[1:], tree.states).sigmoid().to(v.p.dtype)
         good = judged > self.judge_threshold
         good &= ~v.logits[tree.parents + 1, tree.tokens].isneginf()
         if v.u_stop is None:
-            good &= ~_beside_the_targets_own(tree, exact.accept)
+            good &= ~beside_the_targets_own(tree, exact.accept)
         rules = exact.reason.rules
         of = torch.where(good, len(rules), ranks(tree.parents).clamp_max(len(rules) - 1))
         inputs = {**exact.reason.inputs, "judged": judged}
@@ -166,15 +194,3 @@ class Judge(Verifier):
             paid=torch.where(good, 1 - exact.accept, 0.0),
             at_most=v.u_stop is not None and tree.fanout > 1,
         )
-
-
-def _beside_the_targets_own(tree: DraftTree, own: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
-    """Nodes that are not the target's likeliest token, but have a sibling that is.
-
-    Args:
-        tree: the draft.
-        own: 1 where a node is it, else 0.
-    """
-    at = tree.parents + 1
-    there = own.new_zeros(len(tree) + 1).index_add_(0, at, own)[at] > 0
-    return there & (own < 0.5)

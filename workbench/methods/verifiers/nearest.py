@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from workbench.core.params import param
 from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.relaxed import Lift
-from workbench.core.rules import Rule
+from workbench.core.rules import GREEDY, Rule
 from workbench.core.transfer import listed, on_host
 from workbench.engine.declared import Claim
 from workbench.engine.models import Models
@@ -21,6 +21,7 @@ from workbench.engine.rejecting import relaxed_rejection
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
 from workbench.methods.verifiers.answers import FEW_RIGHT, right_answers
+from workbench.methods.verifiers.siblings import beside_the_targets_own
 
 NEAREST = Rule(
     "nearest",
@@ -31,6 +32,16 @@ NEAREST = Rule(
     "own, q′ its chance in the drafter's law (1 where it was chosen). A rejection takes it out, and those neighbours.",
     source="Jang et al. 2025, LANTERN, arXiv:2410.03355, §3",
 )
+NEAREST_GREEDY = Rule(
+    "nearest-greedy",
+    "The likeliest with its neighbours",
+    "p̃ > p*",
+    {"p̃": "lifted", "p*": "best"},
+    "At temperature 0 a draft is kept if its own probability and that of its neighbours, as long as that stays within "
+    "the bound, add up to p̃ > p*, the probability of the target's likeliest token. The target's own token is kept too.",
+    source="Jang et al. 2025, LANTERN, arXiv:2410.03355, and its released code: argmax of the lifted distribution",
+)
+NEAREST_OWN = replace(GREEDY, name="nearest-own", leviathan=False)  # the lifted drafts are missing among them
 MOST = 64
 """Neighbours that are looked for at once, so that asking for more of them later finds them known."""
 ROWS = 4096
@@ -83,16 +94,21 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Nearest(Verifier):
-    """p̃ₓ(x) = p(x) + Σ p(b₁ … bₘ), m ≤ k as large as that sum stays within δ; accept x with min(1, p̃ₓ(x) / q(x)).
+    """Accept x with min(1, p̃ₓ(x) / q(x)), where p̃ₓ adds the probability of x's neighbours to its own.
 
-    b₁, b₂, … are the tokens nearest to x, by the cosine of the target's input embeddings. After a rejection the next
-    token is drawn from (p̃ₓ − q)₊, normalised: p̃ₓ has nothing left at the neighbours it took from. δ = 0 or k = 0 is
-    exact. What a round pays is, summed over its tests, what the neighbours add to the chance of being kept: it is the
-    total variation that one chosen draft costs its place, and for drawn ones bounds it on the average. At temperature 0
-    it is greedy match.
+    p̃ₓ(x) = p(x) + Σ p(b₁ … bₘ), with the largest m ≤ k whose sum stays within δ + λ·p(x). LANTERN bounds it by δ alone
+    (λ = 0), LANTERN++ by λ·p(x) alone (δ = 0). b₁, b₂, … are the tokens nearest to x, by the cosine of the target's
+    input embeddings. After a rejection the next token is drawn from (p̃ₓ − q)₊, normalised: p̃ₓ is 0 at the neighbours
+    that were added. k = 0, or δ = λ = 0, is exact. The price of a round is, summed over its tests, the probability that
+    the neighbours add to the chance of acceptance. It is the total variation that one deterministic draft costs its
+    position, and for sampled ones bounds it on average.
 
-    Source: Jang et al. 2025, LANTERN, arXiv:2410.03355, §3, made for image tokens, whose neighbours lie near in the
-    codebook; δ there bounds how far p̃ₓ is from p.
+    At temperature 0, p is the plain softmax: x is accepted if it is the target's likeliest token, or if p̃ₓ(x) exceeds
+    the probability of that token. Among greedy siblings the target's own token goes first. The price is the number of
+    accepted tokens that are not the target's own. A token that a logits processor forbids borrows nothing.
+
+    Source: Jang et al. 2025, LANTERN, arXiv:2410.03355, §3, and its released code (`evaluate_posterior`); Park et al.
+    2025, LANTERN++, arXiv:2502.06352. Both are made for image tokens, whose neighbours lie near in the codebook.
     """
 
     name: ClassVar[str] = "nearest"
@@ -104,8 +120,14 @@ class Nearest(Verifier):
             why_on={"smollm2": ("2026-11-24 14:31 UTC", FEW_RIGHT)},
         ),
     )
+    keeps_greedy: ClassVar[bool] = False
     neighbours: int = param(8, ge=0, le=MOST, doc="k, tokens nearest to a draft that may lend it their probability")
-    mass: float = param(0.2, ge=0.0, le=1.0, doc="δ, most probability that they lend; 0 keeps the target's law")
+    mass: float = param(
+        0.2, ge=0.0, le=1.0, doc="δ, most probability that they lend; with λ = 0, 0 keeps the target's law"
+    )
+    mass_ratio: float = param(
+        0.0, ge=0.0, le=10.0, doc="λ of LANTERN++: they lend up to λ times the draft's own probability more; use δ = 0"
+    )
 
     def prime(self, row: Row, models: Models) -> Neighbours:
         """By the target's input embeddings; what is found serves all rows."""
@@ -115,15 +137,43 @@ class Nearest(Verifier):
         return models.shared[_SHARED]
 
     def rule(self, v: Verification) -> Ruling:
-        """Recursive rejection against p̃ₓ."""
+        """Return recursive rejection against p̃ₓ; at temperature 0 the argmax of p̃ₓ."""
+        tree, is_exact = v.tree, not self.neighbours or not (self.mass or self.mass_ratio)
+        if v.u_stop is None and (is_exact or not len(tree)):
+            return greedy_match(tree, v.likeliest()).for_nothing
+        near = v.state.of(tree.tokens, self.neighbours)  # [N, k]
+        if v.sampling.processors:
+            is_forbidden = v.logits[tree.parents + 1, tree.tokens].isneginf()
+            near = torch.where(is_forbidden.unsqueeze(1), tree.tokens.unsqueeze(1), near)
+        lift = Lift(near=near, mass=self.mass, ratio=self.mass_ratio)
         if v.u_stop is None:
-            return greedy_match(v.tree, v.likeliest()).for_nothing
-        near = v.state.of(v.tree.tokens, self.neighbours)  # [N, k]
-        found = relaxed_rejection(v.tree, v.p, v.u_stop, Lift(near=near, mass=self.mass), v.late)
+            return _greedy(v, lift)
+        found = relaxed_rejection(tree, v.p, v.u_stop, lift, v.late)
         inputs = {"residual": found.residual, "q_left": found.q_left, "near": found.lifted - found.residual}
-        if v.tree.q is not None:
+        if tree.q is not None:
             inputs["q"] = found.q
         tiny = torch.finfo(v.p.dtype).tiny
         paid = found.accept - (found.residual / found.q_left.clamp_min(tiny)).clamp(max=1)
-        several = v.tree.q is not None or v.tree.fanout > 1
+        several = tree.q is not None or tree.fanout > 1
         return Ruling(found.accept, found.stop, reason=Reason((NEAREST,), inputs), paid=paid, at_most=several)
+
+
+def _greedy(v: Verification, lift: Lift) -> Ruling:
+    """Accept the target's likeliest token, and a draft whose lifted probability exceeds that token's.
+
+    Args:
+        v: of a tree of one node at least.
+        lift: with neighbours.
+    """
+    tree, at = v.tree, v.tree.parents + 1
+    exact = greedy_match(tree, v.likeliest())
+    assert exact.reason is not None
+    x, p = tree.tokens.unsqueeze(1), v.p[at]
+    lifted = lift(p, torch.arange(len(tree), device=p.device), x).gather(1, x).squeeze(1)
+    best = v.p.gather(1, v.likeliest().unsqueeze(1)).squeeze(1)[at]
+    is_lifted = (exact.accept < 0.5) & ~beside_the_targets_own(tree, exact.accept)
+    good = is_lifted & (lifted > best)
+    inputs = {**exact.reason.inputs, "lifted": lifted, "best": best}
+    reason = Reason((NEAREST_OWN, NEAREST_GREEDY), inputs, is_lifted.long())
+    accept = torch.where(good, 1.0, exact.accept)
+    return Ruling(accept, exact.stop, reason=reason, paid=torch.where(good, 1.0, 0.0))

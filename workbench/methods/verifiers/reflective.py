@@ -6,21 +6,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.places import ranks
-from workbench.core.probes import Probes
+from workbench.core.probes import Probed, Probes
 from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import Rule
+from workbench.core.sampling import likeliest, with_history
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.declared import Claim
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
-from workbench.engine.rejecting import recursive_rejection, relaxed_rejection
+from workbench.engine.rejecting import lossless, relaxed_rejection
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
 from workbench.methods.verifiers.answers import right_answers
@@ -35,6 +36,15 @@ REFLECTIVE = Rule(
     "The target read the draft, was asked to check it, and read it again: there it gives this token p′. Both answers "
     "are mixed as logits, and r is what elder drafts left of that mixture, q′ the token's chance in the drafter's law "
     "(1 where it was chosen). A rejection leaves (r − q′)₊.",
+    source="Wang et al. 2025, Think Before You Accept, arXiv:2505.18629",
+)
+REFLECTIVE_GREEDY = Rule(
+    "reflective-greedy",
+    "Likeliest after a second reading",
+    "x = x̂",
+    {"x": "token", "x̂": "likeliest"},
+    "At temperature 0 a draft is kept if it is x̂, the likeliest token of the interpolated logits: those of the first "
+    "reading, and those after the target read the draft, was asked to check it, and read it again.",
     source="Wang et al. 2025, Think Before You Accept, arXiv:2505.18629",
 )
 _SHARED = "reflective: the question"
@@ -52,8 +62,11 @@ class Reflective(Verifier):
     A pass reads 2·N + |question| + m tokens behind the last committed one, instead of N. What a round is said
     to pay is the total variation between p̂ and p, summed over the places that it tests. p̂ has seen the draft: where
     drafts were drawn that is what judging this draft pays, and no bound on how far the law of all rounds is from p. A
-    second reading likes what it has read before: the higher α, the more is kept, right or wrong. At temperature 0 it is
-    greedy match, and asks nothing.
+    second reading favours what it has read before: the higher α, the more is accepted, right or wrong.
+
+    At temperature 0 the logits are interpolated in the same way: a draft is accepted if it is the likeliest token of
+    (1 − α)·l + α·l′, which also replaces a rejected one. The price is the number of tested positions where that is not
+    the likeliest token of l.
 
     Source: Wang et al. 2025, Think Before You Accept, arXiv:2505.18629. Its α, m and question are not published. In a
     tree the question, and each draft of the second reading, see all of the first one.
@@ -69,6 +82,7 @@ class Reflective(Verifier):
         ),
     )
     needs: ClassVar[tuple[str, ...]] = ("trees",)
+    keeps_greedy: ClassVar[bool] = False
     reflection: float = param(
         0.3, ge=0.0, le=1.0, doc="α, weight of the target's second reading; 0 keeps the target's law"
     )
@@ -83,21 +97,20 @@ class Reflective(Verifier):
 
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
         """The question and the second reading; None where they would change nothing."""
-        if len(tree) == 0 or self.reflection == 0.0 or row.sampling.greedy:
+        if len(tree) == 0 or self.reflection == 0.0:
             return None
         before = to_device(row.committed[-self.again :], tree.tokens.device, torch.long)
         return second_reading(tree, torch.cat([row.verifier_state, before]))
 
     def rule(self, v: Verification) -> Ruling:
-        """Recursive rejection against p̂; against p where nothing was asked."""
-        if v.u_stop is None:
-            return greedy_match(v.tree, v.likeliest()).for_nothing
-        tree, p = v.tree, v.p
+        """Return recursive rejection against p̂, or at temperature 0 its greedy match; exact where nothing was asked."""
+        tree = v.tree
         if v.probed is None:
-            return recursive_rejection(tree, p, v.u_stop, v.late).for_nothing
-        second = v.probed.logits[-len(tree) - 1 :].to(p.dtype)  # [N+1]: behind the root, then each draft
-        first = (v.logits if v.raw is None else v.raw).to(p.dtype)
-        mixed = second if self.reflection == 1.0 else (1 - self.reflection) * first + self.reflection * second
+            return lossless(v).for_nothing
+        if v.u_stop is None:
+            return self._greedy(v, v.probed)
+        p = v.p
+        mixed, second = self._mixed(v, v.probed, p.dtype)
         is_tested = torch.zeros(len(p), 1, dtype=torch.bool, device=p.device).index_fill(0, tree.parents + 1, True)
         believed = torch.where(is_tested, v.law_of(mixed), p)  # p̂ [N+1, V]
         found = relaxed_rejection(tree, believed, v.u_stop, Lift(), v.late)
@@ -108,6 +121,28 @@ class Reflective(Verifier):
         tv = (believed - p).abs_().sum(1) / 2
         paid = torch.where(ranks(tree.parents) == 0, tv[tree.parents + 1], 0.0)
         return Ruling(found.accept, found.stop, reason=Reason((REFLECTIVE,), inputs), paid=paid)
+
+    def _greedy(self, v: Verification, probed: Probed) -> Ruling:
+        """Return greedy match with the likeliest tokens of the interpolated logits, where a draft is tested."""
+        tree, own = v.tree, v.likeliest()
+        mixed, _ = self._mixed(v, probed, torch.promote_types(v.logits.dtype, torch.float32))
+        at = tree.parents + 1
+        is_tested = torch.zeros_like(own, dtype=torch.bool).index_fill(0, at, True)
+        fused = torch.where(is_tested, likeliest(with_history(mixed, v.sampling, v.histories)), own)
+        found = greedy_match(tree, fused)
+        assert found.reason is not None
+        paid = torch.where(ranks(tree.parents) == 0, (fused != own)[at].to(found.accept.dtype), 0.0)
+        return Ruling(found.accept, found.stop, reason=Reason((REFLECTIVE_GREEDY,), found.reason.inputs), paid=paid)
+
+    def _mixed(
+        self, v: Verification, probed: Probed, dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "N_plus_1 V"], Float[Tensor, "N_plus_1 V"]]:
+        """Return (1 − α)·l + α·l′ at the root and at each node, before penalties, and l′."""
+        second = probed.logits[-len(v.tree) - 1 :].to(dtype)  # [N+1, V]: after the root, then after each draft
+        if self.reflection == 1.0:
+            return second, second
+        first = (v.logits if v.raw is None else v.raw).to(dtype)
+        return (1 - self.reflection) * first + self.reflection * second, second
 
 
 def second_reading(tree: DraftTree, lead: Int[Tensor, " L"]) -> Probes:

@@ -1,0 +1,22 @@
+"""Greedy siblings under rules that accept more than the target's own token."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from workbench.core.tree import DraftTree
+
+
+def beside_the_targets_own(tree: DraftTree, own: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
+    """Return which nodes are not the target's likeliest token but have a sibling that is.
+
+    A relaxed greedy rule refuses them, so that no round is shorter than under the exact rule.
+
+    Args:
+        tree: the draft.
+        own: 1 where a node is the target's likeliest token, else 0.
+    """
+    at = tree.parents + 1
+    there = own.new_zeros(len(tree) + 1).index_add_(0, at, own)[at] > 0
+    return there & (own < 0.5)

@@ -1,0 +1,194 @@
+"""Swaps in a target's answers: one token replaced by the draft model's, and whether the final answer changes.
+
+AutoJudge's labels for a judge of drafts. The target answers a problem greedily. Where the draft model's likeliest token
+first differs from the answer, it takes the place of the answer's token, and the target finishes the text. If the final
+answer is the same, the swap is harmless and stays in the text; if not, it is wrong and is taken back. The search goes
+on after that position until the draft model agrees with the rest of the text.
+
+Source: Garipov et al. 2025, AutoJudge, arXiv:2504.20039, semi-greedy search. There final answers are numbers; here each
+task of the generators says what its final answer is: see `final_answer`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from workbench.core.errors import ParameterError
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request
+from workbench.engine.request import ENDED
+from workbench.methods import registry
+from workbench.methods.growers.chain import fit_vocabulary
+from workbench.training.acceptance import said
+from workbench.training.generators import TASKS, Instance, exact
+from workbench.training.loop import Report
+
+NUMBERS = ("addition", "subtraction", "multiplication")
+"""Tasks whose final answer is the last number of the text."""
+OBJECTS = ("json", "extract")
+"""Tasks whose final answer is a JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """One token of an answer, replaced by the draft model's.
+
+    Attributes:
+        group: task of the problem.
+        before: token ids before it: the prompt and the answer so far, earlier harmless swaps included.
+        token: the draft model's token.
+        is_wrong: whether the final answer changed, or was lost.
+    """
+
+    group: str
+    before: tuple[int, ...]
+    token: int
+    is_wrong: bool
+
+
+@dataclass
+class _Search:
+    """The search in one answer.
+
+    Attributes:
+        instance: the problem.
+        asked: token ids of the prompt.
+        answer: token ids of the answer, its end among them if it has one.
+        final: the final answer of the target's own text.
+        border: first position of the answer that was not looked at yet.
+        best: the draft model's likeliest token at each position of the answer; empty: the answer has changed.
+    """
+
+    instance: Instance
+    asked: list[int]
+    answer: list[int] = field(default_factory=list[int])
+    final: Hashable = None
+    border: int = 0
+    best: list[int] = field(default_factory=list[int])
+
+
+def final_answer(instance: Instance, text: str) -> Hashable:
+    """Return the final answer of a text, which equal answers share; None if it has none.
+
+    It is the last number of a calculation, the JSON object of a record, whether a story or a program passes the task's
+    checker, and the whole text of a task that can be answered in one way only.
+
+    >>> final_answer(Instance("addition", "Add 1 and 2.", "", ""), "Ones: 1 + 2 = 3. Answer: 3")
+    '3'
+    """
+    if instance.task in NUMBERS:
+        return next(iter(re.findall(r"\d+", text)[-1:]), None)
+    if instance.task in OBJECTS:
+        try:
+            return json.dumps(json.loads(text), sort_keys=True)
+        except ValueError:
+            return None
+    if is_text(instance):
+        return text.strip() or None
+    return TASKS[instance.task].check(instance, text) or None
+
+
+def is_text(instance: Instance) -> bool:
+    """Return whether the final answer is the whole text, so that every swap changes it."""
+    task = TASKS[instance.task]
+    return task.check is exact and instance.task not in (*NUMBERS, *OBJECTS)
+
+
+def problems(groups: Sequence[str], count: int, seed: int, held_out: bool) -> list[Instance]:
+    """Return the first problems of each task.
+
+    Raises:
+        ParameterError: there is no such task.
+    """
+    for group in groups:
+        if group not in TASKS:
+            raise ParameterError(
+                f"There is no task {group!r} whose answers are checked.", f"There are: {', '.join(TASKS)}."
+            )
+    return [i for group in groups for i in islice(TASKS[group].stream(seed, held_out=held_out), count)]
+
+
+def find_swaps(
+    models: Models, instances: Iterable[Instance], tokens: int, rows: int, report: Report
+) -> list[list[Swap]]:
+    """Return the swaps of each problem that the target gives a final answer to.
+
+    Args:
+        models: target and draft model.
+        instances: the problems.
+        tokens: length limit of an answer.
+        rows: texts that the target finishes at once.
+        report: progress lines.
+
+    Raises:
+        ParameterError: there is no draft model.
+    """
+    if models.drafter is None:
+        raise ParameterError(f"There is no draft model: {models.drafter_problem}", "Name one: drafter=….")
+    engine = Engine(models, max_rows=rows, record=False)
+    searches = [_Search(instance, ask(models.tokenizer, instance.prompt)) for instance in instances]
+    answers = _finished(engine, [(search.asked, tokens) for search in searches])
+    found = dict[int, list[Swap]]()
+    for search, answer in zip(searches, answers, strict=True):
+        search.answer, search.final = answer, final_answer(search.instance, _text(models, answer))
+        if search.final is not None:
+            found[id(search)] = []
+    running = [search for search in searches if id(search) in found]
+    report(f"judge: {len(running):,} of {len(searches):,} problems have a final answer")
+    while running:
+        tried = [(search, i) for search in running if (i := _mismatch(models, search)) is not None]
+        texts = dict[int, list[int]]()
+        asked = list[tuple[list[int], int]]()
+        for search, i in tried:
+            text = [*search.answer[:i], search.best[i]]
+            left = 0 if is_text(search.instance) or text[-1] in models.eos else tokens - len(text)
+            texts[id(search)] = text
+            asked.append(([*search.asked, *text], max(0, left)))
+        for (search, i), rest in zip(tried, _finished(engine, asked), strict=True):
+            text = [*texts[id(search)], *rest]
+            is_same = (
+                not is_text(search.instance) and final_answer(search.instance, _text(models, text)) == search.final
+            )
+            before = (*search.asked, *search.answer[:i])
+            found[id(search)].append(Swap(search.instance.task, before, search.best[i], not is_same))
+            search.border = i + 1
+            if is_same:
+                search.answer, search.best = text, []
+        running = [search for search, _ in tried]
+        report(f"judge: {sum(map(len, found.values())):,} swaps, {len(running):,} problems left")
+    return list(found.values())
+
+
+def ask(tokenizer: Any, prompt: str) -> list[int]:
+    """Return a question in the target's chat format, up to where the answer begins."""
+    chat = [{"role": "user", "content": prompt}]
+    return [int(t) for t in tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)]
+
+
+def _mismatch(models: Models, search: _Search) -> int | None:
+    """Return the first position from the border on where the draft model would write another token."""
+    assert models.drafter is not None
+    if not search.best:
+        logits = said(models.drafter, [*search.asked, *search.answer])[0][len(search.asked) - 1 : -1]
+        search.best = fit_vocabulary(logits, models.target.vocab_size).argmax(1).tolist()
+    places = range(search.border, len(search.answer))
+    return next((i for i in places if search.best[i] != search.answer[i]), None)
+
+
+def _finished(engine: Engine, asked: Sequence[tuple[list[int], int]]) -> list[list[int]]:
+    """Return the tokens that the target adds to each text, greedily, up to a number of each."""
+    method = registry.get("autoregressive")
+    order = sorted((i for i, (_, n) in enumerate(asked) if n), key=lambda i: len(asked[i][0]))
+    rows = {i: engine.submit(Request(asked[i][0], method, SamplingParams(), asked[i][1])) for i in order}
+    while any(row.status not in ENDED for row in rows.values()):
+        engine.step()
+    return [rows[i].committed[len(ids) :] if i in rows else [] for i, (ids, _) in enumerate(asked)]
+
+
+def _text(models: Models, tokens: Sequence[int]) -> str:
+    return models.tokenizer.decode(list(tokens), skip_special_tokens=True)
