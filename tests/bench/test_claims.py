@@ -13,6 +13,7 @@ import pytest
 
 from workbench.bench import claims, claimsboard, text_lab
 from workbench.bench.claims import (
+    ANSWERS_LOST,
     BUNDLED,
     BY_CONSTRUCTION,
     COLUMNS,
@@ -30,6 +31,7 @@ from workbench.bench.statistics import mean
 from workbench.bench.text_lab import TextLab
 from workbench.core.errors import UnknownNameError
 from workbench.engine.declared import KINDS, LONGEST_WHY
+from workbench.engine.method import Promise
 from workbench.methods import registry
 from workbench.trace.events import Emitted, Nodes, Round
 
@@ -76,10 +78,66 @@ def test_the_verdict_follows_from_the_figures(what: Claim, found: Measured | Non
     assert judge(what, found) == verdict
 
 
-def test_answers_that_are_all_wrong_are_nothing_that_a_paper_claims() -> None:
-    for claim in claims.claims():
-        if claim.key.endswith("-problems") and not claim.lacks:
-            assert claims.judge(claim, Measured(0.02, 0.0, 0.06, 88, "here")) == CONTRADICTED, claim.key
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.96, 1.0, IN_SIZE), (0.9, 1.0, INCONCLUSIVE), (0.3, 0.94, ANSWERS_LOST), (None, None, NOT_MEASURED)],
+)
+def test_the_gain_of_an_approximate_rule_is_judged_where_answers_are_kept(
+    low: float | None, high: float | None, verdict: str
+) -> None:
+    answers = None if low is None or high is None else {"value": low, "low": low, "high": high}
+    found = dataclasses.replace(measured(2.5), answers=answers)
+    assert judge(claim(matched=True), found) == verdict
+    assert judge(claim(), found) == IN_SIZE
+
+
+def test_every_claim_about_an_approximate_rule_is_judged_at_matched_accuracy() -> None:
+    rules = {type(v) for m in registry.methods() for v in (m.verifier, *m.other_verifiers) if not v.exact_for}
+    declared = [c for rule in rules for c in rule.claims]
+    loose = [c for m in registry.methods() if m.promise is Promise.APPROXIMATE for c in m.claims]
+    assert len(declared) >= 9
+    assert loose
+    for each in (*declared, *loose):
+        assert each.matched, each.name
+
+
+def test_the_laxest_setting_that_keeps_the_answers_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three settings the last loses answers: the second counts. Of one that loses them its own figure is shown."""
+    kept = {"a": (0.98, 1.0), "b": (0.96, 1.0), "c": (0.5, 0.7), "d": (0.97, 1.0)}
+    asked: list[str] = []
+
+    def with_answers(lab: Any, mine: dict[str, str], *_: Any) -> Measured:
+        asked.append(mine["x"])
+        low, high = kept[mine["x"]]
+        return dataclasses.replace(measured(len(asked)), answers={"value": high, "low": low, "high": high})
+
+    monkeypatch.setattr(TextLab, "_with_answers", with_answers)
+    lab = TextLab("draft-model", claims.scale_of("text-target"))
+    assert lab.at_matched_accuracy([{"x": x} for x in "abcd"], {}).value == 2
+    assert asked == ["a", "b", "c"], "what comes after a setting that loses answers is not tried"
+    assert lab.at_matched_accuracy([{"x": "c"}, {"x": "d"}], {}).answers == {"value": 0.7, "low": 0.5, "high": 0.7}
+
+
+def test_answers_and_gain_are_of_the_same_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: two prompts, τ of 4 and 1 against 2 and 1; one of two answers that the exact rule has right is kept."""
+    prompts = [SimpleNamespace(is_right=lambda text: text == "yes"), SimpleNamespace(is_right=lambda text: "e" in text)]
+    taus = {"mine": ("yes", 4.0, "no", 1.0), "exact": ("yes", 2.0, "eh", 1.0)}
+
+    def draws(lab: Any, method: str, params: dict[str, str], temperature: float) -> list[Any]:
+        first, tau, second, other = taus[params["rule"]]
+        return [[[(first, tau)]], [[(second, other)]]]
+
+    monkeypatch.setattr(TextLab, "_draws", draws)
+    monkeypatch.setattr(TextLab, "_asked", lambda lab: prompts)
+    monkeypatch.setattr(TextLab, "_text", lambda lab, rounds: rounds[0][0])
+    monkeypatch.setattr(TextLab, "setting", property(lambda lab: "here"))
+    monkeypatch.setattr(text_lab.metrics, "tau", lambda rounds: rounds[0][1])
+    lab = TextLab("draft-model", claims.scale_of("text-target"))
+    found = lab.at_matched_accuracy([{"rule": "mine"}], {"rule": "exact"})
+    assert found.value == pytest.approx(2**0.5)
+    assert found.answers is not None
+    assert found.answers["value"] == 0.5
+    assert "1 against 2 of 2 answers right" in found.setting
 
 
 def test_what_is_missing_yet_is_not_measurable_until_it_was_measured() -> None:

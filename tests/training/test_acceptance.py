@@ -133,3 +133,28 @@ def test_prompts_that_are_kept_out_of_all_training_are_kept_out_here(models: Mod
     (tmp_path / "answers.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert read_drafts(models, options, False, print).answers == 2
     assert read_drafts(models, options, True, print).answers == 1
+
+
+def test_the_front_has_what_nothing_else_beats_in_both_figures() -> None:
+    figures = [(0.1, 0.6), (0.2, 0.5), (0.3, 0.5), (0.2, 0.7), (0.9, 0.3)]
+    rows = [{"discarded": a, "passes": b} for a, b in figures]
+    assert [acceptance._is_on_front(row, rows) for row in rows] == [True, True, False, False, True]
+
+
+def test_the_sweep_runs_each_head_at_each_threshold_beside_fixed_lengths(models: Models) -> None:
+    """A threshold of 1 never stops and so discards most; what is counted is per token that was generated."""
+    assert models.drafter is not None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = acceptance.AcceptanceHead(models.drafter.hidden_size, 1)
+    config = {"drafter": models.drafter_name, "hidden_size": models.target.hidden_size}
+    rows = acceptance.sweep(models, {3.0: net}, [PROMPT, ANSWER], 12, config, print, (0.05, 1.0))
+    assert [row.get("depth") or (row["weight"], row["risk"]) for row in rows] == [
+        *acceptance.DEPTHS, (3.0, 0.05), (3.0, 1.0),
+    ]  # fmt: skip
+    assert all(0 < row["passes"] <= 1 for row in rows)
+    assert rows[-1]["discarded"] == max(row["discarded"] for row in rows)
+    assert any(row["front"] for row in rows)
+    text = acceptance._sweep_text(rows)
+    assert "weight 3, h = 0.05" in text
+    assert "fixed, 4 tokens" in text

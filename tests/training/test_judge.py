@@ -31,21 +31,14 @@ from workbench.training.swaps import Swap, final_answer, find_swaps, problems
 LETTERS = "abcdef"
 
 
-class Letters:
-    """A tokenizer of six tokens, of which the first ends a text."""
-
-    eos_token_id = 0
-
-    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
-        return "".join(LETTERS[i] for i in ids if i or not skip_special_tokens)
-
-    def apply_chat_template(self, chat: list[dict[str, str]], **_: object) -> list[int]:
-        return [LETTERS.index(letter) for letter in chat[0]["content"]]
+def letters(ids: list[int]) -> str:
+    """Return tokens as text."""
+    return "".join(LETTERS[i] for i in ids)
 
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return replace(worlds.small_world(6), tokenizer=Letters())
+    return worlds.small_world(6)
 
 
 def asked(prompt: str) -> Instance:
@@ -58,6 +51,8 @@ def test_a_swap_is_wrong_if_the_target_then_reaches_another_final_answer(
     """By hand: the drafter's first other token is put in, the target finishes, last letters are compared."""
     monkeypatch.setattr(swaps, "final_answer", lambda instance, text: text[-1:] or None)
     monkeypatch.setattr(swaps, "is_text", lambda instance: False)
+    monkeypatch.setattr(swaps, "_text", lambda models, ids: letters(ids))
+    monkeypatch.setattr(swaps, "encode_turn", lambda tokenizer, text: [LETTERS.index(letter) for letter in text])
     assert models.drafter is not None
     kinds: set[bool] = set()
     for prompt in ("dbe", "bcf", "eed", "fcb", "ddc"):
@@ -65,12 +60,12 @@ def test_a_swap_is_wrong_if_the_target_then_reaches_another_final_answer(
         ids = [LETTERS.index(letter) for letter in prompt]
 
         def finish(text: list[int], ids: list[int] = ids) -> list[int]:
-            while len(text) < 8 and text[-1:] != [0]:
+            while len(text) < 8 and not {*text[-1:]} & models.eos:
                 text = [*text, int(said(models.target, [*ids, *text])[0][-1].argmax())]
             return text
 
         def final(text: list[int]) -> str:
-            return models.tokenizer.decode(text, skip_special_tokens=True)[-1:]
+            return letters(text)[-1:]
 
         answer, border, wanted = finish([]), 0, list[Swap]()
         reference = final(answer)
@@ -123,7 +118,7 @@ def random_judge(width: int, draft_width: int, generator: torch.Generator) -> ju
     net = judge.JudgeHead(width, draft_width)
     with torch.no_grad():
         for weight in net.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=generator))
+            weight.copy_(torch.randn(weight.shape, generator=generator).half())
     return net
 
 

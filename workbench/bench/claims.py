@@ -20,11 +20,11 @@ from workbench.trace.speedup import Estimate
 
 IN_SIZE, IN_DIRECTION = "reproduced in size", "reproduced in direction"
 INCONCLUSIVE, CONTRADICTED = "inconclusive", "contradicted"
-BY_CONSTRUCTION = "by construction"
+BY_CONSTRUCTION, ANSWERS_LOST = "by construction", "answers not kept"
 NOT_MEASURED, NOT_MEASURABLE = "not measured yet", "not measurable here"
 COUNTED = (IN_SIZE, IN_DIRECTION, INCONCLUSIVE, CONTRADICTED)
 """The verdicts, which a measurement may reach."""
-VERDICTS = (*COUNTED, BY_CONSTRUCTION, NOT_MEASURED, NOT_MEASURABLE)
+VERDICTS = (*COUNTED, BY_CONSTRUCTION, ANSWERS_LOST, NOT_MEASURED, NOT_MEASURABLE)
 """All that the board says of a claim, in the order in which it counts them."""
 
 COLUMNS = {BUNDLED: "bundled pair", SMOLLM2.name: SMOLLM2.title}
@@ -99,11 +99,18 @@ def judge(claim: Claim, measured: Measured | None, lacking: str = "") -> str:
     Before any of these: not measurable here (the claim says what is lacking, or nothing can measure it; or nothing was
     measured, and `lacking` says what is missing yet), not measured yet, by construction. A figure that contradicts
     its own construction is contradicted all the same, since something is broken.
+
+    The gain of an approximate rule (`Claim.matched`) is judged at matched accuracy or not at all: answers not kept if
+    the whole interval of its right answers lies below `KEPT` of the exact rule's, inconclusive if it contains that.
     """
     if claim.lacks or claim.measure is None or (lacking and measured is None):
         return NOT_MEASURABLE
     if measured is None:
         return BY_CONSTRUCTION if claim.by_construction else NOT_MEASURED
+    if claim.matched and measured.answers is None:
+        return NOT_MEASURED
+    if claim.matched and not measured.keeps_answers:
+        return INCONCLUSIVE if measured.keeps_answers is None else ANSWERS_LOST
     verdict = _compared(claim, measured)
     return BY_CONSTRUCTION if claim.by_construction and verdict != CONTRADICTED else verdict
 

@@ -347,26 +347,54 @@ class TextLab:
         drawn = f"temperature {temperature}, {self.scale.draws} draws a prompt, expected of the same drafts"
         return Measured.of(geometric_mean([a / b for a, b in both]), f"{self.setting}, {drawn}; geometric mean")
 
-    def right_over(self, mine: Mapping[str, Any], theirs: Mapping[str, Any], temperature: float = 0.0) -> Measured:
-        """Answers that are right / the same with other parameters, on prompts whose answers can be checked.
+    def at_matched_accuracy(
+        self,
+        settings: Sequence[Mapping[str, Any]],
+        exact: Mapping[str, Any],
+        temperature: float = 0.0,
+        other: str = "",
+    ) -> Measured:
+        """Return τ of an approximate rule / τ of the exact one, at its laxest setting that keeps the answers.
+
+        Settings are tried in order until one does not keep the answers. This fixed sequence of tests needs no
+        correction for their number. If the first does not, its figure is returned.
 
         Args:
-            mine: parameters of the method.
-            theirs: its others.
-            temperature: of both, with the same seeds; of several draws of a prompt each is an answer.
+            settings: parameters of the approximate rule, the strictest first.
+            exact: parameters of the exact rule.
+            temperature: of both, with the same seeds.
+            other: registry name of the method with the exact rule; "": this one.
         """
+        found: Measured | None = None
+        for setting in settings:
+            now = self._with_answers(setting, exact, temperature, other)
+            found = now if found is None or now.keeps_answers else found
+            if not now.keeps_answers:
+                break
+        assert found is not None
+        return found
+
+    def _with_answers(
+        self, mine: Mapping[str, Any], exact: Mapping[str, Any], temperature: float, other: str
+    ) -> Measured:
+        """Return τ / τ of the exact rule, geometric mean over prompts, and the right answers of the same runs."""
         asked = self._asked()
+        both = [self._draws(m, p, temperature) for m, p in ((self.method, mine), (other or self.method, exact))]
         right = [
-            [
-                sum(p.is_right(self._text(rounds)) for rounds in draws)
-                for p, draws in zip(asked, self._draws(self.method, params, temperature), strict=True)
-            ]
-            for params in (mine, theirs)
+            [sum(p.is_right(self._text(rounds)) for rounds in draws) for p, draws in zip(asked, found, strict=True)]
+            for found in both
         ]
+        own, theirs = ([metrics.tau([r for rounds in draws for r in rounds]) or 1 for draws in found] for found in both)
         n = len(asked) * (self.scale.draws if temperature else 1)
+        words = ", ".join(f"{name}={value}" for name, value in mine.items())
+        drawn = f"temperature {temperature:g}" if temperature else "greedy"
         of = f"{sum(right[0])} against {sum(right[1])} of {n} answers right"
-        drawn = f"temperature {temperature}" if temperature else "greedy"
-        return Measured.of(ratio_of_sums(*right), f"{self.setting}, {drawn}; {of}")
+        gain = Measured.of(
+            geometric_mean([a / b for a, b in zip(own, theirs, strict=True)]),
+            f"{self.setting}, {drawn}, {words or 'defaults'}; geometric mean over prompts; {of}",
+        )
+        kept = Measured.of(ratio_of_sums(*right), gain.setting)
+        return dataclasses.replace(gain, answers={"value": kept.value, "low": kept.low, "high": kept.high})
 
     def tau_over_closed_form(self, **params: Any) -> Measured:
         """τ / E[τ] of equation 1 at the acceptance rate of each prompt, over the rounds of all prompts."""

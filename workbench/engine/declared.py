@@ -31,6 +31,8 @@ WRONG_SCALE, WRONG_SETTING, OUR_FAULT = "wrong scale", "wrong setting", "a fault
 KINDS = (WRONG_SCALE, WRONG_SETTING, OUR_FAULT)
 """Why a claim is contradicted or undecided: models or samples are too small; something is set otherwise than in the
 paper; a fault."""
+KEPT = 0.95
+"""Share of the exact rule's right answers that an approximate rule has to keep before its gain is judged."""
 LONGEST_WHY = 160
 """Characters of a reason at most: it stands in a cell of a table."""
 TOLERANCE = 0.25
@@ -54,6 +56,8 @@ class Measured:
         high: upper end.
         n: observations it rests on (prompts, rounds: `setting` says which).
         setting: models, prompts, sampling, and what else one must know to read the figure.
+        answers: of an approximate rule, answers that are right in the same runs / those of the exact rule: "value", and
+            the ends "low" and "high" of its 95 % interval. None: no answers were checked.
     """
 
     value: float
@@ -61,6 +65,14 @@ class Measured:
     high: float
     n: int
     setting: str
+    answers: Mapping[str, float] | None = field(default=None, hash=False)
+
+    @property
+    def keeps_answers(self) -> bool | None:
+        """Whether at least `KEPT` of the right answers are kept; None: the interval contains that share."""
+        if self.answers is None or self.answers["low"] < KEPT <= self.answers["high"]:
+            return None
+        return self.answers["low"] >= KEPT
 
     @classmethod
     def of(cls, found: Mapping[str, Any] | None, setting: str) -> Measured:
@@ -99,6 +111,8 @@ class Claim:
         tolerance: relative distance from the figure that counts as the same size; closed forms are held to less.
         home: the bundled target that it is measured on unless another is named. Claims about pictures are measured
             there alone, at a scale of their own.
+        matched: whether it is about an approximate rule, so that its figure is judged only where answers are kept
+            (`Measured.answers`).
         by_construction: why its figure follows from a definition or from the structure of what is measured, so that no
             measurement could speak for the paper; such a row is not counted. Empty: it can fail.
         why: where its figure on the bundled models is contradicted or inconclusive and that was looked into, by
@@ -122,6 +136,7 @@ class Claim:
     lacks: str = ""
     tolerance: float = TOLERANCE
     home: str = DEFAULT_TARGET
+    matched: bool = False
     by_construction: str = ""
     why: tuple[str, str] = ("", "")
     why_on: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)

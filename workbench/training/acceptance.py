@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,20 +28,24 @@ from workbench.engine import Engine, Request
 from workbench.engine.fingerprint import WEIGHTS, fingerprint
 from workbench.engine.models import HeadInfo, Models, load_models
 from workbench.engine.placed import named
-from workbench.engine.request import ENDED
 from workbench.engine.runner import Runner
 from workbench.engine.segment import Segment
 from workbench.methods import registry
 from workbench.methods.growers.chain import fit_vocabulary
 from workbench.methods.policies.specdec_plus_plus import AcceptanceHead
 from workbench.trace import metrics
-from workbench.training.answers import ANSWERS, check_whose, is_held, read
+from workbench.training.answers import ANSWERS, check_whose, encode_turn, is_held, read
 from workbench.training.cards import Trained, table, told_runs, write_card
+from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 
 CHUNK = 512
 """Tokens read at once."""
+REJECTION_WEIGHTS = (1.0, 3.0, 6.0)
+"""Weights of a rejection that heads are trained with for the sweep."""
+RISKS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+"""Thresholds h of the sweep."""
 DEPTHS = (1, 2, 3, 4, 6, 8)
 """Fixed draft lengths that the sweep compares with."""
 BINS = 5
@@ -66,9 +69,7 @@ class AcceptanceOptions(RunOptions):
         drawn: Share of the tokens of an answer that give way to the draft model's.
         draws: Times that each answer is read with tokens drawn anew, to learn from.
         rejection_weight: Weight of a rejection in the loss.
-        weights: Weights that heads are trained with for the sweep.
-        risks: Thresholds h of the sweep.
-        swept: Held-out prompts of the sweep; 0: no sweep.
+        swept: Held-out problems of the sweep; 0: no sweep.
         swept_tokens: Length limit of its generations.
         rows: Drafts per step.
         dtype: Number format of the target.
@@ -84,8 +85,6 @@ class AcceptanceOptions(RunOptions):
     drawn: float = 0.85
     draws: int = 3
     rejection_weight: float = 6.0
-    weights: tuple[float, ...] = (1.0, 3.0, 6.0)
-    risks: tuple[float, ...] = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
     swept: int = 24
     swept_tokens: int = 48
     rows: int = 512
@@ -145,13 +144,15 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     facts |= {"held_answers": held.answers, "reliability": reliability(net, held, w)}
     if options.swept:
         nets = {w: net}
-        for other in options.weights:
+        for other in REJECTION_WEIGHTS:
             if other not in nets:
                 nets[other] = _new_head(learnt, options)
                 losses = _step_losses(nets[other], learnt, other, options)
                 run_loop(options.loop(f"acceptance, weight {other:g}"), nets[other],
                          options.optimizers(nets[other], 0.0), losses, report, lambda result: "")  # fmt: skip
-        facts["sweep"] = sweep(models, nets, held_prompts(options), options, said_of, report)
+        facts["sweep"] = sweep(
+            models, nets, held_prompts(models, options.swept, options.seed), options.swept_tokens, said_of, report
+        )
     return result, facts
 
 
@@ -178,9 +179,10 @@ def sweep(
     models: Models,
     nets: Mapping[float, AcceptanceHead],
     prompts: Sequence[Sequence[int]],
-    options: AcceptanceOptions,
+    tokens: int,
     config: Mapping[str, Any],
     report: Report,
+    risks: Sequence[float] = RISKS,
 ) -> list[dict[str, Any]]:
     """Generate at temperature 1 with every head and threshold, and with fixed lengths.
 
@@ -188,31 +190,28 @@ def sweep(
         models: target and draft model.
         nets: heads by the weight of a rejection that they were trained with.
         prompts: token ids.
-        options: of the sweep.
+        tokens: length limit of a generation.
         config: of the heads.
         report: progress lines.
+        risks: thresholds.
 
     Returns:
         For each setting its `weight` and `risk`, or its `depth`; `discarded` drafts and target `passes`, both per token
         that was generated; `front`: no other setting is as good in both and better in one.
     """
     method, found = registry.get("draft-model"), list[dict[str, Any]]()
+    sampling = SamplingParams(temperature=1.0)
 
     def measure(own: Models, setting: dict[str, Any], params: dict[str, Any]) -> None:
         engine = Engine(own, record=False)
         requests = [
-            Request(
-                list(ids), method.with_params(**params), SamplingParams(temperature=1.0), options.swept_tokens, seed
-            )
+            Request(list(ids), method.with_params(**params), sampling, options.swept_tokens, seed)
             for seed, ids in enumerate(prompts)
         ]
-        rows = [engine.submit(request) for request in requests]
-        while any(row.status not in ENDED for row in rows):
-            engine.step()
-        rounds = [r for row in rows if row.trace for r in row.trace.rounds]
-        tokens = metrics.emitted(rounds)
+        rounds = [r for trace in engine.generate_all(requests) for r in trace.rounds]
+        n = metrics.emitted(rounds)
         discarded = sum(len(r.nodes) for r in rounds) - metrics.accepted(rounds)
-        found.append(setting | {"discarded": discarded / tokens, "passes": len(rounds) / tokens})
+        found.append(setting | {"discarded": discarded / n, "passes": len(rounds) / n})
         report(f"acceptance: {found[-1]}")
 
     for depth in DEPTHS:
@@ -221,7 +220,7 @@ def sweep(
         with TemporaryDirectory() as folder:
             saved = save_net(net, Path(folder), models.target_name, torch.float16, **config, rejection_weight=weight)
             own = replace(models, heads={AcceptanceHead.kind: HeadInfo("swept", Path(folder), saved)}, shared={})
-            for risk in options.risks:
+            for risk in risks:
                 measure(own, {"weight": weight, "risk": risk}, {"policy": "specdec++", "risk": risk})
     return [row | {"front": _is_on_front(row, found)} for row in found]
 
@@ -233,10 +232,10 @@ def _is_on_front(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> b
     return not any(a <= own[0] and b <= own[1] and (a, b) != own for a, b in others)
 
 
-def held_prompts(options: AcceptanceOptions) -> list[list[int]]:
-    """Return prompts that no answer was learnt from: the first of those that are kept for measuring."""
-    lines = (line for line in read(options.answers / ANSWERS) if _is_held_here(line["n"]))
-    return [line["prompt"] for line in islice(lines, options.swept)]
+def held_prompts(models: Models, n: int, seed: int) -> list[list[int]]:
+    """Return prompts of the generators' held-out problems, task by task in turn."""
+    streams = [task.stream(seed, held_out=True) for task in TASKS.values()]
+    return [encode_turn(models.tokenizer, next(streams[i % len(streams)]).prompt) for i in range(n)]
 
 
 def _is_held_here(n: int) -> bool:
@@ -410,7 +409,7 @@ def _sweep_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"""
 ## Discarded drafts against target passes
 
-Per generated token, at temperature 1, on held-out prompts, for heads trained with several weights of a rejection. A
+Per generated token, at temperature 1, on held-out problems, for heads trained with several weights of a rejection. A
 setting is on the Pareto front if no other discards as few drafts in as few target passes and is better in one of them.
 
 {table(["setting", "discarded drafts", "target passes", "on the front"], shown)}

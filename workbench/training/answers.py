@@ -245,8 +245,8 @@ class Rate:
         write_whole(self._path, (json.dumps(said) + "\n").encode())
 
 
-def _encoded(tokenizer: Any, said: str) -> list[int]:
-    """What a user says in the target's chat format, where it has one; a base model goes on with what is said."""
+def encode_turn(tokenizer: Any, said: str) -> list[int]:
+    """Return a user's message in the target's chat format, where it has one; a base model continues the message."""
     if not getattr(tokenizer, "chat_template", None):
         return [int(token) for token in tokenizer(said)["input_ids"]]
     chat = [{"role": "user", "content": said}]
@@ -259,7 +259,7 @@ def _first_held(turns: Sequence[tuple[int, str]], tokenizer: Any, longest: int) 
 
     They are answered before all others: the fewest answers are some to learn from and some to measure with.
     """
-    held = ((i, _encoded(tokenizer, said)) for i, said in turns if is_held(i))
+    held = ((i, encode_turn(tokenizer, said)) for i, said in turns if is_held(i))
     return list(islice((item for item in held if len(item[1]) <= longest), FIRST_HELD))
 
 
@@ -268,7 +268,7 @@ def _askable(turns: Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> 
 
     A few rows' worth at a time come in order of length: rows of one length waste no attention on each other's padding.
     """
-    left = ((i, _encoded(tokenizer, said)) for i, said in turns)
+    left = ((i, encode_turn(tokenizer, said)) for i, said in turns)
     while some := list(islice(left, ALIKE)):
         yield from sorted((item for item in some if len(item[1]) <= longest), key=lambda item: len(item[1]))
 

@@ -16,15 +16,14 @@ import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
-from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.methods.growers.chain import fit_vocabulary
 from workbench.training.acceptance import said
+from workbench.training.answers import encode_turn
 from workbench.training.generators import TASKS, Instance, exact
 from workbench.training.loop import Report
 
@@ -131,7 +130,7 @@ def find_swaps(
     if models.drafter is None:
         raise ParameterError(f"There is no draft model: {models.drafter_problem}", "Name one: drafter=….")
     engine = Engine(models, max_rows=rows, record=False)
-    searches = [_Search(instance, ask(models.tokenizer, instance.prompt)) for instance in instances]
+    searches = [_Search(instance, encode_turn(models.tokenizer, instance.prompt)) for instance in instances]
     answers = _finished(engine, [(search.asked, tokens) for search in searches])
     found = dict[int, list[Swap]]()
     for search, answer in zip(searches, answers, strict=True):
@@ -164,12 +163,6 @@ def find_swaps(
     return list(found.values())
 
 
-def ask(tokenizer: Any, prompt: str) -> list[int]:
-    """Return a question in the target's chat format, up to where the answer begins."""
-    chat = [{"role": "user", "content": prompt}]
-    return [int(t) for t in tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)]
-
-
 def _mismatch(models: Models, search: _Search) -> int | None:
     """Return the first position from the border on where the draft model would write another token."""
     assert models.drafter is not None
@@ -184,10 +177,11 @@ def _finished(engine: Engine, asked: Sequence[tuple[list[int], int]]) -> list[li
     """Return the tokens that the target adds to each text, greedily, up to a number of each."""
     method = registry.get("autoregressive")
     order = sorted((i for i, (_, n) in enumerate(asked) if n), key=lambda i: len(asked[i][0]))
-    rows = {i: engine.submit(Request(asked[i][0], method, SamplingParams(), asked[i][1])) for i in order}
-    while any(row.status not in ENDED for row in rows.values()):
-        engine.step()
-    return [rows[i].committed[len(ids) :] if i in rows else [] for i, (ids, _) in enumerate(asked)]
+    traces = engine.generate_all(Request(asked[i][0], method, SamplingParams(), asked[i][1]) for i in order)
+    found: list[list[int]] = [[] for _ in asked]
+    for i, trace in zip(order, traces, strict=True):
+        found[i] = trace.token_ids
+    return found
 
 
 def _text(models: Models, tokens: Sequence[int]) -> str:

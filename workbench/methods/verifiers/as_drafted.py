@@ -18,7 +18,7 @@ from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
-from workbench.methods.verifiers.answers import right_answers
+from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.handing_over import (
     at_tokens,
     exact_ruling,
@@ -67,14 +67,14 @@ class AsDrafted(Verifier):
 
     name: ClassVar[str] = "as-drafted"
     claims: ClassVar[tuple[Claim, ...]] = (
-        right_answers(
-            "as-drafted", "BLOOMZ-7B and LLaMA-2, fine-tuned with layers left out: nearly the same",
+        at_matched_accuracy(
+            "as-drafted", ({},), "BLOOMZ-7B and LLaMA-2, fine-tuned with layers left out: nearly the same answers",
             "Liu et al. 2024, arXiv:2404.06954, abstract (direction)", temperature=0.0, method="unified-skip",
             lacks="a target that was trained on with layers left out",
         ),
-        right_answers(
-            "as-drafted", "models fine-tuned to read placeholders: as good on text, 3 % less on code",
-            "Sun et al. 2024, arXiv:2405.15208, abstract", low=0.97, temperature=0.0, method="lexical-unit",
+        at_matched_accuracy(
+            "as-drafted", ({},), "models fine-tuned to read placeholders: as good on text, 3 % less on code",
+            "Sun et al. 2024, arXiv:2405.15208, abstract (direction)", temperature=0.0, method="lexical-unit",
             lacks="a target that was trained to read placeholders",
         ),
     )  # fmt: skip

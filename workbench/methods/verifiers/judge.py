@@ -13,20 +13,18 @@ from workbench.core.params import param
 from workbench.core.places import ranks
 from workbench.core.rejection import Reason, Ruling
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
-from workbench.engine.declared import WRONG_SCALE, Claim, Head
+from workbench.engine.declared import Claim, Head
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
 from workbench.engine.rejecting import lossless
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
 from workbench.methods.drafters.trained import TrainedNet, load_trained
-from workbench.methods.verifiers.answers import right_answers
+from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.siblings import beside_the_targets_own
 
 SOURCE = "Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309"
 LABELS = "Garipov et al. 2025, AutoJudge, arXiv:2504.20039"
-BY_RULE = {"policy": "fixed", "depth": 16}
-BY_JUDGE = {**BY_RULE, "verifier": "judge"}
 _SEEN = {"j": "judged", "δ": "judge_threshold"}
 GOOD = Rule(
     "judged-good",
@@ -126,35 +124,11 @@ class Judge(Verifier):
     )
     keeps_greedy: ClassVar[bool] = False
     claims: ClassVar[tuple[Claim, ...]] = (
-        Claim(
-            "τ with the judge / τ of the exact rule, 16 drafts a round",
-            "Llama 3.1 405B with an 8B drafter: 19.7 tokens accepted a round against 6.3", 2.8, 2.8,
+        at_matched_accuracy(
+            "judge", ({"judge_threshold": 0.9}, {"judge_threshold": 0.7}, {}),
+            "Llama 3.1 405B with an 8B drafter: 19.7 tokens accepted a round against 6.3, accuracy nearly the same",
             f"{SOURCE}, tables of results (recalled; with the target's own token a round)",
-            lambda lab: lab.on("arithmetic").tau_over("draft-model", BY_JUDGE, BY_RULE, temperature=0.0),
-            key="judge", method="draft-model",
-        ),
-        Claim(
-            "answers right with the judge / with the exact rule",
-            "Llama 3.1 405B with an 8B drafter, GSM8K, MMLU, ARC, HumanEval: nearly the same", 1.0, 1.0,
-            f"{SOURCE}, tables of results (recalled)",
-            lambda lab: lab.on("arithmetic").right_over(BY_JUDGE, BY_RULE),
-            key="judge-answers", tolerance=0.05, method="draft-model",
-            why=(
-                "2026-11-24 07:13 UTC",
-                f"{WRONG_SCALE}: a line through 288 numbers still accepts 8 % of the wrong tokens at δ"
-                " = 0.5, and one wrong digit spoils an answer.",
-            ),
-        ),
-        right_answers(
-            "judge", "Llama 3.1 405B with an 8B drafter, GSM8K, MMLU, ARC, HumanEval: nearly the same",
-            f"{SOURCE}, tables of results (recalled)", temperature=0.0,
-            why=("2026-11-24 14:45 UTC", f"{WRONG_SCALE}: a line through 288 numbers still accepts 8 %"
-                                         " of the wrong tokens; see the row above."),
-            why_on={"smollm2": (
-                "2026-11-24 14:47 UTC",
-                f"{WRONG_SCALE}: trained on 160 right answers; at δ = 0.5 it accepts 14 % of wrong "
-                "tokens (its card), and one spoils an answer.",
-            )},
+            2.8, 2.8, temperature=0.0, exact={"policy": "fixed", "depth": 16},
         ),
     )  # fmt: skip
     judge_threshold: float = param(

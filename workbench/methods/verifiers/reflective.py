@@ -24,7 +24,7 @@ from workbench.engine.parts import Verifier
 from workbench.engine.rejecting import lossless, relaxed_rejection
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
-from workbench.methods.verifiers.answers import right_answers
+from workbench.methods.verifiers.answers import at_matched_accuracy
 
 QUESTION = "\n[Check the last words for a mistake and write them again, corrected:]\n"
 """What the target is asked behind the draft. The paper's own words are not published."""
@@ -73,14 +73,15 @@ class Reflective(Verifier):
     """
 
     name: ClassVar[str] = "reflective"
-    claims: ClassVar[tuple[Claim, ...]] = (
-        right_answers(
-            "reflective",
-            "Llama 3 8B and 70B, dialogue, sums and code: a small change",
-            "Wang et al. 2025, arXiv:2505.18629 (direction; from its reviews)",
-            temperature=0.0,
-        ),
-    )
+    claims: ClassVar[tuple[Claim, ...]] = tuple(
+        at_matched_accuracy(
+            "reflective", ({"reflection": 0.1}, {"reflection": 0.3}, {"reflection": 0.5}),
+            "Llama 3 1B → 8B and 8B → 70B, dialogue, mathematics, code: 5 to 15 % more, quality hardly changes",
+            "Wang et al. 2025, arXiv:2505.18629 (from its reviews; decoding speed on top of statistical rules)",
+            1.05, 1.15, temperature,
+        )
+        for temperature in (0.0, 1.0)
+    )  # fmt: skip
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     keeps_greedy: ClassVar[bool] = False
     reflection: float = param(

@@ -10,6 +10,11 @@ test("figures of paper and here in words", () => {
   assert.equal(paperFigure({ low: 2.73, high: 2.73 }), "2.73");
   assert.equal(paperFigure({ low: null, high: null, neutral: 1 }), "more than 1, no figure given");
   assert.equal(hereFigure({ value: 1.612, low: 1.4, high: 1.9, n: 24 }), "1.61 (1.40–1.90, n = 24)");
+  const answers = { value: 0.98, low: 0.96, high: 1 };
+  assert.equal(
+    hereFigure({ value: 1.612, low: 1.4, high: 1.9, n: 24, answers }),
+    "1.61 (1.40–1.90, n = 24); answers 0.980 (0.960–1.00)",
+  );
   assert.equal(hereFigure(null), "–");
 });
 
@@ -49,10 +54,10 @@ test("the claims board counts each verdict of each target", () => {
     row("contradicted", "not measured yet"),
   ];
   assert.deepEqual(countsOf(rows), [
-    ["bundled models", [0, 0, 0, 2, 1, 0, 0]],
-    ["smollm2", [0, 0, 2, 0, 0, 1, 0]],
+    ["bundled models", [0, 0, 0, 2, 1, 0, 0, 0]],
+    ["smollm2", [0, 0, 2, 0, 0, 0, 1, 0]],
   ]);
-  assert.equal(VERDICTS.length, 7);
+  assert.equal(VERDICTS.length, 8);
   assert.deepEqual(countsOf([]), []);
 });
 
