@@ -205,7 +205,7 @@ def sweep(
     def measure(own: Models, setting: dict[str, Any], params: dict[str, Any]) -> None:
         engine = Engine(own, record=False)
         requests = [
-            Request(list(ids), method.with_params(**params), sampling, options.swept_tokens, seed)
+            Request(list(ids), method.with_params(**params), sampling, tokens, seed)
             for seed, ids in enumerate(prompts)
         ]
         rounds = [r for trace in engine.generate_all(requests) for r in trace.rounds]
