@@ -140,7 +140,7 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
 
     losses = _step_losses(net, learnt, w, options)
     result = run_loop(options.loop("acceptance"), net, options.optimizers(net, 0.0), losses, report, on_checkpoint)
-    facts = {"drafts": len(learnt.kept), "answers": learnt.answers, "held_drafts": len(held.kept)}
+    facts: dict[str, Any] = {"drafts": len(learnt.kept), "answers": learnt.answers, "held_drafts": len(held.kept)}
     facts |= {"held_answers": held.answers, "reliability": reliability(net, held, w)}
     if options.swept:
         nets = {w: net}
@@ -205,8 +205,7 @@ def sweep(
     def measure(own: Models, setting: dict[str, Any], params: dict[str, Any]) -> None:
         engine = Engine(own, record=False)
         requests = [
-            Request(list(ids), method.with_params(**params), sampling, tokens, seed)
-            for seed, ids in enumerate(prompts)
+            Request(list(ids), method.with_params(**params), sampling, tokens, seed) for seed, ids in enumerate(prompts)
         ]
         rounds = [r for trace in engine.generate_all(requests) for r in trace.rounds]
         n = metrics.emitted(rounds)
