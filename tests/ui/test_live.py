@@ -134,9 +134,13 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     assert word in page.inner_text(".wb-origin")
     assert page.inner_text(".wb-prompt").rstrip().endswith(word), "the chosen token is the end of the prompt"
     assert "ids=" in page.evaluate("location.search") or page.wait_for_function("location.search.includes('ids=')")
-    page.get_by_text("back to where it came from").click()
+    branch = page.evaluate(TEXT)
+    page.get_by_text("show the run it came from").click()
     page.wait_for_function(f"{TEXT} === {json.dumps(before)}")
-    assert page.is_visible(".wb-branch"), "the panel still holds the branch's prompt"
+    assert not page.is_visible(".wb-branch"), "the panel holds that run's prompt"
+    page.get_by_text("show the branch").click()
+    page.wait_for_function(f"{TEXT} === {json.dumps(branch)}")
+    page.wait_for_selector(".wb-branch:visible")
     page.get_by_text("use the text instead").click()
     page.wait_for_selector(".wb-branch", state="hidden")
 

@@ -130,7 +130,7 @@ function differing({ found }) {
   const alone = h(
     "details",
     {},
-    h("summary", {}, `${lacking.length} settings are recorded by one of the runs alone`),
+    h("summary", {}, `Recorded by one of the runs alone: ${lacking.map((row) => row.name).join(", ")}`),
     table(
       h,
       ["setting", ...SIDES],
