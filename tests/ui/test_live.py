@@ -135,6 +135,8 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     assert page.inner_text(".wb-prompt").rstrip().endswith(word), "the chosen token is the end of the prompt"
     assert "ids=" in page.evaluate("location.search") or page.wait_for_function("location.search.includes('ids=')")
     branch = page.evaluate(TEXT)
+    page.reload()
+    says(page, ".wb-origin", f"branch at round {at + 1}")
     page.get_by_text("show the run it came from").click()
     page.wait_for_function(f"{TEXT} === {json.dumps(before)}")
     assert not page.is_visible(".wb-branch"), "the panel holds that run's prompt"

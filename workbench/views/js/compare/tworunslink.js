@@ -90,12 +90,13 @@ export function settings(a, b) {
     machine: hardware,
   });
   const [one, other] = [flat(a), flat(b)], names = [...new Set([...Object.keys(one), ...Object.keys(other)])];
+  const isUnsaid = (value) => value === undefined || value === "";
   const words = (value) => (value === undefined || value === null || value === "" ? "–" : `${value}`);
   const rows = names
     .map((name) => ({
       name: name.replaceAll("_", " "),
       values: [words(one[name]), words(other[name])],
-      lacking: (one[name] === undefined) !== (other[name] === undefined),
+      lacking: isUnsaid(one[name]) !== isUnsaid(other[name]),
     }))
     .map((row) => ({ ...row, differs: !row.lacking && row.values[0] !== row.values[1] }));
   return [...rows.filter((row) => row.differs), ...rows.filter((row) => !row.differs)];

@@ -82,6 +82,8 @@ test("settings that differ come first; those that only one recording has do not 
     rows.filter((row) => row.lacking).map((row) => [row.name, ...row.values]),
     [["width", "–", "2"]],
   );
+  const machine = settings(header, { ...header, hardware: "" }).find((row) => row.name === "machine");
+  assert.ok(machine.lacking && !machine.differs);
   const drafter = settings(header, { ...header, drafter: "d" }).find((row) => row.name === "drafter");
   assert.deepEqual([drafter.differs, drafter.lacking], [true, false], "no drafter is a setting, too");
 });

@@ -17,3 +17,34 @@ export function turn(page) {
   other.asked = page.settings();
   page.draw();
 }
+
+/** Where the tab keeps which run its last branch came from, for a reload. */
+const KEY = "wb-origin";
+
+/** Keep where the run on the page came from, once it has an id. */
+export function note({ run, host }) {
+  const { origin } = run ?? {};
+  if (!run?.id || !origin || origin.noted) return;
+  origin.noted = true;
+  const { round, text, instead } = origin, parent = origin.run?.id ?? null;
+  host.remember?.setItem(KEY, JSON.stringify({ branch: run.id, parent, round, text, instead }));
+}
+
+/** After a reload: tell the run on the page where it came from, as far as the backend still has that run. */
+export async function restore({ run, host, channels }) {
+  const kept = read(host);
+  if (!run?.id || run.origin || kept?.branch !== run.id) return;
+  const { parent, round, text, instead } = kept;
+  const answer = parent && (await host.call("fetch_trace", { run: parent, from: 0 }).catch(() => null));
+  const other = answer?.header ? Object.assign(store.newRun(`parent-${channels}`), { id: parent, closed: true }) : null;
+  if (other) store.apply(other, answer);
+  run.origin = { round, text, instead, run: other, noted: true };
+}
+
+function read({ remember }) {
+  try {
+    return JSON.parse(remember?.getItem(KEY) ?? "null");
+  } catch {
+    return null; // written by an earlier version
+  }
+}

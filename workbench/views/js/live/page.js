@@ -48,6 +48,7 @@ export function mount(el, { host, trace = null, embed = false }) {
     hear: (page, message) => {
       repeats.hear(page, message);
       backend.hear(page, message);
+      branching.note(page);
     },
     actions: (page) => actions.of(page),
     textOf: (page) => copying.textOf(page.run),
@@ -56,6 +57,7 @@ export function mount(el, { host, trace = null, embed = false }) {
       if (!trace) opening.greet(page, looked);
       await looked;
       await opening.arrive(page, trace ?? opening.handed());
+      await branching.restore(page);
       addEventListener("wb:tab", (/** @type {CustomEvent} */ { detail }) => detail === "live" && opening.take(page));
     },
     stepped: (page) => opening.stepped(page),
