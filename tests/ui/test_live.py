@@ -395,6 +395,15 @@ def test_a_file_is_checked_before_it_is_shown(fake_app: str, open_page: Opener) 
     says(page, ".wb-badge", "IMPORTED")
     page.wait_for_selector(".wb-alert.is-warning:has-text('older schema')")
     page.wait_for_selector(".wb-change text:text-is('depth 2 → 5')")
+    rounds = [r | {"method": "draft-tree"} if i > 5 else r for i, r in enumerate(good["rounds"])]
+    upload(page, "switched.json", good | {"rounds": rounds})
+    page.wait_for_selector(".wb-bymethod tr.is-whole")
+    for part in (".wb-bymethod tbody tr:not(.is-whole)", ".wb-methodchip:visible", ".wb-card-curve .wb-method"):
+        assert page.locator(part).count() == 2, f"{part}: one for each method"
+    assert page.locator(".wb-round[data-round='7']").first.get_attribute("data-slot") == "b"
+    page.click(".wb-bymethod tr:nth-child(2) button")
+    says(page, ".wb-card-histogram em", f"rounds 7–{len(rounds)}")
+    says(page, ".wb-card-tree h3", f"round {len(rounds)}: Draft tree")
     lines = [{"event": "header", **good["header"]}, *({"event": "round", **r} for r in good["rounds"])]
     upload(page, "cut.jsonl", "\n".join(map(json.dumps, lines))[:-700])
     page.wait_for_selector(".wb-alert.is-warning:has-text('truncated')")

@@ -48,12 +48,19 @@ def test_strokes_and_words_have_contrast(theme: str) -> None:
         assert contrast(surface["ink"], status[theme]["tint"]) >= 7, f"ink on the tint of {name}"
 
 
+@pytest.mark.parametrize("kind", ["phases", "methods"])
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("theme", THEMES)
-def test_phases_stay_apart(theme: str, vision: str) -> None:
-    colours = [value[theme] for value in palette()["phases"].values()]
+def test_phases_and_methods_stay_apart(theme: str, vision: str, kind: str) -> None:
+    colours = [value[theme] for value in palette()[kind].values()]
     for one, two in itertools.combinations(colours, 2):
         assert difference(one, two, vision) >= 15
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_bands_of_methods_have_contrast(theme: str) -> None:
+    for slot, value in palette()["methods"].items():
+        assert contrast(value[theme], palette()["surfaces"][theme]["bg"]) >= 3, f"{slot}: graphics need 3:1"
 
 
 def test_every_status_has_a_glyph_a_line_and_a_shape_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""The one palette: status, surface and phase colours in `palette.json`, as CSS variables for both themes.
+"""The one palette: colours of statuses, surfaces, phases and methods in `palette.json`, as CSS variables for both themes.
 
 The status colours were found by a search over OKLCH for the largest worst-case CIEDE2000 difference under normal
 vision and simulated protanopia, deuteranopia and tritanopia; `tests/views/test_palette.py` holds them to it.
@@ -16,7 +16,7 @@ THEMES = ("light", "dark")
 
 @cache
 def palette() -> dict[str, Any]:
-    """The palette file: `statuses`, `surfaces`, `phases`."""
+    """Return the palette file: `statuses`, `surfaces`, `phases`, `methods`."""
     return json.loads(Path(__file__).with_name("palette.json").read_text(encoding="utf-8"))
 
 
@@ -28,6 +28,7 @@ def variables(theme: str) -> dict[str, str]:
         out[f"--wb-{name}"] = status[theme]["stroke"]
         out[f"--wb-{name}-tint"] = status[theme]["tint"]
     out |= {f"--wb-{name}": value[theme] for name, value in colours["phases"].items()}
+    out |= {f"--wb-method-{slot}": value[theme] for slot, value in colours["methods"].items()}
     return out
 
 

@@ -3,6 +3,8 @@
 import * as kit from "../shared/kit.js";
 
 const BOX = { left: 30, right: 8, top: 26, bottom: 18 };
+/** Room at the top for the names of bands, and for labels of marks under them. */
+const BAND = 17, MARK = 13;
 const LEAST_ROUNDS = 20, LETTER = 6.1;
 
 /** Path data of a line with holes where there is no value. Pure. */
@@ -77,7 +79,8 @@ export function ceiling(value) {
 /** Draw into `el`; emits `wb:pick` {round} on a click.
  *  @param {{series: {name: string, points: [number, number|null][]}[], max: number, ticks: number[], digits: number,
  *           level: {value: number, text: string}|null, rounds: number, marks: object[], shown: number, summary:
- *           string}} data at most two series; `level` is a horizontal line to compare with */
+ *           string, bands?: {name: string, from: number, to: number, slot: string}[]}} data at most two series; `level`
+ *           is a horizontal line to compare with; `bands` name the methods of stretches of rounds */
 export function render(el, data) {
   const width = Math.max(240, kit.size(el).width || 560),
     height = Math.max(96, kit.size(el).height || 140),
@@ -85,7 +88,9 @@ export function render(el, data) {
   const state = kit.frame(el, { width, height, label: data.summary }, (svg) => build(svg, el));
   const last = Math.max(LEAST_ROUNDS, n) - 1,
     wide = width - BOX.left - BOX.right - 6,
-    tall = height - BOX.top - BOX.bottom;
+    bands = data.bands ?? [],
+    top = bands.length ? BAND + (data.marks.length ? MARK : 2) : BOX.top,
+    tall = height - top - BOX.bottom;
   const x = (i) => BOX.left + 6 + (i / last) * wide,
     y = (v) => height - BOX.bottom - (Math.min(v, data.max) / (data.max || 1)) * tall;
   el._round = (px) => Math.max(0, Math.min(n - 1, Math.round(((px - BOX.left - 6) / wide) * last)));
@@ -100,7 +105,7 @@ export function render(el, data) {
   kit.set(state.cursor, {
     x1: x(data.shown),
     x2: x(data.shown),
-    y1: BOX.top,
+    y1: top,
     y2: height - BOX.bottom,
     display: n ? "inline" : "none",
   });
@@ -116,10 +121,40 @@ export function render(el, data) {
   kit.write(state.levelText, data.level?.text ?? "");
   kit.set(state.axis, { x: BOX.left, y: height - 3 });
   kit.write(state.axis, n ? `round 1 – ${n}` : "");
-  drawMarks(state.marks, place(data.marks, x, width - 4), x, height);
+  drawBands(state.bands, placeBands(bands, x), height);
+  drawMarks(state.marks, place(data.marks, x, width - 4, bands.length ? 1 : 2), x, height, bands.length ? BAND : 0);
 }
 
-function drawMarks(parent, marks, x, height) {
+/** Ends of bands in pixels, each up to the next one's first round, with as much of the name as fits. Pure. */
+export function placeBands(bands, x) {
+  return bands.map((band, k) => {
+    const start = x(band.from), end = k + 1 < bands.length ? x(bands[k + 1].from) : Math.max(x(band.to), start + 3);
+    return { ...band, start, end, label: cut(band.name, Math.floor((end - start - 4) / LETTER)) };
+  });
+}
+
+/** At most so many letters of a text, none where fewer than three would be left. Pure. */
+function cut(text, letters) {
+  if (letters >= text.length) return text;
+  return letters >= 4 ? `${text.slice(0, letters - 1)}…` : "";
+}
+
+function drawBands(parent, bands, height) {
+  kit.fit(parent, bands.length, () => kit.group("line", "rect", "text", "title"));
+  bands.forEach((band, k) => {
+    const g = parent.children[k], [rule, strip, text, title] = g.children;
+    kit.set(g, { class: `wb-method is-${band.slot}` });
+    kit.set(rule, {
+      x1: band.start, x2: band.start, y1: 0, y2: height - BOX.bottom, visibility: k ? "visible" : "hidden",
+    });
+    kit.set(strip, { x: band.start, y: 12, height: 4, width: Math.max(1, band.end - band.start - 1) });
+    kit.set(text, { x: band.start + 3, y: 9 });
+    kit.write(text, band.label);
+    kit.write(title, `${band.name}: rounds ${band.from + 1}–${band.to + 1}`);
+  });
+}
+
+function drawMarks(parent, marks, x, height, down) {
   kit.fit(parent, marks.length, () => {
     const g = kit.group("line", "text", "title");
     kit.set(g, { class: "wb-change" });
@@ -127,8 +162,8 @@ function drawMarks(parent, marks, x, height) {
   });
   marks.forEach((mark, i) => {
     const at = x(mark.index), [rule, text, title] = parent.children[i].children;
-    kit.set(rule, { x1: at, x2: at, y1: 2, y2: height - BOX.bottom });
-    kit.set(text, { x: mark.start, y: 9 + 12 * mark.row });
+    kit.set(rule, { x1: at, x2: at, y1: 2 + down, y2: height - BOX.bottom });
+    kit.set(text, { x: mark.start, y: 9 + down + 12 * mark.row });
     kit.write(text, mark.label);
     kit.write(title, `${mark.text} at round ${mark.index + 1}`);
   });
@@ -141,6 +176,7 @@ function build(svg, el) {
   );
   return {
     grid: add("g", ""),
+    bands: add("g", ""),
     marks: add("g", ""),
     cursor: add("line", "wb-cursor"),
     level: add("line", "wb-level"),

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ceiling, line, place, thin } from "./lines.js";
+import { ceiling, line, place, placeBands, thin } from "./lines.js";
 
 test("a value that does not exist leaves a hole in the line", () => {
   const d = line([[0, 1], [1, null], [2, 0], [3, 1]], (x) => x, (y) => y);
@@ -50,4 +50,15 @@ test("thinning keeps the lowest and the highest of every stretch, in order", () 
 
 test("an axis ends at a round number above its values", () => {
   assert.deepEqual([ceiling(203), ceiling(9.1), ceiling(1), ceiling(0)], [300, 10, 1, 1]);
+});
+
+test("bands of methods touch, and a name that does not fit is cut or left out", () => {
+  const bands = [
+    { name: "Draft model", from: 0, to: 9 },
+    { name: "Draft tree, sampled", from: 10, to: 14 },
+    { name: "Autoregressive", from: 15, to: 16 },
+  ];
+  const placed = placeBands(bands, (i) => 10 * i);
+  assert.deepEqual(placed.map((b) => [b.start, b.end]), [[0, 100], [100, 150], [150, 160]]);
+  assert.deepEqual(placed.map((b) => b.label), ["Draft model", "Draft …", ""]);
 });

@@ -94,7 +94,7 @@ function wire(page, el) {
   on("wb:param", (detail) => actions.setParam(page, detail));
   on("wb:pick", (pick) => actions.pin(page, pick));
   on("wb:branch", (pick) => actions.branch(page, pick));
-  on("wb:brush", ({ from, to }) => set({ brush: [from, to] }));
+  on("wb:brush", (range) => set({ brush: range && [range.from, range.to] }));
   parts.ghosts.addEventListener("change", () => set({ ghosts: parts.ghosts.checked }));
   parts.threshold.addEventListener("input", () => set({ threshold: Number(parts.threshold.value) }));
   parts.threshold.addEventListener("input", () =>

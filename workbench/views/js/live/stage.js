@@ -2,6 +2,7 @@
 
 import * as bar from "./bar.js";
 import * as bars from "../shared/bars.js";
+import * as bymethod from "./bymethod.js";
 import * as card from "./card.js";
 import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
@@ -60,6 +61,7 @@ export function build(el) {
         { className: "wb-stage" },
         part("alerts", "div", { className: "wb-alerts" }),
         part("figures", "div", { className: "wb-figures" }),
+        part("byMethod", "div", { className: "wb-table wb-bymethod", hidden: true }),
         part(
           "pairs",
           "div",
@@ -227,6 +229,7 @@ export function draw(parts, view) {
   keyfigures.render(parts.figures, {
     items: keyfigures.items(figures, view.plainFigures, view.definitions, view.speed),
   });
+  bymethod.render(parts.byMethod, { segments: view.segments, all: figures, range: view.range });
   repeats.render(parts, view.pairs);
   ribbon.render(parts.ribbon, {
     key: run?.channel ?? "",
@@ -235,6 +238,7 @@ export function draw(parts, view) {
     ghosts: view.ghosts,
     follow: view.follow,
     arriving: view.arriving,
+    bands: view.segments,
     shown: shown === null ? null : { round: shown.round, token: shown.token ?? null, scroll: view.scroll },
   });
   parts.tokenKey.lastChild.hidden = !rounds.some((r) => r.bonus_kind === "plain");
@@ -327,7 +331,7 @@ function tree(parts, view, round) {
   else treelist.render(parts.treeList, { tree: treemodel.model(round, made), node, awaited, words: treetext.sentence });
   probes.render(parts.probes, coming ? null : round);
   treebar.render(parts, drawn && round !== null);
-  write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");
+  write(parts.treeTitle, treeTitle(round, view.methodTitle));
   write(
     parts.treeNote,
     coming
@@ -345,7 +349,10 @@ function curves(parts, view, due) {
     ["windowed", "cumulative"].map((name) => ({ name, points: points.map((p) => [p.index, p[name]]) }));
   const percent = (v) => (v === null || v === undefined ? "nothing tested" : `${Math.round(100 * v)} %`),
     fixed = (v) => (v ? v.toFixed(0) : "–");
-  const marks = due("curve") || due("rate") ? figures.changeMarks(rounds) : [];
+  const bands = view.segments.length > 1 ? view.segments : [],
+    charted = due("curve") || due("rate"),
+    marks = charted ? figures.changeMarks(rounds) : [],
+    drawn = { bands, marks: charted && bands.length ? figures.settingMarks(rounds) : marks };
   if (due("curve")) {
     const acceptance = figures.acceptanceOverTime(rounds, WINDOW), end = acceptance.at(-1);
     const changes = marks.length
@@ -359,7 +366,7 @@ function curves(parts, view, due) {
       digits: 1,
       level: null,
       rounds: rounds.length,
-      marks,
+      ...drawn,
       shown: at,
       summary,
     });
@@ -382,7 +389,7 @@ function curves(parts, view, due) {
       digits: max < 10 ? 1 : 0,
       level: plain ? { value: plain, text: `plain ${plain.toFixed(0)}` } : null,
       rounds: rounds.length,
-      marks,
+      ...drawn,
       shown: at,
       summary,
     });
@@ -476,6 +483,11 @@ function treeNote(round, hidden) {
   const beside = probes.words(round), more = beside ? ` · ${beside}` : "";
   if (n === 0) return `nothing drafted: plain decoding${more}`;
   return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by q` : ""}${more}`;
+}
+
+/** The round whose draft is shown, and the method that drafted it. Pure. @param {(method: string) => string} title */
+export function treeTitle(round, title = (method) => method) {
+  return round ? `Draft tree, round ${round.index + 1}: ${title(round.method)}` : "Draft tree";
 }
 
 function judging({ round, judged }) {

@@ -26,6 +26,7 @@ export function of(page, now) {
   const shown = selection.shown(page.selection, rounds),
     pairsBarred = repeats.barred(run, rounds, baseline.rounds, Boolean(catalogue?.pairs));
   const promised = catalogue?.methods.find((x) => x.name === (rounds.at(-1)?.method ?? run?.header?.method));
+  const methodTitle = (name) => catalogue?.methods.find((x) => x.name === name)?.title || name;
   const lost = page.lost ? (now - page.lost) / 1000 : 0, pinned = page.selection.pin !== null && !page.playing;
   const range = page.brush && rounds[page.brush[1]] ? page.brush : null;
   return {
@@ -37,6 +38,8 @@ export function of(page, now) {
     lost,
     range,
     arriving,
+    methodTitle,
+    segments: summaries.segmentFigures(rounds, summaries.methodSegments(rounds, methodTitle)),
     counted: range ? rounds.slice(range[0], range[1] + 1) : rounds,
     plainRounds: baseline.rounds,
     plainFigures: plainOf(run, baseline),

@@ -28,11 +28,13 @@ export function count(round) {
 /** Seconds from the end of prefill to the last token: where the last round ends, so that time between rounds counts. */
 const ending = (round) => (round ? (round.started_s ?? 0) + round.seconds : 0);
 
-/** All figures of the rounds of a run, from its first on, by name; null where a denominator is zero. */
-export function summary(rounds) {
+/** All figures of consecutive rounds by name; null where a denominator is zero.
+ *  @param {object[]} rounds  of a run, from its first on unless `since` says otherwise
+ *  @param {object|null} [since]  the round before them: seconds count from its end */
+export function summary(rounds, since = null) {
   const counts = rounds.map(count);
   const total = (name) => sum(counts.map((c) => c[name]));
-  const seconds = ending(rounds.at(-1));
+  const seconds = rounds.length ? ending(rounds.at(-1)) - ending(since) : 0;
   const overhead = Math.max(0, seconds - sum(rounds.map((r) => r.draft_s + r.verify_s + (r.waited_s ?? 0))));
   const tokens = total("emitted");
   return {
@@ -135,18 +137,53 @@ export function voids(rounds, names) {
   return null;
 }
 
-/** Settings that changed, as marks on a time axis: [{index, text}]. */
-export function changeMarks(rounds) {
-  return rounds
-    .filter((r) => r.changes.length > 0)
-    .map((r) => ({ index: r.index, text: changeTexts(r.changes).join(", ") }));
+/** Slots of colour for the methods of a run, in the order of their first rounds: see `palette.json`. */
+const SLOTS = ["a", "b", "c", "d"];
+
+/** Stretches of consecutive rounds that one method drafted. Pure.
+ *  @param {(method: string) => string} [title]  name of a method for readers
+ *  @returns {{method: string, name: string, from: number, to: number, slot: string}[]} `to` is the last round; one
+ *    method has one slot of colour wherever it comes back */
+export function methodSegments(rounds, title = (method) => method) {
+  const out = [], slots = new Map();
+  rounds.forEach(({ method }, i) => {
+    if (out.at(-1)?.method === method) return void (out.at(-1).to = i);
+    if (!slots.has(method)) slots.set(method, SLOTS[slots.size % SLOTS.length]);
+    out.push({ method, name: title(method), from: i, to: i, slot: slots.get(method) });
+  });
+  return out;
 }
 
-/** What to say of a change. Parameters that came or went with a new method say nothing that its name does not. */
-function changeTexts(changes) {
-  const method = changes.some((c) => c.name === "method");
-  const said = method ? changes.filter((c) => c.name === "method" || (c.before !== null && c.after !== null)) : changes;
-  return said.map(changeText);
+/** Figures of each segment of a run: its own rounds, its seconds from the end of the round before it. They add up to
+ *  those of the whole run. Pure. */
+export function segmentFigures(rounds, segments) {
+  return segments.map((each) => ({
+    ...each,
+    figures: summary(rounds.slice(each.from, each.to + 1), rounds[each.from - 1]),
+  }));
+}
+
+/** Settings that changed, as marks on a time axis: [{index, text}]. */
+export function changeMarks(rounds) {
+  return marks(rounds, changeTexts);
+}
+
+/** The same without changes of method, for a chart in which bands name the methods. */
+export function settingMarks(rounds) {
+  return marks(rounds, (changes) => changeTexts(changes, false)).filter((mark) => mark.text !== "");
+}
+
+function marks(rounds, texts) {
+  return rounds
+    .filter((r) => r.changes.length > 0)
+    .map((r) => ({ index: r.index, text: texts(r.changes).join(", ") }));
+}
+
+/** The words of changes. Parameters that came or went with a new method are left out: its name says it. */
+function changeTexts(changes, naming = true) {
+  const method = changes.some((c) => c.name === "method"),
+    said = method ? changes.filter((c) => c.name === "method" || (c.before !== null && c.after !== null)) : changes;
+  return said.filter((c) => naming || c.name !== "method").map(changeText);
 }
 
 function changeText({ name, before, after }) {

@@ -6,6 +6,9 @@ import {
   acceptanceOverTime,
   changeMarks,
   histogram,
+  methodSegments,
+  segmentFigures,
+  settingMarks,
   speedOverTime,
   summary,
   voids,
@@ -109,4 +112,28 @@ test("a change of sampling in mid-run voids the baseline, a change of depth does
   ];
   assert.equal(voids(rounds.slice(0, 2), ["temperature"]), null);
   assert.deepEqual(voids(rounds, ["temperature"]), { index: 2, text: "temperature 0 → 0.50" });
+});
+
+test("each stretch of rounds by one method has its own figures, which add up to those of the run", () => {
+  const chain = fixture("chain").rounds, methods = ["a", "a", "b", "b", "b", "a"];
+  const rounds = chain.slice(0, methods.length).map((r, i) => ({ ...r, method: methods[i] }));
+  const segments = methodSegments(rounds, (method) => method.toUpperCase());
+  assert.deepEqual(
+    segments.map((s) => [s.name, s.from, s.to, s.slot]),
+    [["A", 0, 1, "a"], ["B", 2, 4, "b"], ["A", 5, 5, "a"]],
+  );
+  const all = summary(rounds), parts = segmentFigures(rounds, segments).map((s) => s.figures);
+  for (const name of ["tokens", "rounds", "tested", "accepted", "seconds", "overhead_seconds"])
+    assert.ok(Math.abs(parts.reduce((a, f) => a + f[name], 0) - all[name]) < 1e-9, name);
+  assert.equal(parts[1].tau, rounds.slice(2, 5).reduce((a, r) => a + r.emitted.length, 0) / 3);
+  assert.deepEqual(methodSegments([]), []);
+});
+
+test("where bands name the methods, marks name only what else changed", () => {
+  const change = (name, before, after) => ({ name, before, after });
+  const rounds = [
+    { index: 0, changes: [change("method", "a", "b")] },
+    { index: 1, changes: [change("method", "b", "a"), change("depth", 2, 4)] },
+  ];
+  assert.deepEqual(settingMarks(rounds), [{ index: 1, text: "depth 2 → 4" }]);
 });

@@ -137,8 +137,9 @@ export function chunkEnds(size, broke) {
 /** Draw into `el`. Rounds are only ever appended, in chunks that the browser need not lay out while they are out of
  *  sight; a new `data.key` starts over.
  *  @param {{key: string, prompt: {role: string|null, text: string}[], rounds: object[], shown: {round: number, token:
- *    number|null, scroll: boolean}|null, ghosts: boolean, follow: boolean, arriving?: object|null}} data  `arriving`:
- *    the round that is being judged */
+ *    number|null, scroll: boolean}|null, ghosts: boolean, follow: boolean, arriving?: object|null, bands?:
+ *    object[]}} data  `arriving`: the round that is being judged; `bands`: of `figures.methodSegments`, named and
+ *    coloured where there are several */
 export function render(el, data) {
   const state = (el._ribbon ??= begin(el));
   if (state.key !== data.key) {
@@ -153,6 +154,7 @@ export function render(el, data) {
       size: 0,
       broke: false,
       held: false,
+      named: 0,
     });
   }
   const text = JSON.stringify(data.prompt);
@@ -174,6 +176,7 @@ export function render(el, data) {
     state.places = canvas.draw(canvas.standing(data.rounds), (text) => visibleText(readable(text).replace(HEX, "·")));
     if (state.places) room(state).append(state.places);
   }
+  name(el, state, data.bands ?? []);
   if (data.arriving) come(state, data.arriving);
   light(el, state, data.shown, data.follow);
 }
@@ -249,6 +252,24 @@ function come(state, arriving) {
     kit.write(row.children[i], w.text);
   });
   if (chunk.lastChild !== box) chunk.append(box);
+}
+
+/** Put the name of each segment's method before its first token, and its colour over its rounds. Both are seen once the
+ *  run has a second method. */
+function name(el, state, bands) {
+  el.classList.toggle("has-bands", bands.length > 1);
+  for (const band of bands.slice(Math.max(0, state.named - 1))) {
+    const groups = state.groups.slice(band.from, band.to + 1).flat();
+    for (const group of groups) if (group.classList.contains("wb-round")) kit.set(group, { "data-slot": band.slot });
+    const at = bands.indexOf(band);
+    if (at < state.named || !groups.length) continue;
+    const chip = kit.h("span", { className: "wb-methodchip" });
+    kit.set(chip, { "data-name": band.name, "data-slot": band.slot, "aria-hidden": "true" });
+    groups[0].before(chip);
+    const first = groups[0].querySelector(".wb-token");
+    if (at && first) kit.set(first, { "aria-label": `${first.getAttribute("aria-label")}, from here drafted by ${band.name}` });
+    state.named = at + 1;
+  }
 }
 
 /** The chunk that the next round goes into. */

@@ -1,6 +1,7 @@
 /** The parts of the Vision tab in one place: builds them once, then tells each drawing what to show. */
 
 import * as bar from "../live/bar.js";
+import * as bymethod from "../live/bymethod.js";
 import * as card from "../live/card.js";
 import * as copying from "../shared/copying.js";
 import * as figures from "../shared/figures.js";
@@ -81,6 +82,7 @@ export function build(el) {
         { className: "wb-stage" },
         part("alerts", "div", { className: "wb-alerts" }),
         part("figures", "div", { className: "wb-figures" }),
+        part("byMethod", "div", { className: "wb-table wb-bymethod", hidden: true }),
         h(
           "div",
           { className: "wb-imgs" },
@@ -197,6 +199,7 @@ export function draw(parts, view) {
   parts.badge.title = view.badge;
   stage.alerts(parts.alerts, view.alerts);
   keyfigures.render(parts.figures, { items: view.items });
+  bymethod.render(parts.byMethod, { segments: view.segments, all: view.figures, range: null });
   pictures(parts, view);
   lane(parts, view, "ribbon", view.main);
   lane(parts, view, "beside", view.second);
@@ -248,6 +251,7 @@ function lane(parts, view, name, shown) {
     arriving: shown.arriving,
     ghosts: view.ghosts,
     follow: shown.follow,
+    bands: shown.bands,
     shown: shown.at && { round: shown.at.round, token: shown.at.token ?? null, scroll: view.scroll },
   });
   const drawn = el.querySelectorAll(".wb-token"),
@@ -301,6 +305,7 @@ function curve(parts, view) {
     level: null,
     rounds: Math.max(rounds.length, second?.rounds.length ?? 0),
     marks,
+    bands: second || main.bands.length < 2 ? [] : main.bands,
     shown: view.shown?.round ?? 0,
     summary,
   });

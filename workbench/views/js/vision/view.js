@@ -42,7 +42,10 @@ export function of(page, now) {
     const all = d.maps(one.run?.attribution, whose, vision.how) ?? d.maps(one.run?.attribution, "target", vision.how);
     one.lean = patch === null || !all ? null : d.leanOn(all, patch);
   }
-  const marks = mergeMarks(figures.changeMarks(rounds), d.pictureMarks(rounds)),
+  const marks = mergeMarks(
+      (second || main.bands.length < 2 ? figures.changeMarks : figures.settingMarks)(rounds),
+      d.pictureMarks(rounds),
+    ),
     word = token === null ? "" : d.wordOf(held, token);
   const traces = {
     trace: { rounds: held, attribution: on.run?.attribution, asked: on.run?.asking, done: on.run?.explained ?? null },
@@ -107,6 +110,7 @@ function lane(page, seat, rounds, shown, lexicon) {
     grounded: run ? d.grounded({ rounds, attribution: run.attribution }) : null,
     kinds: lexicon ? d.wordKinds(rounds, lexicon) : rounds.flatMap((r) => r.emitted.map(() => d.OTHER)),
     marks: d.pictureMarks(rounds),
+    bands: figures.methodSegments(rounds, (name) => page.catalogue?.methods.find((x) => x.name === name)?.title || name),
     tokenOf: (at) =>
       at && at.token !== null && at.token !== undefined && rounds[at.round] ? starts[at.round] + at.token : null,
   };
