@@ -10,6 +10,7 @@ import worlds
 from workbench.engine import Engine, Request
 from workbench.engine.pace import Pace
 from workbench.methods import registry
+from workbench.trace import metrics
 from workbench.trace.events import Trace
 
 
@@ -88,6 +89,17 @@ def test_the_engine_holds_a_paced_row_back_between_rounds_and_counts_none_of_it(
     free, plain = held_back(0)
     assert free == [100.0] * len(free)  # nothing is held back
     assert [r.emitted for r in trace.rounds] == [r.emitted for r in plain.rounds]
+
+
+def test_a_trace_says_which_rounds_were_held_back_and_for_how_long() -> None:
+    ends, trace = held_back(4)
+    said = [r.signals.get(metrics.HELD, 0.0) for r in trace.rounds]
+    assert said == pytest.approx([0.0, *(b - a for a, b in pairwise(ends))])
+    assert metrics.summary(trace)["held_rounds"] == len(trace.rounds) - 1
+    _, free = held_back(0)
+    assert metrics.held_rounds(free.rounds) == 0
+    _, stepped = held_back(0, pause=True)
+    assert metrics.held_rounds(stepped.rounds) == len(stepped.rounds) - 2, "a pause cools caches as a pace does"
 
 
 def test_a_step_is_not_held_back() -> None:

@@ -20,7 +20,7 @@ def test_a_real_run_switches_its_method_and_arrives_whole(real_app: str, open_pa
     page.click("[data-press=run]")
     page.wait_for_selector(".wb-token")
     page.select_option("[data-what=method]", "draft-tree")
-    says(page, ".wb-card-ribbon em", "times are the engine's own")
+    says(page, ".wb-card-ribbon em", "slower than at full speed")
     state(page, "finished")
     page.wait_for_timeout(300)
     assert page.evaluate(ROUNDS) == list(range(count(page)))

@@ -106,6 +106,15 @@ def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: O
     assert " the" not in grounded
     says(page, "[data-figure=grounded] small", "vs")
     says(page, "[data-figure=speedup] .wb-formula small", "two runs share the engine")
+    says(page, ".wb-card-ribbon .wb-facts-line", "falls by 0.2 or more when the picture is blanked")
+    # The time line counts the rounds of the run whose word is chosen.
+    captions[1].locator(".wb-token").last.click()
+    first, second = (
+        1 + max(c.locator(".wb-token").evaluate_all("(all) => all.map((e) => +e.dataset.round)")) for c in captions
+    )
+    assert second > first
+    says(page, ".wb-where", f"round {second} of {second}")
+    says(page, ".wb-card-card em", f"round {second}")
     # A word, then its patches; a patch, then its words.
     captions[0].locator(".wb-token:has-text('red')").first.click()
     says(page, ".wb-card-target em", "for “red”")

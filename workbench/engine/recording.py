@@ -16,7 +16,7 @@ from workbench.engine.selfcheck import warnings_for
 from workbench.engine.settings import SAMPLING_NAMES
 from workbench.engine.vision.showing import vision_news
 from workbench.trace.events import Phase, Round
-from workbench.trace.metrics import BOUGHT, PAID, PAID_AT_MOST
+from workbench.trace.metrics import BOUGHT, HELD, PAID, PAID_AT_MOST
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, GrownNodes, Nodes, Probe, Top
 from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, Emitted, Placed
 
@@ -186,7 +186,7 @@ def _of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, Any]:
         "draft_forwards": drafted.forwards,
         "target_forwards": verified.forwards,
         "changes": row.changes,
-        "signals": dict(row.signals),
+        "signals": row.signals | ({HELD: row.pace.before_s} if row.pace.before_s > 0 else {}),
         "notes": list(row.notes),
         "vision": {} if row.images is None else vision_news(row),
         "revoked": [*row.revoked],

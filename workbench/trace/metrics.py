@@ -17,8 +17,10 @@ PAID_AT_MOST = f"{PAID}, at most"
 """The same where a bound of it is known alone: see `workbench.core.rejection.Ruling.at_most`."""
 BOUGHT = "acceptance bought (ΔA)"
 """Likewise: drafts that its rule keeps of the round's on the average, less those that the exact rule keeps of them."""
+HELD = "held back before it (s)"
+"""Signal of a round: seconds for which a pace or a pause held the run back just before it."""
 GROUNDED = 0.2
-"""A token is grounded in the picture where blanking the picture costs it at least this much of its probability."""
+"""A token needs the picture where blanking the picture costs it at least this much of its probability."""
 OTHER = "other"
 """Kind of a word that the lexicon of the scenes does not hold."""
 
@@ -33,7 +35,7 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
     "tokens_per_second": (
         "tokens per second",
         "tokens emitted / seconds from the end of prefill (the target's and the drafter's) to the last token, pauses "
-        "left out",
+        "left out; a round after a pause, or held back for display, takes longer than at full speed",
     ),
     "overhead_share": (
         "overhead",
@@ -47,13 +49,14 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
         "(over repeats where there are fewer than three prompts: this prompt only)",
     ),
     "grounded_acceptance": (
-        "acceptance, words of the picture",
-        "grounded tokens that were an accepted draft / grounded tokens for whose place a draft was tested; grounded: "
-        f"the target's probability of the token falls by at least {GROUNDED} when the picture is blanked",
+        "acceptance, tokens that need the picture",
+        "accepted drafts / places where a draft was tested, among tokens that need the picture: those whose "
+        f"probability by the target falls by at least {GROUNDED} when the picture is blanked, “on” and “,” too",
     ),
     "language_acceptance": (
-        "acceptance, other words",
-        "tokens that were an accepted draft / tokens for whose place a draft was tested, among those not grounded",
+        "acceptance, tokens that do not need the picture",
+        "accepted drafts / places where a draft was tested, among tokens whose probability by the target falls by less "
+        f"than {GROUNDED} when the picture is blanked",
     ),
     "kind_acceptance": (
         "acceptance by kind of word",
@@ -63,7 +66,7 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
 
 
 def grounded(trace: Trace) -> list[bool] | None:
-    """Whether each emitted token rests on the picture: p − p_blind ≥ GROUNDED. None before somebody asked for it."""
+    """Return whether each emitted token needs the picture: p − p_blind ≥ GROUNDED; None before it was asked for."""
     blind = (trace.attribution or {}).get("p_blind")
     if blind is None:
         return None
@@ -141,6 +144,11 @@ def tokens_per_second(rounds: Sequence[Round]) -> float | None:
 def overhead_share(rounds: Sequence[Round]) -> float | None:
     """Seconds in no forward / seconds from the end of prefill to the last token."""
     return _ratio(overhead_seconds(rounds), decode_seconds(rounds))
+
+
+def held_rounds(rounds: Sequence[Round]) -> int:
+    """Return the number of rounds before which a pace or a pause held the run back; caches were cold in them."""
+    return sum(r.signals.get(HELD, 0.0) > 0 for r in rounds)
 
 
 def acceptance_by_depth(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
@@ -232,4 +240,5 @@ def summary(trace: Trace) -> dict[str, Any]:
         "overhead_ms_per_round": _ratio(1e3 * overhead_seconds(rounds), len(rounds)),
         "target_forwards": sum(r.target_forwards for r in rounds),
         "draft_forwards": sum(r.draft_forwards for r in rounds),
+        "held_rounds": held_rounds(rounds),
     }

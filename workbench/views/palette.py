@@ -1,4 +1,4 @@
-"""The one palette: colours of statuses, surfaces, phases and methods in `palette.json`, as CSS variables for both themes.
+"""The one palette: colours of statuses, surfaces, phases and methods, as CSS variables for both themes.
 
 The status colours were found by a search over OKLCH for the largest worst-case CIEDE2000 difference under normal
 vision and simulated protanopia, deuteranopia and tritanopia; `tests/views/test_palette.py` holds them to it.

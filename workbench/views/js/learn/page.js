@@ -301,7 +301,8 @@ function turn(page, step, byHand = true) {
     bars,
     max,
     ticks: [0, 1],
-    axis: "K",
+    axis: "drafts in a round, K",
+    up: "speed-up",
     summary: `Speed-up by draft length: ${bars.map((b) => `${b.label}: ${b.text}`).join(", ")}`,
   });
   if (byHand && a >= 0.8 && now.speedup < 1) mark(page, step);

@@ -1,8 +1,10 @@
-/** The controls at hand on a narrow page, where the panel is far above the tokens: run or pause, step, stop, and the
+/** The controls at hand on a narrow page, where the panel is far above the tokens: run, pause, step, stop, and the
  *  method of the coming rounds. They emit what the panel's own do; see `controls.js`. */
 
 import * as controls from "../shared/controls.js";
 import * as kit from "../shared/kit.js";
+
+const NAMES = ["run", "pause", "step", "stop"];
 
 /** Build it; a stylesheet shows it where the page is narrow. */
 export function build(parts) {
@@ -10,7 +12,7 @@ export function build(parts) {
     onchange: (event) => kit.tell(parts.bar, "wb:choose", { what: "method", value: event.target.value }),
   });
   method.setAttribute("aria-label", "Method of the coming rounds");
-  const buttons = ["go", "step", "stop"].map((name) => {
+  const buttons = NAMES.map((name) => {
     const button = kit.h(
       "button",
       { type: "button", onclick: () => kit.tell(parts.bar, "wb:press", { button: button.dataset.near }) },
@@ -25,17 +27,16 @@ export function build(parts) {
   return parts.bar;
 }
 
-/** What its buttons do now: run what is idle, pause what runs. Pure. @param {object} all  of `controls.buttons` */
-export function offered(all, active) {
-  return [active ? "pause" : "run", "step", "stop"].map((name) => ({ name, ...all[name] }));
+/** Its buttons, each with the reason why it cannot be pressed. Pure. @param {object} all  of `controls.buttons` */
+export function offered(all) {
+  return NAMES.map((name) => ({ name, ...all[name] }));
 }
 
 /** Show what the panel shows. @param {object} data  as `controls.render` takes it */
 export function render(el, data) {
   controls.select(el._method, controls.options(data.catalogue.methods), data.choice.method);
-  offered(controls.buttons(data.run), data.run.active).forEach(({ name, label, off }, i) => {
+  offered(controls.buttons(data.run)).forEach(({ label, off }, i) => {
     const button = el._buttons[i];
-    kit.set(button, { "data-near": name });
     kit.write(button, label);
     Object.assign(button, { disabled: Boolean(off), title: off });
   });

@@ -214,8 +214,8 @@ function build(el) {
   const key = kit.h(
     "div",
     { className: "wb-key" },
-    kit.h("span", { className: "is-q" }, "q drafter"),
-    kit.h("span", { className: "is-p" }, "p target"),
+    playcard.keyOf("is-q", "q drafter"),
+    playcard.keyOf("is-p", "p target"),
   );
   const play = kit.h("div", { hidden: true });
   const bench = kit.h("a", { className: "wb-tobench", target: "_blank", hidden: true }, "open in the verifier bench ↗");

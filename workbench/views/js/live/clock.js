@@ -1,5 +1,6 @@
 /** Several traces on one clock, which starts where each prompt has been read. */
 
+import { timeTicks } from "../shared/axis.js";
 import * as kit from "../shared/kit.js";
 import * as lane from "./lane.js";
 
@@ -34,17 +35,7 @@ export function layout(traces, width, stretches) {
       tokens: rounds.reduce((a, r) => a + r.emitted.length, 0),
     };
   });
-  return { rows, ticks: ticks(seconds, scale), seconds };
-}
-
-function ticks(seconds, scale) {
-  const raw = seconds / 5,
-    power = 10 ** Math.floor(Math.log10(raw)),
-    step = power * [1, 2, 5, 10].find((s) => s * power >= raw);
-  return Array.from({ length: Math.floor(seconds / step) + 1 }, (_, i) => ({
-    x: i * step * scale,
-    text: `${Number((i * step).toPrecision(3))} s`,
-  }));
+  return { rows, ticks: timeTicks(seconds, scale), seconds };
 }
 
 /** A row in words: those that came with it, else what the rounds say. Pure. */

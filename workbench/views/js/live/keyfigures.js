@@ -17,7 +17,7 @@ export function items(f, plain, definitions, speed) {
   const ms = (s) => ((1e3 * s) / f.rounds).toFixed(f.seconds / f.rounds >= 0.1 ? 0 : 1);
   const seconds = (s) => `${s.toFixed(s < 1 ? 3 : 2)} s`;
   return [
-    { id: "speedup", ...speed, formula: formula("speedup_vs_autoregressive") },
+    { id: "speedup", ...held(speed, f), formula: formula("speedup_vs_autoregressive") },
     {
       id: "tau",
       value: fixed(f.tau, 2),
@@ -41,8 +41,8 @@ export function items(f, plain, definitions, speed) {
       value: fixed(f.tokens_per_second, 0),
       unit: "tok/s",
       formula: formula("tokens_per_second"),
-      label: plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second",
-      worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}` : "",
+      label: `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.held_rounds ? "; held back" : ""}`,
+      worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}${heldWords(f)}` : "",
     },
     {
       id: "passes",
@@ -68,6 +68,19 @@ export function items(f, plain, definitions, speed) {
         : "",
     },
   ];
+}
+
+/** The speed-up of a run whose rounds were held back, which the baseline's never are. Pure. */
+function held(speed, f) {
+  return f.held_rounds && speed.value !== dash
+    ? { ...speed, label: `${speed.label}; rounds held back`, worked: `${speed.worked}${heldWords(f)}` }
+    : speed;
+}
+
+function heldWords({ held_rounds: n, rounds }) {
+  return n
+    ? `; ${n} of ${rounds} rounds began after a wait (Show at, Pause or Step) and took longer than at full speed`
+    : "";
 }
 
 /** What an approximate rule bought over the exact one, and what it paid; empty of other runs. Pure. */

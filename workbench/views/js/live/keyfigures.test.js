@@ -63,3 +63,16 @@ test("one is not many", () => {
   const { value, unit, label } = items(summary([round]), null, definitions, none).find((i) => i.id === "passes");
   assert.deepEqual([value, unit, label], ["1", "pass", "for 1 token"]);
 });
+
+test("a run whose rounds were held back says so beside its times and its speed-up", () => {
+  const round = (signals) => ({
+    nodes: { status: [] }, path: [], emitted: [{}], seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1, signals,
+  });
+  const speed = figure({ mine: 10, plain: 5, none: "" }),
+    by = (rounds, id) => items(summary(rounds), { tokens_per_second: 5 }, definitions, speed).find((i) => i.id === id);
+  const waited = [round({}), round({ "held back before it (s)": 0.4 })];
+  assert.match(by(waited, "rate").label, /; held back$/);
+  assert.match(by(waited, "rate").worked, /1 of 2 rounds began after a wait .* took longer than at full speed$/);
+  assert.match(by(waited, "speedup").label, /; rounds held back$/);
+  for (const id of ["rate", "speedup"]) assert.doesNotMatch(by([round({})], id).label, /held back/);
+});

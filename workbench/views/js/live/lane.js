@@ -1,8 +1,9 @@
 /** Wall clock: when each phase of each round ran, on its lane, over plain decoding on the same time scale. */
 
+import { timeTicks } from "../shared/axis.js";
 import * as kit from "../shared/kit.js";
 
-const GAP = 3, LEFT = 62, ROW = 26, TOP = 35;
+const LEFT = 62, ROW = 26, TOP = 35, LABELS = 14, AXIS = 19;
 const KINDS = { draft: "draft", verify: "verify", wait: "wait" };
 
 /** The rounds in view: `count` of them, ending at the newest while live, around `anchor` otherwise. Pure. */
@@ -52,11 +53,12 @@ export function lanes(rounds) {
  *  @param {Map<number, number>} stalls  of `stalls.stalls(rounds)`  @param {Map<number, number>} plainStalls  of those
  *    of the baseline
  *  @returns {{boxes: object[], plain: object[], lanes: string[]|null, scale: number, tokens: number, seconds: number,
- *    plainSeconds: number|null}} */
+ *    plainSeconds: number|null, ticks: {x: number, text: string}[]}} */
 export function layout(rounds, plain, view, width, stalls = new Map(), plainStalls = new Map()) {
   const inView = rounds.slice(view.from, view.to), n = Math.max(inView.length, view.room ?? 0), named = lanes(inView);
   const seconds = inView.reduce((a, r) => a + r.seconds, 0);
-  const scale = (width - LEFT - GAP * n) / (seconds * (n / Math.max(1, inView.length)) || 1);
+  const whole = seconds * (n / Math.max(1, inView.length)) || 1,
+    scale = (width - LEFT - 1) / whole;
   let x = LEFT;
   const boxes = inView.map((r) => {
     const segments = stretches(r).map((p) => ({
@@ -71,7 +73,7 @@ export function layout(rounds, plain, view, width, stalls = new Map(), plainStal
       emitted: r.emitted.length,
       stalled: stalls.get(r.index) ?? null,
     };
-    x += box.width + GAP;
+    x += box.width;
     return box;
   });
   const before = rounds.slice(0, view.from).reduce((a, r) => a + r.emitted.length, 0);
@@ -91,7 +93,10 @@ export function layout(rounds, plain, view, width, stalls = new Map(), plainStal
     px += r.seconds * scale;
   }
   const plainSeconds = passes.length === tokens && tokens ? passes.reduce((a, r) => a + r.seconds, 0) : null;
-  return { boxes, plain: marks, lanes: named, scale, tokens, seconds, plainSeconds };
+  const ticks = inView.length
+    ? timeTicks(whole, scale, whole < 1 ? "ms" : "s").map((tick) => ({ ...tick, x: tick.x + LEFT }))
+    : [];
+  return { boxes, plain: marks, lanes: named, scale, tokens, seconds, plainSeconds, ticks };
 }
 
 /** Sums over a brushed stretch of rounds. Pure. */
@@ -103,14 +108,15 @@ export function totals(rounds, [from, to]) {
 
 /** Draw into `el`; emits `wb:pick` {round} on a click and `wb:brush` {from, to} after a drag.
  *  @param {{rounds: object[], plain: object[]|null, none: string, anchor: number, shown: number, brush: number[]|null,
- *           stalls?: Map<number, number>, plainStalls?: Map<number, number>}} data */
+ *           stalls?: Map<number, number>, plainStalls?: Map<number, number>, bands?: object[]}} data  `bands`: of
+ *    `figures.methodSegments`, drawn over the rounds where there are several */
 export function render(el, data) {
   const width = Math.max(280, kit.size(el).width || 900),
     count = Math.max(5, Math.min(16, Math.floor((width - LEFT) / 64)));
   const view = { ...span(data.rounds.length, data.anchor, count), room: count };
   const drawn = layout(data.rounds, data.plain, view, width, data.stalls, data.plainStalls),
     rows = drawn.lanes?.length ?? 1;
-  const height = TOP + ROW * rows + 13;
+  const height = TOP + ROW * rows + LABELS + AXIS, bands = (data.bands?.length ?? 0) > 1 ? data.bands : [];
   const state = kit.frame(el, { width, height, label: sentence(drawn, view) }, (svg) => build(svg, el));
   el._boxes = drawn.boxes;
   kit.fit(state.plain, drawn.plain.length, () => kit.s("rect", { class: "wb-fill-plain", y: 8, height: 14 }));
@@ -128,18 +134,28 @@ export function render(el, data) {
     kit.write(state.names.children[i], name);
   });
   kit.fit(state.run, drawn.boxes.length, () => {
-    const g = kit.group("rect", "g", "text");
-    kit.set(g.children[0], { class: "wb-frame", y: TOP, rx: 3 });
-    kit.set(g.children[2], { class: "wb-mute", "text-anchor": "middle" });
+    const g = kit.group("g", "rect", "line", "rect", "text");
+    kit.set(g.children[1], { class: "wb-frame", y: TOP, rx: 3 });
+    kit.set(g.children[2], { class: "wb-lanecut" });
+    kit.set(g.children[3], { y: TOP - 5, height: 4 });
+    kit.set(g.children[4], { class: "wb-mute", "text-anchor": "middle" });
     return g;
   });
   drawn.boxes.forEach((b, i) => {
-    const g = state.run.children[i], [frame, parts, label] = g.children;
+    const g = state.run.children[i], [parts, frame, cut, strip, label] = g.children;
+    const band = bands.find((each) => b.index >= each.from && b.index <= each.to);
     const brushed = data.brush && b.index >= data.brush[0] && b.index <= data.brush[1];
     kit.set(g, {
       class: `wb-box${b.index === data.shown ? " is-shown" : ""}${brushed ? " is-brushed" : ""}${b.stalled ? " is-stalled" : ""}`,
     });
-    kit.set(frame, { x: (b.x - 2).toFixed(1), width: (b.width + 3).toFixed(1), height: ROW * rows });
+    kit.set(frame, { x: b.x.toFixed(1), width: Math.max(1, b.width - 1).toFixed(1), height: ROW * rows });
+    kit.set(cut, { x1: b.x + b.width, x2: b.x + b.width, y1: TOP + 2, y2: TOP + ROW * rows - 2 });
+    kit.set(strip, {
+      x: b.x.toFixed(1),
+      width: Math.max(1, b.width - 1).toFixed(1),
+      class: band ? `wb-bandstrip is-${band.slot}` : "",
+      visibility: band ? "visible" : "hidden",
+    });
     kit.fit(parts, b.segments.length, () => kit.s("rect", { height: 18 }));
     b.segments.forEach((p, k) =>
       kit.set(parts.children[k], {
@@ -149,9 +165,25 @@ export function render(el, data) {
         width: p.width.toFixed(1),
       }),
     );
-    kit.set(label, { x: (b.x + b.width / 2).toFixed(1), y: height - 1 });
+    kit.set(label, { x: (b.x + b.width / 2).toFixed(1), y: TOP + ROW * rows + LABELS - 2 });
     kit.write(label, labelOf(b));
   });
+  drawAxis(state, drawn, view, width, height);
+}
+
+/** The time of the rounds in view, under them; plain passes have the same scale. */
+function drawAxis(state, { ticks }, view, width, height) {
+  const top = height - AXIS + 2;
+  kit.set(state.line, { x1: LEFT, x2: width, y1: top, y2: top, display: ticks.length ? "inline" : "none" });
+  kit.fit(state.ticks, ticks.length, () => kit.group("line", "text"));
+  ticks.forEach((tick, i) => {
+    const [mark, text] = state.ticks.children[i].children, last = tick.x > width - 34;
+    kit.set(mark, { class: "wb-grid", x1: tick.x, x2: tick.x, y1: 8, y2: top + 3 });
+    kit.set(text, { class: "wb-mute", x: tick.x, y: height - 4, "text-anchor": last ? "end" : i ? "middle" : "start" });
+    kit.write(text, tick.text);
+  });
+  kit.write(state.from, ticks.length ? `from ${view.from + 1}` : "");
+  kit.set(state.from, { y: height - 4 });
 }
 
 /** What stands under a round: its tokens, and whether it stalled, as far as there is room. Pure. */
@@ -175,6 +207,9 @@ function build(svg, el) {
   const word = svg.appendChild(kit.s("text", { x: 0, y: 19, class: "wb-mute" }));
   kit.write(word, "plain");
   const state = {
+    line: svg.appendChild(kit.s("line", { class: "wb-grid" })),
+    ticks: svg.appendChild(kit.s("g")),
+    from: svg.appendChild(kit.s("text", { x: 0, class: "wb-mute" })),
     none: svg.appendChild(kit.s("text", { x: LEFT, y: 19, class: "wb-mute" })), names: svg.appendChild(kit.s("g")),
     plain: svg.appendChild(kit.s("g")), run: svg.appendChild(kit.s("g")),
   };

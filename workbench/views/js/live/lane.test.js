@@ -111,3 +111,15 @@ test("a stalled round is marked in its lane, and said", () => {
     ["+2 · stalled, 8×", "+2 !", "!"],
   );
 });
+
+test("rounds stand on their axis: one after the other, each where its time begins", () => {
+  const rounds = read("chain"), drawn = layout(rounds, null, { from: 2, to: 9 }, 900);
+  const zero = drawn.ticks[0].x;
+  assert.ok(drawn.ticks.length > 2 && drawn.ticks.at(-1).x <= 900);
+  let before = 0;
+  for (const box of drawn.boxes) {
+    near(box.x, zero + before * drawn.scale);
+    before += rounds[box.index].seconds;
+  }
+  assert.deepEqual(layout([], null, { from: 0, to: 0 }, 900).ticks, []);
+});

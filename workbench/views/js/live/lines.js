@@ -117,7 +117,8 @@ export function render(el, data) {
     y1: at,
     y2: at,
   });
-  kit.set(state.levelText, { x: width - BOX.right, y: at - 4, "text-anchor": "end" });
+  // its words stand below the line where marks and names of methods are above
+  kit.set(state.levelText, { x: width - BOX.right, y: at - 14 < top ? at + 12 : at - 4, "text-anchor": "end" });
   kit.write(state.levelText, data.level?.text ?? "");
   kit.set(state.axis, { x: BOX.left, y: height - 3 });
   kit.write(state.axis, n ? `round 1 – ${n}` : "");

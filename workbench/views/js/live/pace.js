@@ -1,5 +1,5 @@
 /** Runs that are held back so that people can follow: how fast, and what of the newest round is to be seen yet. The
- *  engine waits between rounds; a round that has come is shown as it went: drafted, then one verdict after the other,
+ *  engine waits between rounds, and the wait slows the next round: see `workbench.engine.pace`. A round that has come is shown as it went: drafted, then one verdict after the other,
  *  then accepted. */
 
 import * as store from "../shared/store.js";
@@ -19,7 +19,7 @@ export function rate(choice, catalogue) {
 
 /** What a run that is held back says of itself. */
 export function words(pace) {
-  return pace ? `shown at ${pace} tokens/s; times are the engine's own` : "";
+  return pace ? `shown at ${pace} tokens/s; rounds after a wait are slower than at full speed` : "";
 }
 
 /** The entries of the choice, with one of another rate that an address asked for. */

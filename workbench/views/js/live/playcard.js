@@ -196,6 +196,9 @@ function fill(row, { text, p, left, own }) {
   }
 }
 
+/** A swatch and a word of a legend of bars. */
+export const keyOf = (name, word) => h("span", {}, h("i", { className: name }), word);
+
 function build(el) {
   const ui = { details: h("details", { className: "wb-play" }), round: null, node: null, moved: null };
   const part = (name, tag, more, ...inner) => (ui[name] = h(tag, more, ...inner));
@@ -217,20 +220,26 @@ function build(el) {
   part("verdict", "p", { className: "wb-play-verdict" });
   ui.verdict.setAttribute("aria-live", "polite");
   part("bars", "div", { className: "wb-bars" });
-  part("keyP", "span", { className: "is-q" }, "p");
+  part("keyP", "span", {}, "p");
   part("expected", "p");
   part("known", "p", { className: "wb-play-known" });
   ui.details.append(
     h("summary", {}, "What if …"),
     h("div", { className: "wb-play-head" }, ui.badge, ui.reset),
-    ui.sliders,
     ui.verdict,
+    ui.sliders,
     ui.bars,
-    h("div", { className: "wb-key" }, ui.keyP, h("span", { className: "is-p" }, "left after a rejection")),
+    h("div", { className: "wb-key" }, keyOf("is-q", ui.keyP), keyOf("is-p", "left after a rejection")),
     ui.expected,
     ui.known,
   );
-  ui.details.addEventListener("toggle", () => ui.details.open && ui.round && draw(ui));
+  ui.details.addEventListener("toggle", () => {
+    if (!ui.details.open || !ui.round) return;
+    draw(ui);
+    // what comes of it is in sight with the sliders, whatever the card's height
+    const card = ui.details.closest(".wb-nodecard");
+    if (card) card.scrollTop += ui.details.getBoundingClientRect().top - card.getBoundingClientRect().top;
+  });
   el.append(ui.details);
   return ui;
 }

@@ -1,5 +1,6 @@
 /** The parts of the Live view in one place: builds them once, then tells each drawing what to show. */
 
+import * as axis from "../shared/axis.js";
 import * as bar from "./bar.js";
 import * as bars from "../shared/bars.js";
 import * as bymethod from "./bymethod.js";
@@ -54,7 +55,7 @@ export function build(el) {
     h(
       "div",
       { className: "wb-main" },
-      part("side", "aside", { className: "wb-side" }),
+      part("side", "aside", { className: "wb-side has-bar" }),
       part(
         "stage",
         "div",
@@ -278,6 +279,7 @@ function lane(parts, view) {
     anchor: view.anchor,
     shown: shown?.round ?? -1,
     brush: view.brush,
+    bands: view.segments,
   });
   parts.waits.hidden = !rounds.some((r) => r.waited_s);
   write(
@@ -410,7 +412,8 @@ function curves(parts, view, due) {
       })),
       max: 1,
       ticks: [0, 0.5, 1],
-      axis: "depth",
+      axis: "depth in the draft",
+      up: "acceptance",
       summary,
       overlay: theory && depths.map(() => theory.rate),
     });
@@ -424,8 +427,10 @@ function curves(parts, view, due) {
     bars.render(parts.histogram, {
       bars: counts.map((c) => ({ label: `${c.accepted}`, value: c.rounds, text: `${c.rounds}`, part: c.bonus })),
       max: Math.max(1, ...counts.map((c) => c.rounds)),
-      ticks: [],
-      axis: "accepted",
+      ticks: axis.countTicks(Math.max(1, ...counts.map((c) => c.rounds))),
+      digits: 0,
+      axis: "accepted drafts in a round",
+      up: "rounds",
       summary,
       overlay: theory && counts.map((c) => theory.counts[c.accepted] ?? 0),
     });

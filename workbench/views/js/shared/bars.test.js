@@ -33,3 +33,10 @@ test("a bar's number stands above its interval", () => {
   assert.ok(above(80, 20) + 2 < 20, "at the highest interval there is, too");
   assert.equal(above(80, 80), 75);
 });
+
+test("a bar's number stands above a mark of theory that would cover it, and stays where the mark is far", () => {
+  assert.equal(above(80, 80, 72), 63);
+  assert.equal(above(80, 80, 84), 75, "the mark touches the top of the bar");
+  assert.equal(above(80, 80, 40), 75, "far above");
+  assert.equal(above(80, 80, 120), 75, "inside the bar");
+});

@@ -219,7 +219,7 @@ function build(el) {
     onchange: (event) => tell("wb:choose", { what: "pace", value: Number(event.target.value) }),
   });
   pace.title =
-    "Holds rounds back, so that you can follow, pause and change them. Times stay the engine's own; Baseline, Compare and Sweep are never held back.";
+    "Holds rounds back, so that you can follow, pause and change them. A round after a wait takes longer than at full speed. Baseline, Compare and Sweep are never held back.";
   const ui = {
     pace,
     target,

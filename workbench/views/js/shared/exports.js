@@ -173,14 +173,12 @@ export function printable(text) {
 
 // -- Pictures ------------------------------------------------------------------------------------------------------
 
-/** The views of the stage that can be pictured now: name, title, element. */
+/** The views of the stage that can be pictured now: title, element. A file is called by the title. */
 export function views(stage) {
   const shown = [...stage.querySelectorAll(".wb-figures, .wb-card")].filter((el) => el.getClientRects().length > 0);
   return shown.map((el) => {
-    const name = [...el.classList].find((c) => c.startsWith("wb-card-"))?.slice(8) ?? "figures";
-    const title =
-      { figures: "Key figures", card: "Node" }[name] ?? el.querySelector("h3 > span").textContent.split(",")[0];
-    return { name, title, el };
+    const card = [...el.classList].find((c) => c.startsWith("wb-card-"));
+    return { title: card ? el.getAttribute("aria-label") : "Key figures", el };
   });
 }
 
@@ -293,17 +291,31 @@ function laidOut(el) {
 
 /** Give copies the style that the originals have by computation; what is not shown is left out, text made printable. */
 function dress(originals, copies, properties) {
-  const gone = [];
+  const gone = [], added = [];
   originals.forEach((original, i) => {
     const style = getComputedStyle(original), copy = copies[i];
     if (style.display === "none" || original.matches("button.wb-tool, input, label, select")) return gone.push(copy);
     copy.setAttribute("style", properties.map((name) => `${name}:${style.getPropertyValue(name)}`).join(";"));
     if (original.tagName === "I")
       Object.assign(copy.style, { width: `${original.offsetWidth}px`, height: `${original.offsetHeight}px` });
+    const drawn = before(original, properties);
+    if (drawn) added.push([copy, drawn]);
     for (const child of copy.childNodes) if (child.nodeType === Node.TEXT_NODE) child.data = printable(child.data);
     for (const { name, value } of [...copy.attributes]) copy.setAttribute(name, printable(value));
   });
+  added.forEach(([copy, drawn]) => copy.prepend(drawn));
   gone.forEach((copy) => copy.remove());
+}
+
+/** What the stylesheet draws before an element, as an element: a picture has no stylesheet. Null where it is nothing. */
+function before(original, properties) {
+  const style = getComputedStyle(original, "::before"), { content } = style;
+  if (!content || content === "none" || content === "normal" || style.display === "none") return null;
+  const named = /^attr\(([\w-]+)\)$/.exec(content)?.[1],
+    text = named ? (original.getAttribute(named) ?? "") : content.replace(/^"|"$/g, "");
+  const made = h("span", {}, printable(text));
+  made.setAttribute("style", [...properties, "width", "height"].map((p) => `${p}:${style.getPropertyValue(p)}`).join(";"));
+  return made;
 }
 
 /** An SVG picture as PNG, two pixels for one where that is possible. @returns {Promise<Blob>} */
@@ -390,13 +402,14 @@ export function mount(
     item(
       "Chrome trace",
       "the wall clock, for Perfetto",
-      file("trace.json", "application/json", (run) => JSON.stringify(chromeTrace(run))),
+      file("json", "application/json", (run) => JSON.stringify(chromeTrace(run)), "Chrome trace"),
     ),
     item(
       "HTML replay",
       "one file that plays without network",
       file("html", "text/html", async (run) =>
         html(await host.sources(), { trace: run, definitions: definitions(), lexicon: lexicon() }),
+        "HTML replay",
       ),
     ),
   );
@@ -409,7 +422,7 @@ export function mount(
           {
             type: "button",
             className: "wb-tool",
-            onclick: file(ending, type, (run) => make(picture(view, caption(run))), view.name),
+            onclick: file(ending, type, (run) => make(picture(view, caption(run))), view.title),
           },
           ending.toUpperCase(),
         );

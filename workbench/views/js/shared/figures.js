@@ -6,6 +6,9 @@ const ratio = (part, whole) => (whole && part !== null ? part / whole : null);
 /** Signals that the engine's rounds have under an approximate rule: see `workbench/engine/recording.py`. */
 const BOUGHT = "acceptance bought (ΔA)", PAID = "distribution error (TV)", AT_MOST = `${PAID}, at most`;
 
+/** Signal of a round before which a pace or a pause held the run back: `metrics.HELD`. */
+const HELD = "held back before it (s)";
+
 /** Whether a round was judged by a rule that does not keep the target's law. */
 export const isApproximate = (round) => BOUGHT in (round.signals ?? {});
 
@@ -54,6 +57,7 @@ export function summary(rounds, since = null) {
     waited_seconds: sum(rounds.map((r) => r.waited_s ?? 0)),
     overhead_share: ratio(overhead, seconds),
     target_forwards: sum(rounds.map((r) => r.target_forwards)),
+    held_rounds: rounds.filter((r) => has(r, HELD) && r.signals[HELD] > 0).length,
     bought: ratio(signal(rounds, BOUGHT), rounds.length),
     paid: ratio(signal(rounds, PAID, AT_MOST), tokens),
     bounded: rounds.filter((r) => has(r, AT_MOST)).length,

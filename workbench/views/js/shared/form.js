@@ -36,6 +36,19 @@ export function step(kind, min, max) {
   return Number((power * (lead < 1.5 ? 1 : lead < 3.5 ? 2 : lead < 7.5 ? 5 : 10)).toPrecision(1));
 }
 
+/** Step of a slider that stands at `value`: its own where the value lies on it, else any, for a browser moves a slider to
+ *  its nearest step and it would disagree with its field. Pure. */
+export function stepAt(value, min, step) {
+  const n = (value - min) / Number(step);
+  return Math.abs(n - Math.round(n)) < 1e-6 ? String(step) : "any";
+}
+
+/** The value on a slider's step that is nearest. Pure. */
+export function snap(value, min, step) {
+  const there = min + Math.round((value - min) / Number(step)) * Number(step);
+  return Number(there.toFixed(9));
+}
+
 const allowed = (kind, min, max) =>
   `${kind === "int" ? "whole numbers from" : "allowed is"} ${said(min) ?? "−∞"} to ${said(max) ?? "∞"}`;
 const said = (bound) => bound?.toLocaleString("en", { maximumFractionDigits: 9 });
@@ -247,9 +260,10 @@ function numeric(f, uid, label, row, tell, make) {
   if (f.control === "slider") {
     const range = make("input", { type: "range", ...limits });
     range.setAttribute("aria-label", `${f.title}, slider`);
-    range.addEventListener("input", () => tell(Number(range.value)));
+    range.addEventListener("input", () => tell(snap(Number(range.value), f.min, f.step)));
     row.element.append(range);
     row.show = (value) => {
+      range.step = stepAt(value, f.min, f.step);
       if (Number(range.value) !== value) range.value = value;
       type(value);
       range.style.setProperty("--fill", `${(100 * (value - f.min)) / (f.max - f.min || 1)}%`);

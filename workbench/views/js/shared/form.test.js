@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { clamp, field, folded, idle, step, values } from "./form.js";
+import { clamp, field, folded, idle, snap, step, stepAt, values } from "./form.js";
 
 const depth = { name: "draft_depth", kind: "int", default: 4, ge: 1, le: 12, choices: null, doc: "" };
 
@@ -57,4 +57,12 @@ test("a range of which a slider shows nothing has a field for its number", () =>
   assert.equal(control("float", 3e-4, 0, 0.1), "number");
   assert.equal(control("int", 0, 0, 2 ** 31 - 1), "number");
   assert.deepEqual([control("float", 0.7, 0, 2), control("float", 0, 0, 2), control("int", 4, 1, 12)], Array(3).fill("slider"));
+});
+
+test("a slider can stand at a value between its steps, and moves by its steps", () => {
+  assert.equal(stepAt(1.5, 0, 0.2), "any", "a browser would move it to 1.6");
+  assert.equal(stepAt(1.6, 0, 0.2), "0.2");
+  assert.equal(stepAt(0.07, 0, 0.01), "0.01");
+  assert.equal(snap(1.5234, 0, 0.2), 1.6);
+  assert.equal(snap(0.07, 0, 0.01), 0.07);
 });

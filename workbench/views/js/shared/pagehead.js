@@ -92,7 +92,7 @@ export function build(el, { host, current, about }) {
     h(
       "header",
       { className: "wb-head" },
-      h("b", {}, "Speculative Decoding Workbench"),
+      h("b", { className: "wb-name" }, h("span", {}, "Speculative Decoding "), "Workbench"),
       nav,
       h("span", { className: "wb-space" }),
       theme,
@@ -117,7 +117,7 @@ export function frame(el, part, { host, current, side, tools = [] }, stage) {
     h(
       "header",
       { className: "wb-head" },
-      h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"),
+      h("h1", { className: "wb-name" }, h("span", {}, "Speculative Decoding "), "Workbench"),
       nav,
       h("span", { className: "wb-space" }),
       part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),

@@ -1,9 +1,13 @@
 /** What the Vision tab shows, counted and looked up in a trace. Pure. The counts are those of
  *  `workbench/trace/metrics.py`; a test compares both. */
 
-/** What costs the target this much of a token's probability when the picture is blanked grounds it in the picture. */
+/** A token needs the picture where blanking it costs at least this much of the token's probability by the target. */
 export const GROUNDED = 0.2;
+/** What "needs the picture" means, where the words stand on the page. */
+export const NEEDS = `needs the picture: the target's probability of the token falls by ${GROUNDED} or more when the picture is blanked. This may be true of “on” or “,” and is not the kind of the word.`;
+/** Kind of a word that the lexicon does not hold; `UNLISTED` is its name on the page. */
 export const OTHER = "other";
+export const UNLISTED = "not listed";
 /** A word leans on a patch that has at least this share of its largest weight. */
 const LEANS = 0.5;
 const MOST_WORDS = 8;
@@ -232,12 +236,17 @@ export function ms(s) {
 export function items(run, beside, speed, definitions) {
   const formula = (name) => definitions[name]?.[1] ?? "",
     dash = "—",
-    percent = ([tested, accepted]) => (tested ? `${Math.round((100 * accepted) / tested)} %` : dash);
+    percent = ([tested, accepted]) => (tested ? `${Math.round((100 * accepted) / tested)} %` : dash),
+    counts = ([tested, accepted]) => (tested ? `${accepted}/${tested}` : "");
   const other = beside ? `vs ${beside.name}` : "";
   const { figures, seen } = run,
     parts = split(run.trace),
     theirs = beside ? split(beside.trace) : null,
-    versus = (of) => (theirs ? `vs ${percent(of(theirs))}` : "");
+    versus = (of) =>
+      [parts && counts(of(parts)), theirs && `vs ${percent(of(theirs))} ${counts(of(theirs))}`]
+        .filter(Boolean)
+        .join(" ")
+        .trim();
   const counted = (of, whose) =>
     whose ? `${of(whose)[1]} of ${of(whose)[0]} tested` : "the run has not been explained: that is done when it ends";
   const both = (of) =>
@@ -262,8 +271,8 @@ export function items(run, beside, speed, definitions) {
         .filter(Boolean)
         .join("; "),
     },
-    share("grounded", "accepted, words of the picture", (x) => x.grounded, "grounded_acceptance"),
-    share("language", "accepted, other words", (x) => x.language, "language_acceptance"),
+    share("grounded", "accepted, needs the picture", (x) => x.grounded, "grounded_acceptance"),
+    share("language", "accepted, does not need it", (x) => x.language, "language_acceptance"),
     {
       id: "tokens",
       value: seen.since < 0 ? dash : `${seen.n_drafter}`,

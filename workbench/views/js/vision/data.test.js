@@ -138,5 +138,7 @@ test("the strip names both runs, and dashes what is not known", () => {
   assert.equal(by(both, "tau").unit, "vs 1.50");
   assert.equal(by(both, "grounded").value, "0 %");
   assert.equal(by(both, "language").value, "100 %");
+  assert.deepEqual([by(both, "grounded").unit, by(both, "language").unit], ["0/2 vs 0 % 0/2", "3/3 vs 100 % 3/3"]);
+  for (const id of ["grounded", "language"]) assert.doesNotMatch(by(both, id).label, /word|other/, "no kind of word");
   assert.deepEqual(kindRows(told.trace, null, lexicon).map((r) => r.kind), ["colour", "number", "shape", "other"]);
 });

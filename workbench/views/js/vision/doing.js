@@ -107,7 +107,7 @@ export function wire(page, el) {
     (event) => event.target.dataset.value && see({ how: event.target.dataset.value }),
   );
   parts.ghosts.addEventListener("change", () => set({ ghosts: parts.ghosts.checked }));
-  parts.slider.addEventListener("input", () => pin(page, { round: Number(parts.slider.value) - 1 }));
+  parts.slider.addEventListener("input", () => pin(page, { round: Number(parts.slider.value) - 1, on: page.on }));
   click("back", () => page.actions.round(-1));
   click("forth", () => page.actions.round(1));
   click("jump", () => ((page.on = "run"), page.actions.follow()));

@@ -17,7 +17,7 @@ export const KEYS = [
 ];
 export const WORDS = [
   ["vision token", "one patch of the picture, as the target reads it"],
-  ["word of the picture", "a word that the target would hardly say with the picture blanked"],
+  ["needs the picture", "a token that loses 0.2 or more of its probability by the target when the picture is blanked"],
   [
     "leans on",
     "attention or gradient of the word on each patch, largest = 1 for that word; the gradient of a drafter on the target's features is taken against the mean patch of the picture",

@@ -15,6 +15,7 @@ import * as ribbon from "../shared/ribbon.js";
 import * as scrubber from "../live/scrubber.js";
 import * as stage from "../live/stage.js";
 import * as tables from "../shared/table.js";
+import { NEEDS, OTHER, UNLISTED } from "./data.js";
 import * as visionhelp from "./help.js";
 import * as visionkeep from "./keep.js";
 import * as visionkinds from "./kinds.js";
@@ -62,7 +63,7 @@ export function build(el) {
     ["is-bonus", "bonus"],
     ["is-plain", "plain"],
     ["is-rejected", "rejected"],
-    ["is-grounded", "word of the picture"],
+    ["is-grounded", "needs the picture"],
   ]);
   const caption = (name, label) =>
     panel.region(parts, name, "wb-ribbon wb-caption", {
@@ -75,7 +76,7 @@ export function build(el) {
     h(
       "div",
       { className: "wb-main" },
-      part("side", "aside", { className: "wb-side" }, part("controls", "div", { className: "wb-controls" })),
+      part("side", "aside", { className: "wb-side has-bar" }, part("controls", "div", { className: "wb-controls" })),
       part(
         "stage",
         "div",
@@ -110,6 +111,7 @@ export function build(el) {
               h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"),
               copying.button(() => parts.textOf("ribbon"), "the caption"),
             ),
+            part("needs", "p", { className: "wb-facts-line", hidden: true }),
             part("nameA", "p", { className: "wb-lanename" }),
             caption("ribbon", "Caption"),
             part(
@@ -179,7 +181,7 @@ function header(part) {
   return h(
     "header",
     { className: "wb-head" },
-    h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"),
+    h("h1", { className: "wb-name" }, h("span", {}, "Speculative Decoding "), "Workbench"),
     part("nav", "nav", { className: "wb-nav" }),
     h("span", { className: "wb-space" }),
     part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
@@ -206,6 +208,8 @@ export function draw(parts, view) {
   parts.besideBox.hidden = !view.second;
   write(parts.nameA, view.second ? view.main.name : "");
   parts.nameA.hidden = !view.second;
+  write(parts.needs, NEEDS.replace(/^n/, "N"));
+  parts.needs.hidden = !(view.main.grounded ?? view.second?.grounded);
   write(parts.nameB, view.second ? view.second.name : "");
   parts.ribbon.classList.toggle("is-empty", view.rounds.length === 0);
   kit.set(parts.ribbon, { "data-empty": view.waiting });
@@ -219,7 +223,7 @@ export function draw(parts, view) {
   kinds(parts, view);
   keep(parts, view);
   runs(parts, view);
-  scrubber.render(parts, { ...view, held: ribbon.isHeld(parts.ribbon) });
+  scrubber.render(parts, { ...view, ...view.line, held: ribbon.isHeld(parts.ribbon) });
 }
 
 function press(group, value) {
@@ -239,7 +243,7 @@ function pictures(parts, view) {
   write(parts.pointed, view.pointed);
 }
 
-/** One caption: the ribbon of Live, its words of the picture framed, those that lean on a patch filled, and a mark
+/** One caption: the ribbon of Live, tokens that need the picture framed, those that lean on a patch filled, and a mark
  *  where a picture was changed. */
 function lane(parts, view, name, shown) {
   const el = parts[name];
@@ -268,7 +272,7 @@ function lane(parts, view, name, shown) {
         "aria-label": [
           token._plain,
           shown.kinds[i] === "other" ? "" : shown.kinds[i],
-          shown.grounded?.[i] ? "word of the picture" : "",
+          shown.grounded?.[i] ? "needs the picture" : "",
         ]
           .filter(Boolean)
           .join(", "),
@@ -330,11 +334,11 @@ function kinds(parts, view) {
     share = ([tested, accepted]) => (tested ? accepted / tested : null),
     said = (c) => (c[0] ? `${c[1]} of ${c[0]}` : "none tested");
   const summary = kindRows.length
-    ? `Acceptance by kind of word: ${kindRows.map((r) => `${r.kind} ${said(r.mine)}${r.theirs ? `, ${second.name} ${said(r.theirs)}` : ""}`).join("; ")}`
+    ? `Acceptance by kind of word: ${kindRows.map((r) => `${kindName(r.kind)} ${said(r.mine)}${r.theirs ? `, ${second.name} ${said(r.theirs)}` : ""}`).join("; ")}`
     : "Acceptance by kind of word: nothing tested yet";
   visionkinds.render(parts.kinds, {
     rows: kindRows.map((r) => ({
-      label: r.kind,
+      label: kindName(r.kind),
       mine: { value: share(r.mine), text: said(r.mine) },
       theirs: r.theirs && { value: share(r.theirs), text: said(r.theirs) },
     })),
@@ -342,12 +346,14 @@ function kinds(parts, view) {
     empty: view.lexicon ? "" : "no list of words for this target",
   });
   legend(parts.kindsKey, second ? [["wb-key-mine", main.name], ["wb-key-theirs", second.name]] : []);
-  write(parts.kindsNote, kindRows.length ? "places tested" : "");
+  write(parts.kindsNote, kindRows.length ? "places tested, by the word list of this target" : "");
   table(parts.kindsTable, summary, {
     head: ["kind", `${main.name}: tested`, "accepted", ...(second ? [`${second.name}: tested`, "accepted"] : [])],
-    rows: kindRows.map((r) => [r.kind, ...r.mine, ...(r.theirs ?? [])]),
+    rows: kindRows.map((r) => [kindName(r.kind), ...r.mine, ...(r.theirs ?? [])]),
   });
 }
+
+const kindName = (kind) => (kind === OTHER ? UNLISTED : kind);
 
 function keep(parts, view) {
   const { board } = view;
@@ -383,7 +389,7 @@ function runs(parts, view) {
   const key = JSON.stringify(list.map((r) => [r.id, r.cells, r.shown]));
   if (parts.runs._key === key) return;
   parts.runs._key = key;
-  const head = ["question", "drafter and what it sees", "τ", "picture words", "other"];
+  const head = ["question", "drafter and what it sees", "τ", "needs picture", "does not"];
   const rows = list.map((r) => {
     const row = h("tr", { className: r.shown ? "is-shown" : "" }),
       again = h("button", { type: "button", className: "wb-link", title: "Show this run again" }, r.cells[0]);

@@ -78,6 +78,7 @@ export function of(page, now) {
     ),
     ...drawings(page, traces, { maps, token, word, patch: vision.patch, at }),
     pointed: pointed(page, traces, maps, patch, whose),
+    line: { rounds: held, shown: at ?? null },
     on: { ...node(held, at), rules: on.run?.header?.rules },
     kindRows: lexicon ? d.kindRows({ rounds }, second && { rounds: theirs }, lexicon) : [],
     board: vision.board,
@@ -286,11 +287,14 @@ function node(rounds, at) {
     round,
     node: drafted,
     title,
-    note: drafted !== null ? round.nodes.status[drafted] : (round.bonus_kind ?? ""),
+    note: [drafted !== null ? round.nodes.status[drafted] : round.bonus_kind, `round ${round.index + 1}`]
+      .filter(Boolean)
+      .join(" · "),
   };
 }
 
-/** The runs of this visit as rows: question, drafter with kept tokens and gate, τ, picture words, other words. */
+/** The runs of this visit as rows: question, drafter with kept tokens and gate, τ, acceptance of tokens that need the
+ *  picture and of those that do not. */
 function history({ vision, run, beside }) {
   const d = visiondata, percent = (c) => (c?.[0] ? `${Math.round((100 * c[1]) / c[0])} %` : "–");
   return vision.history.map((past) => {
