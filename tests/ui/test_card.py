@@ -24,6 +24,11 @@ def test_a_slider_changes_what_would_have_come_of_a_node_and_nothing_that_was_re
     play.locator("summary").click()
     drawn(page)
     assert "→ rejected" in play.locator(".wb-play-verdict").inner_text()
+    page.set_viewport_size({"width": 1440, "height": 900})
+    drawn(page)
+    boxes = [page.locator(s).bounding_box() or {} for s in (".wb-nodecard", ".wb-play-verdict")]
+    assert boxes[0]["y"] <= boxes[1]["y"], "the verdict is in sight as soon as one asks"
+    assert boxes[1]["y"] + boxes[1]["height"] <= boxes[0]["y"] + boxes[0]["height"]
     assert play.locator("button").is_disabled()
     u = play.get_by_role("slider", name="uniform that was drawn")
     u.press("Home")

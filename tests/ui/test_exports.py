@@ -62,6 +62,9 @@ def files(page: Any, folder: Path, leave_out: str = "nothing") -> dict[str, Path
         saved[name] = folder / download.value.suggested_filename
         download.value.save_as(saved[name])
     assert len(set(saved.values())) == len(saved), "every file has a name of its own"
+    for name, path in saved.items():
+        words = re.sub(r" as (SVG|PNG)$|^(JSON Lines|Parquet)$", "", name)  # those two are known by their endings
+        assert words.replace(" ", "-") in path.name, "a file is called by the words of its button"
     return saved
 
 

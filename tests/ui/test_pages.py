@@ -122,6 +122,21 @@ def test_every_page_at_every_width(fake_app: str, open_page: Opener, width: int,
 
 
 @in_browser
+def test_no_page_is_out_of_reach_at_1024_pixels(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app, viewport={"width": 1024, "height": 768})
+    for tab in ("Compare", "Sweep"):
+        page.get_by_role("link", name=tab, exact=True).first.click()
+        page.wait_for_selector(f"#wb-{tab.lower()} .wb-nav a")
+        for width in (1024, 910, 1200):
+            page.set_viewport_size({"width": width, "height": 768})
+            last = page.locator(f"#wb-{tab.lower()} .wb-nav a").last.bounding_box() or {}
+            assert last["x"] + last["width"] <= width, f"{tab} at {width}"
+            cut = f"(() => {{ const nav = document.querySelector('#wb-{tab.lower()} .wb-nav'); "
+            assert page.evaluate(cut + "return nav.scrollWidth > nav.clientWidth + 1; })()") is False, f"{tab} at {width}"
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{tab} at {width}"
+
+
+@in_browser
 def test_the_gallery_shows_every_recording_and_opens_forks_and_saves(
     fake_app: str, open_page: Opener, tmp_path: Path
 ) -> None:

@@ -115,6 +115,11 @@ def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: O
     assert second > first
     says(page, ".wb-where", f"round {second} of {second}")
     says(page, ".wb-card-card em", f"round {second}")
+    page.set_viewport_size({"width": 1024, "height": 768})
+    drawn(page)
+    box = page.locator(f"{V}.wb-card-drafter .wb-picturebox").bounding_box() or {}
+    assert box["y"] + box["height"] <= 768, "what the drafter sees is in the first screen"
+    page.set_viewport_size({"width": 1440, "height": 1100})
     # A word, then its patches; a patch, then its words.
     captions[0].locator(".wb-token:has-text('red')").first.click()
     says(page, ".wb-card-target em", "for “red”")
