@@ -2139,6 +2139,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="approximate rules on trees of drawn drafts are said to cost what is only the most that they may",
     ),
     _m(
+        "segment-seconds-from-the-start",
+        "views/js/shared/figures.js",
+        "figures: summary(rounds.slice(each.from, each.to + 1), rounds[each.from - 1]),",
+        "figures: summary(rounds.slice(each.from, each.to + 1)),",
+        "workbench/views/js/shared/figures.test.js",
+        why="the second method of a run gets the first one's time, too: its tokens per second are far too low",
+    ),
+    _m(
+        "held-back-rounds-unmarked",
+        "engine/recording.py",
+        "row.signals | ({HELD: row.pace.before_s} if row.pace.before_s > 0 else {})",
+        "dict(row.signals)",
+        "tests/engine/test_pace.py::test_a_trace_says_which_rounds_were_held_back_and_for_how_long",
+        why="a run shown at 8 tokens a second passes for one at full speed",
+    ),
+    _m(
         "typical-tells-half-of-the-most",
         "methods/verifiers/typical.py",
         "torch.where(followed(tree, accept, p_x), 1 - p_x, 0.0)",
