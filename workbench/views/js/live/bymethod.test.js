@@ -3,7 +3,16 @@ import { test } from "node:test";
 import { rows } from "./bymethod.js";
 import { treeTitle } from "./stage.js";
 
-const figures = { tokens: 9, rounds: 3, tau: 3, tested: 8, accepted: 6, acceptance_rate: 0.75, tokens_per_second: 45, seconds: 0.2 };
+const figures = {
+  tokens: 9,
+  rounds: 3,
+  tau: 3,
+  tested: 8,
+  accepted: 6,
+  acceptance_rate: 0.75,
+  tokens_per_second: 45,
+  seconds: 0.2,
+};
 
 test("a segment stands in the table with its rounds, beside the whole run", () => {
   const plain = { ...figures, tokens: 2, rounds: 1, tau: 2, tested: 0, accepted: 0, acceptance_rate: null };
@@ -17,6 +26,7 @@ test("a segment stands in the table with its rounds, beside the whole run", () =
 });
 
 test("the title of the tree names the method that drafted its round", () => {
-  assert.equal(treeTitle({ index: 11, method: "draft-tree" }, (name) => (name === "draft-tree" ? "Draft tree" : name)), "Draft tree, round 12: Draft tree");
+  const title = (name) => (name === "draft-tree" ? "Draft tree, top-k" : name);
+  assert.equal(treeTitle({ index: 11, method: "draft-tree" }, title), "Draft tree, round 12: Draft tree, top-k");
   assert.equal(treeTitle(null), "Draft tree");
 });
