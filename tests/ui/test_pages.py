@@ -132,7 +132,7 @@ def test_no_page_is_out_of_reach_at_1024_pixels(fake_app: str, open_page: Opener
             last = page.locator(f"#wb-{tab.lower()} .wb-nav a").last.bounding_box() or {}
             assert last["x"] + last["width"] <= width, f"{tab} at {width}"
             cut = f"(() => {{ const nav = document.querySelector('#wb-{tab.lower()} .wb-nav'); "
-            assert page.evaluate(cut + "return nav.scrollWidth > nav.clientWidth + 1; })()") is False, f"{tab} at {width}"
+            assert not page.evaluate(cut + "return nav.scrollWidth > nav.clientWidth + 1; })()"), f"{tab} at {width}"
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{tab} at {width}"
 
 
