@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +15,18 @@ import serving
 import torch
 import worlds
 from starlette.testclient import TestClient
+from traces import FIXTURES
 
 from workbench import Workbench
 from workbench.core.errors import ParameterError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine.extras import Extras, Scored
+from workbench.methods import known
 from workbench.server import fields, logprobs
 from workbench.server import openai as server_openai
 from workbench.server.app import make
+from workbench.trace.events import Footer, Header, Trace
 
 STORY = serving.STORY
 GREEDY: dict[str, Any] = {"model": "text-target", "temperature": 0}
@@ -257,3 +261,48 @@ def test_penalties_change_the_text_and_not_with_the_method(client: openai.OpenAI
 
 def test_a_prompt_is_cut_from_its_beginning(client: openai.OpenAI) -> None:
     assert complete(client, truncate_prompt_tokens=5, max_tokens=2).usage.prompt_tokens == 5
+
+
+# -- figures and offsets ----------------------------------------------------------------------------------------------
+
+
+def test_tokens_stand_where_their_texts_stand_in_an_echoed_prompt() -> None:
+    told = [b"<s>", b" ab", b" ", b"\xc3", b"\xa4", b"<|end|>", b"c"]
+    assert logprobs.offsets_in("ab äc", told) == [0, 0, 2, 3, 3, 4, 4]
+    assert logprobs.offsets_in("<s> abab", [b"<s>", b" ab", b"ab"]) == [0, 3, 6]  # written by the user
+    assert logprobs.offsets_in("\ufb01x y", [b"fi", b"x", b" y"]) == [0, 1, 2]  # a ligature that a tokenizer has split
+
+
+def test_offsets_of_an_echo_and_of_special_tokens_are_places_in_the_text() -> None:
+    prompt = ("<s>", [Scored(1, b"a", 1, -0.5), Scored(2, b"b", 1, -0.5)])
+    pieces = logprobs.OfCompletion(prompt, "ab")
+    first = pieces.more([Scored(3, b"c", 1, -0.5), Scored(0, b"<s>", 1, -0.5, is_special=True)])
+    assert first["tokens"] == ["<s>", "a", "b", "c", "<s>"]
+    assert first["text_offset"] == [0, 0, 1, 2, 3]
+    assert pieces.more([Scored(4, b"d", 1, -0.5)])["text_offset"] == [3]
+
+
+def answered(tokens: int, method: str = "draft-model", **params: Any) -> Any:
+    own = known.get(method).params
+    every = {name: spec.default for name, spec in {**own, **known.sampling()}.items()} | params
+    header = Header.from_wire(json.loads((FIXTURES / "tree.json").read_text())["header"])
+    header.method, header.params, header.prompt_tokens = method, every, [7] * tokens
+    return Trace(header, [], Footer(reason="length"))
+
+
+def test_every_prompt_is_counted_once_and_equal_prompts_are_several() -> None:
+    for prompts, n in (([3, 3], 1), ([3], 3), ([3, 3, 5], 2)):
+        traces = [answered(tokens) for tokens in prompts for _ in range(n)]
+        assert server_openai.usage(traces, n)["prompt_tokens"] == sum(prompts), (prompts, n)
+
+
+def test_usage_lists_the_parameters_that_act() -> None:
+    every = answered(3).header.params
+    cold = server_openai.usage([answered(3, temperature=0.0)])["speculation"]["params"]
+    assert {"temperature", "depth", "policy", "verifier"} <= set(cold)
+    assert not {"top_k", "top_p", "min_p"} & set(cold)
+    chosen = {spec.when.partition(" = ")[2] for name, spec in known.get("draft-model").params.items() if name in cold}
+    assert all(not users or every["policy"] in users or every["verifier"] in users for users in chosen)
+    assert len(cold) < len(every) / 2
+    warm = server_openai.usage([answered(3, temperature=1.0)])["speculation"]["params"]
+    assert {"top_k", "top_p", "min_p"} <= set(warm)

@@ -41,6 +41,18 @@ class ParamSpec:
     doc: str = ""
     when: str = ""
 
+    def acts(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the parameter does anything beside these values of the others; see `when`.
+
+        Example:
+            >>> ParamSpec("top_k", "int", 0, when="temperature > 0").acts({"temperature": 0.0})
+            False
+        """
+        name, sign, wanted = (*self.when.split(" ", 2), "", "")[:3]
+        if name not in values:
+            return True
+        return values[name] > float(wanted) if sign == ">" else str(values[name]) in wanted.split(" or ")
+
     def parse(self, value: Any) -> Any:
         """Check `value` (a Python value or its text form) and return it with the parameter's type.
 

@@ -88,6 +88,7 @@ class Scored:
         rank: 1 for the likeliest at its place.
         logprob: in the target's own law, in nats: before penalties, bias, temperature and filters.
         top: the likeliest tokens at its place in the same way, likeliest first; without their own `top`.
+        is_special: whether it is a special token, which adds nothing to a generated text.
     """
 
     token: int
@@ -95,6 +96,7 @@ class Scored:
     rank: int
     logprob: float
     top: tuple[Scored, ...] = ()
+    is_special: bool = False
 
 
 def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText) -> list[Scored]:
@@ -108,7 +110,8 @@ def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, toke
     for i, token in enumerate(tokens):
         pairs = enumerate(zip(ids[i], values[i], strict=True), 1)
         top = tuple(Scored(other, token_text.data(other), rank, value) for rank, (other, value) in pairs)
-        found.append(Scored(token, token_text.data(token), above[i] + 1, own[i], top))
+        is_special = token in token_text.pieces.special
+        found.append(Scored(token, token_text.data(token), above[i] + 1, own[i], top, is_special))
     return found
 
 

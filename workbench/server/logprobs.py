@@ -41,10 +41,11 @@ class OfCompletion:
 
     Args:
         before: where the prompt is repeated, its first token, of which there is no probability, and the others'.
+        echoed: the text of the prompt, where it is repeated.
     """
 
-    def __init__(self, before: tuple[str, Sequence[Any]] | None = None) -> None:
-        self._before = before
+    def __init__(self, before: tuple[str, Sequence[Any]] | None = None, echoed: str = "") -> None:
+        self._before, self._echoed = before, echoed
         self._at, self._utf8 = 0, codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self, scores: Sequence[Any]) -> dict[str, Any]:
@@ -54,24 +55,61 @@ class OfCompletion:
             scores: `workbench.engine.extras.Scored` of each token that was not told yet.
         """
         before, self._before = self._before, None
+        offsets: list[int] = []
         if before is not None:
-            self._at, scores = len(before[0]), [*before[1], *scores]
+            first, others = before
+            offsets = offsets_in(self._echoed, [first.encode(), *(one.data for one in others)])[1:]
+            self._at, new = len(self._echoed), scores
+            offsets += [self._pass(one) for one in new]
+            scores = [*others, *new]
+        else:
+            offsets = [self._pass(one) for one in scores]
         tops = ((*one.top, one) if one.top else () for one in scores)
         found: dict[str, list[Any]] = {
             "tokens": [token(one.data) for one in scores],
             "token_logprobs": [one.logprob for one in scores],
             "top_logprobs": [{token(top.data): top.logprob for top in each} or None for each in tops],
-            "text_offset": [self._pass(one.data) for one in scores],
+            "text_offset": offsets,
         }
         if before is None:
             return found
         return {name: [value, *found[name]] for name, value in zip(found, (before[0], None, None, 0), strict=True)}
 
-    def _pass(self, data: bytes) -> int:
-        """Where in the text a token begins, in characters."""
+    def _pass(self, one: Any) -> int:
+        """Where in the text a generated token begins, in characters; a special one adds no text."""
         at = self._at
-        self._at += len(self._utf8.decode(data))
+        if not one.is_special:
+            self._at += len(self._utf8.decode(one.data))
         return at
+
+
+NEAR = 8
+"""Bytes of a text that may lie between two of its tokens, where a tokenizer has changed or left out some."""
+
+
+def offsets_in(text: str, tokens: Sequence[bytes]) -> list[int]:
+    r"""Return where in a text its tokens stand, in characters.
+
+    A token that has no text there, as the one that a tokenizer puts in front, stands where the next one does. A first
+    token may lack its space: some tokenizers put one in front of every text.
+
+    Args:
+        text: that was tokenised.
+        tokens: what each token reads as, in bytes; it may be a part of a character.
+
+    Example:
+        >>> offsets_in("ab ä", [b"<s>", b" ab", b" ", b"\xc3", b"\xa4"])
+        [0, 0, 2, 3, 3]
+    """
+    raw, at, found = text.encode(), 0, []
+    for data in tokens:
+        begin = raw.find(data, at, at + len(data) + NEAR)
+        if begin < 0 and at == 0 and data[:1] == b" " and raw.startswith(data[1:]):
+            data, begin = data[1:], 0
+        begin, size = (begin, len(data)) if begin >= 0 else (at, 0)
+        found.append(len(raw[:begin].decode(errors="ignore")))
+        at = begin + size
+    return found
 
 
 def of_prompt(scores: Sequence[Any]) -> list[dict[str, Any] | None]:

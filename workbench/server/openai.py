@@ -20,8 +20,10 @@ from workbench.core.errors import (
     OverdueError,
     ParameterError,
     TokenizerMismatchError,
+    UnknownNameError,
     WorkbenchError,
 )
+from workbench.methods import known
 from workbench.server import fields, logprobs
 from workbench.server.guard import TooLargeError
 from workbench.trace.events import Trace
@@ -46,6 +48,7 @@ class Wanted:
         stream: whether the answer is streamed.
         include_usage: whether a stream ends with its usage.
         echo: whether the prompt is repeated in front.
+        n: answers to each prompt.
         id: of the answer.
         created: Unix time.
     """
@@ -57,6 +60,7 @@ class Wanted:
     stream: bool
     include_usage: bool
     echo: bool = False
+    n: int = 1
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -110,7 +114,7 @@ def understand(client: Client, body: Any, chat: bool) -> Wanted:
         for prompt in prompts
         for i in range(found.n)
     ]
-    return Wanted(starts, options["stop"], str(found.model or ""), chat, found.stream, told, found.echo)
+    return Wanted(starts, options["stop"], str(found.model or ""), chat, found.stream, told, found.echo, found.n)
 
 
 def _prompts(value: Any) -> list[Any]:
@@ -140,7 +144,7 @@ def whole(wanted: Wanted, runs: Sequence[Any]) -> dict[str, Any]:
         choice |= {"logprobs": teller.more(), "finish_reason": finish_reason(trace)}
         choices.append(choice)
     traces = [run.trace for run in runs]
-    return _envelope(wanted, traces[0], kind) | {"choices": choices, "usage": usage(traces)} | more
+    return _envelope(wanted, traces[0], kind) | {"choices": choices, "usage": usage(traces, wanted.n)} | more
 
 
 def echoed(wanted: Wanted, trace: Trace) -> str:
@@ -161,7 +165,7 @@ class Teller:
         self._wishes = getattr(self._request, "extras", None)
         self._n = 0
         before = (run.trace.header.prompt_text[0], self.prompt() or []) if wanted.echo else None
-        self._shape = logprobs.of_chat if wanted.chat else logprobs.OfCompletion(before).more
+        self._shape = logprobs.of_chat if wanted.chat else logprobs.OfCompletion(before, echoed(wanted, run.trace)).more
 
     def prompt(self) -> list[Any] | None:
         """Those of the prompt; None where none were asked for."""
@@ -195,7 +199,7 @@ def piece(
 def accounts(wanted: Wanted, traces: Sequence[Trace]) -> dict[str, Any]:
     """The last part of a streamed answer whose usage was asked for."""
     kind = "chat.completion.chunk" if wanted.chat else "text_completion"
-    return _envelope(wanted, traces[0], kind) | {"choices": [], "usage": usage(traces)}
+    return _envelope(wanted, traces[0], kind) | {"choices": [], "usage": usage(traces, wanted.n)}
 
 
 def _envelope(wanted: Wanted, trace: Trace, kind: str) -> dict[str, Any]:
@@ -214,15 +218,19 @@ def finish_reason(trace: Trace) -> str:
     return "length" if trace.footer.reason == "length" else "stop"
 
 
-def usage(traces: Sequence[Trace]) -> dict[str, Any]:
+def usage(traces: Sequence[Trace], n: int = 1) -> dict[str, Any]:
     """Tokens, and the figures of the speculation; "prediction tokens" are OpenAI's name for drafted ones.
 
-    Tokens are summed over the answers, a prompt's counted once for all of its answers. The figures are those of the one
-    answer; of several, a list of theirs is in `runs`.
+    Tokens are summed over the answers, a prompt's counted once for all of its answers; two prompts that are equal are
+    two prompts. The figures are those of the one answer; of several, a list of theirs is in `runs`.
+
+    Args:
+        traces: of the answers; those to one prompt stand together.
+        n: answers to each prompt.
     """
     figures = [summary(trace) for trace in traces]
-    prompts = {tuple(trace.header.prompt_tokens) for trace in traces}
-    n_prompt, n_new = sum(map(len, prompts)), sum(one["tokens"] for one in figures)
+    n_prompt = sum(len(trace.header.prompt_tokens) for trace in traces[::n])
+    n_new = sum(one["tokens"] for one in figures)
     told = [_speculation(trace, one) for trace, one in zip(traces, figures, strict=True)]
     return {
         "prompt_tokens": n_prompt,
@@ -237,13 +245,23 @@ def usage(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def _speculation(trace: Trace, figures: dict[str, Any]) -> dict[str, Any]:
+    method = trace.rounds[-1].method if trace.rounds else trace.header.method
     return {
-        "method": trace.rounds[-1].method if trace.rounds else trace.header.method,
+        "method": method,
         "promise": trace.header.promise,
         "drafter": trace.header.drafter,
-        "params": trace.header.params,
+        "params": _in_force(trace.header.method, trace.header.params),
         "seed": trace.header.seed,
     } | {name: figures[name] for name in FIGURES}
+
+
+def _in_force(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that act: not those of policies, growers and verifiers that were not chosen."""
+    try:
+        specs = known.sampling() | dict(known.get(method).params)
+    except UnknownNameError:  # a method of another process
+        return params
+    return {name: value for name, value in params.items() if name not in specs or specs[name].acts(params)}
 
 
 def error(problem: BaseException) -> tuple[int, dict[str, Any]]:

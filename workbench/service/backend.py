@@ -266,6 +266,7 @@ class Backend(BaseBackend):
         request.configured().drafter.make_ready(models)
         if request.pictures:
             request.prompt, request.images = read(models, request.prompt, request.pictures)
+            run.trace_bytes += picture_bytes((), request.images)
         prompt = request.prompt if request.images is None else request.images["input_ids"][0].tolist()
         prompt = encode(models.tokenizer, prompt) if isinstance(prompt, str) else prompt
         n_prompt = len(prompt if request.images is not None else request.extras.kept(prompt))

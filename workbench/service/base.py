@@ -177,7 +177,10 @@ class BaseBackend(ABC):
             if extras is not None and isinstance(prompt, list | tuple) and not images:
                 prompt = extras.kept(prompt)  # before they are counted
             configured, sampling = check_request(self.limits, prompt, method, params, max_new_tokens, seed, stop)
-            pictures, pair = decode_all(images), self._pair(target, drafter, configured.drafter.blind)
+            pair = self._pair(target, drafter, configured.drafter.blind)
+            if images:
+                self._runs.check_room(user)  # before they are decoded
+            pictures = decode_all(images)
             if pictures and self._reads_pictures(pair[0]) is False:
                 raise PromptError(f"{pair[0]} reads text only.", "Leave the pictures out, or choose another target.")
             held = check_pace(0.0 if alone else pace)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import ctypes
 import io
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,10 @@ MAX_BYTES = 8 * 2**20
 """Of one picture, as a file."""
 MAX_PIXELS = 40_000_000
 """Of one picture, by what its file says, before any of them is decoded."""
+DECODING = threading.BoundedSemaphore(2)
+"""Requests whose pictures are decoded at once: each may take 128 MiB, and a moment more for each picture."""
+PIXEL_BYTES = 4
+"""Of an RGB picture in Pillow, which keeps four bytes for each pixel."""
 MAX_PICTURES = 8
 """In one prompt."""
 LONGEST = 2048
@@ -41,7 +48,10 @@ def decode_all(pictures: Any) -> tuple[Image.Image, ...]:
         raise PromptError("The pictures are not a list.", "Give a list, of one picture even.")
     if len(pictures) > MAX_PICTURES:
         raise PromptError(f"{len(pictures)} pictures came; {MAX_PICTURES} are the limit.", "Leave some out.")
-    return tuple(_numbered(picture, i, len(pictures)) for i, picture in enumerate(pictures))
+    if not pictures:
+        return ()
+    with DECODING:
+        return tuple(_numbered(picture, i, len(pictures)) for i, picture in enumerate(pictures))
 
 
 def _numbered(data: Any, i: int, n: int) -> Image.Image:
@@ -51,9 +61,24 @@ def _numbered(data: Any, i: int, n: int) -> Image.Image:
         raise PromptError(f"Picture {i + 1}: {error.message}" if n > 1 else error.message, error.remedy) from error
 
 
-def picture_bytes(pictures: Sequence[Image.Image]) -> int:
-    """About how much memory pictures take that are kept with a run: decoded, and as the model's tensors."""
-    return sum(2 * 3 * picture.width * picture.height for picture in pictures)
+def picture_bytes(pictures: Sequence[Image.Image], images: Mapping[str, Any] | None = None) -> int:
+    """Return how many bytes pictures take that are kept with a run.
+
+    Args:
+        pictures: decoded.
+        images: the tensors that a model's processor made of them.
+    """
+    n_bytes = sum(PIXEL_BYTES * picture.width * picture.height for picture in pictures)
+    return n_bytes + sum(getattr(tensor, "nbytes", 0) for tensor in (images or {}).values())
+
+
+def trim() -> None:
+    """Give freed memory back to the system, where the C library keeps it for itself (glibc).
+
+    Tensors of pictures are below the size from which glibc returns memory by itself, once it has freed such a block.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def decode(data: Any) -> Image.Image:

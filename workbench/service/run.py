@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import threading
 import time
@@ -376,8 +377,17 @@ class Run:
             self._pending.clear()
             if self.request is not None:
                 self.request.models = None  # a run that is kept for its trace holds no model
+                self.request.on_round = None  # it holds the run: nothing of both would go before a collection
             self._news.notify_all()
             return True
+
+    def forget_pictures(self) -> None:
+        """Let go of the pictures of a run that nobody can ask for any more; whoever explains it keeps them until then.
+
+        Decoded, eight of the largest take 128 MiB. The trace and the log-probabilities stay.
+        """
+        if self.request is not None:
+            self.request = dataclasses.replace(self.request, pictures=(), images=None, swaps=[], on_round=None)
 
     def notify(self) -> None:
         """There may be news for whoever waits."""

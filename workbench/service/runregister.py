@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 from workbench.core.errors import UnknownNameError
 from workbench.service.limits import Limits
 from workbench.service.meter import Meter
+from workbench.service.pictures import trim
 from workbench.service.run import Run
 from workbench.trace.events import Round
 from workbench.trace.pictures import pictures_of
@@ -68,6 +70,26 @@ class RunRegister:
             self._by_id.pop(run.id, None)
         if not run.ended:
             self.settle(run)
+        self._free([run])
+
+    @staticmethod
+    def _free(forgotten: Sequence[Run]) -> None:
+        """Let go of the pictures of forgotten runs, and give what they took back to the system."""
+        had = [run for run in forgotten if run.request is not None and run.request.pictures]
+        for run in had:
+            run.forget_pictures()
+        if had:
+            trim()
+
+    def check_room(self, user: str) -> None:
+        """Refuse a user's run before anything is done for it: `add` would refuse it.
+
+        Raises:
+            CapacityError: see `add`.
+        """
+        with self._lock:
+            self._limits.check_room(user, [run.user for run in self._by_id.values() if not run.ended])
+            self.meter.let_in(user, counted=False)
 
     def get(self, run_id: str) -> Run:
         """A run by its id.
@@ -97,6 +119,7 @@ class RunRegister:
     def tidy(self) -> None:
         """Forget what is too old or too much: ended runs first; then the run with the largest trace is ended."""
         limits, now = self._limits, time.monotonic()
+        forgotten: list[Run] = []
         with self._lock:
             ended = [(run.ended_at, run) for run in self._by_id.values() if run.ended_at is not None]
             ended.sort(key=lambda pair: pair[0])  # oldest first
@@ -107,7 +130,9 @@ class RunRegister:
                     break
                 total -= run.trace_bytes
                 del self._by_id[run.id]
+                forgotten.append(run)
             largest = max(self._by_id.values(), key=lambda run: run.trace_bytes, default=None)
+        self._free(forgotten)
         if largest is not None and total > limits.trace_bytes:
             full = "Its trace had filled the memory there is for traces. Use a smaller tree or fewer tokens."
             largest.cancel(full, "memory")

@@ -86,6 +86,7 @@ class Steering:
             if why := reason(changed.needs):
                 raise MethodUnavailableError(f"{now.title} cannot run: {why}")
             swap = swapped(models, run.request, pictures, sees) if pictures and models is not None else None
+            run.trace_bytes += picture_bytes((), None if swap is None else swap.images)
             run.planned = changed, sampling, pair
             return {"method": chosen, "params": mine, "sampling": sampling, "models": models, "swap": swap}
 
