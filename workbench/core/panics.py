@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+import tempfile
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -35,3 +40,33 @@ def no_panic() -> Generator[None, None, None]:
             raise
         reason = str(error).strip() or type(error).__name__
         raise PanicError(reason.splitlines()[0][:200]) from error
+
+
+_ONE_AT_A_TIME = threading.RLock()
+_PANIC = re.compile(rb"\n?thread '[^\n]*panicked at .*", re.DOTALL)
+
+
+@contextmanager
+def quiet() -> Generator[None, None, None]:
+    """Keep the backtraces of panics that such a library writes to the process's standard error out of it.
+
+    Rust prints them before Python sees an error, and no Python call turns that off. So what is written to the file
+    descriptor meanwhile goes to a temporary file first, and from there, panics left out, to its place.
+    """
+    with _ONE_AT_A_TIME:
+        sys.stderr.flush()
+        try:
+            kept = os.dup(2)
+        except OSError:  # no standard error, as under pythonw
+            yield
+            return
+        with tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), 2)
+            try:
+                yield
+            finally:
+                os.dup2(kept, 2)
+                os.close(kept)
+                file.seek(0)
+                if said := _PANIC.sub(b"", file.read()):
+                    os.write(2, said)

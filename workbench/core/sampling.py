@@ -20,6 +20,9 @@ LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 
 
 WARM = "temperature > 0"
+COLDEST = 1e-6
+"""Least temperature that logits are divided by: below about 1e-36 their quotients overflow, and a law would be NaN. Here
+a token whose logit is .0001 below the largest has a probability below e^−100, so that lower ones change no draw."""
 
 WIDE, BLOCK = 2048, 128
 """Columns from which rows of a law are worked on in blocks, and the columns of a block."""
@@ -52,6 +55,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether decoding takes the likeliest token."""
         return self.temperature == 0.0
+
+    @property
+    def heat(self) -> float:
+        """The number that logits are divided by: the temperature, `COLDEST` at least; 1 when greedy."""
+        return 1.0 if self.greedy else max(self.temperature, COLDEST)
 
     @property
     def needs_history(self) -> bool:
@@ -119,7 +127,7 @@ def law(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor,
 
 def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor, "n V"]:
     """Logits by temperature, those that the filters leave."""
-    scores = logits if sampling.temperature == 1.0 else logits / sampling.temperature
+    scores = logits if sampling.temperature == 1.0 else logits / sampling.heat
     if 0 < sampling.top_k < scores.shape[1]:
         least = scores.topk(sampling.top_k, dim=1).values[:, -1:]
         scores = scores.masked_fill(scores < least, -math.inf)
@@ -190,13 +198,12 @@ def entropy_of(
         p_some: its probability.
         sampling: that made the law.
     """
-    heat = 1.0 if sampling.greedy else sampling.temperature
     means: list[Tensor] = [
         torch.linalg.vecdot(p[at], logits[at].clamp_min(-1e30))  # pyright: ignore[reportUnknownMemberType]
         for at in pieces(len(p), p.shape[1], p.device)
     ]
     score = logits.gather(1, some).squeeze(1)
-    return ((score - torch.cat(means)) / heat - p_some.log()).clamp_min_(0)
+    return ((score - torch.cat(means)) / sampling.heat - p_some.log()).clamp_min_(0)
 
 
 def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:

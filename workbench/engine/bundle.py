@@ -37,9 +37,28 @@ def config_of(folder: Path) -> dict[str, Any]:
     """The configuration of a model or a head; {} where its file holds none: others must not suffer from it."""
     try:
         found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) and isinstance(found.get("workbench_head", ""), str) else {}
+
+
+def check_nesting(folder: Path) -> None:
+    """Refuse a model whose JSON is nested deeper than can be read.
+
+    Raises:
+        ModelError: naming the file.
+    """
+    for path in sorted(folder.glob("*config.json")):
+        if not path.is_file():
+            continue
+        try:
+            json.loads(path.read_bytes())
+        except RecursionError:
+            raise ModelError(
+                f"{path} is nested too deeply: it is no model's configuration.", "Fetch the folder again."
+            ) from None
+        except (OSError, ValueError):
+            continue  # what is wrong with it, whoever reads it says
 
 
 def check_files(folder: Path) -> None:
@@ -48,6 +67,7 @@ def check_files(folder: Path) -> None:
     Raises:
         ModelError: naming it.
     """
+    check_nesting(folder)
     for path in sorted([*folder.iterdir(), *folder.glob("additional_chat_templates/*")]):
         if path.is_file() or path.is_dir() or not path.exists():
             continue

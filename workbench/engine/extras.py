@@ -60,6 +60,20 @@ class Extras:
             if any(not 0 <= token < vocab_size for token in ids):
                 raise ParameterError(f"{name} holds token ids outside 0…{vocab_size - 1}.", "Use the target's ids.")
 
+    def check_length(self, max_new_tokens: int) -> None:
+        """Refuse a least length above the greatest.
+
+        Raises:
+            ParameterError: with the name of the field.
+        """
+        if self.min_tokens > max_new_tokens:
+            problem = ParameterError(
+                f"min_tokens={self.min_tokens} is above the {max_new_tokens} tokens that are asked for at most.",
+                "Lower it, or raise max_tokens.",
+            )
+            problem.option = "min_tokens"
+            raise problem
+
     def kept(self, prompt: Sequence[int]) -> list[int]:
         """What is left of a prompt's tokens: the last `truncate_prompt`, or all."""
         return list(prompt if self.truncate_prompt is None else prompt[-self.truncate_prompt :])

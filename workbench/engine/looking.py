@@ -150,8 +150,7 @@ def look(
     if compact and p.shape[1] >= WIDE and on_host(p.device) and (laws := compiled("laws")) is not None:
         n = p.shape[0]
         p_top, top, entropy = np.empty((n, TOP), np.float32), np.empty((n, TOP), np.int64), np.empty(n, np.float32)
-        heat = 1.0 if sampling.greedy else sampling.temperature
-        given = (logits.numpy(), p.numpy(), heat, top, p_top, entropy, np.zeros(2, np.int64))
+        given = (logits.numpy(), p.numpy(), sampling.heat, top, p_top, entropy, np.zeros(2, np.int64))
         if n > ALONE:
             together(lambda: laws.look(*given))
         else:

@@ -142,7 +142,7 @@ MOST_BYTES = 8 << 20
 BROKEN = "Save it again; a file of another program is none."
 
 
-def numbers(arrays: Arrays, name: str, shape: tuple[int | None, ...], low: float, high: float) -> np.ndarray:
+def numbers(arrays: Arrays, name: str, shape: tuple[int | None, ...], low: float, high: float, whole: bool = False) -> np.ndarray:
     """An array of a file, checked.
 
     Args:
@@ -151,6 +151,7 @@ def numbers(arrays: Arrays, name: str, shape: tuple[int | None, ...], low: float
         shape: None: any length.
         low: no number is below it.
         high: each is below it.
+        whole: they are integers, such as indices.
 
     Returns:
         The array, int64 or float64.
@@ -163,8 +164,8 @@ def numbers(arrays: Arrays, name: str, shape: tuple[int | None, ...], low: float
         raise ModelError(f"The file is broken: {name} is missing in it.", BROKEN)
     wanted = np.float64 if found.dtype.kind == "f" else np.int64
     fits = found.ndim == len(shape) and all(w is None or w == n for w, n in zip(shape, found.shape, strict=True))
-    if not fits or found.dtype.kind not in "fiu":
-        raise ModelError(f"The file is broken: {name} has another shape than it should.", BROKEN)
+    if not fits or found.dtype.kind not in ("iu" if whole else "fiu"):
+        raise ModelError(f"The file is broken: {name} has another shape or kind than it should.", BROKEN)
     found = found.astype(wanted)
     if found.size and not (np.isfinite(found).all() and found.min() >= low and found.max() < high):
         raise ModelError(f"The file is broken: {name} holds numbers that cannot be.", BROKEN)
@@ -173,10 +174,7 @@ def numbers(arrays: Arrays, name: str, shape: tuple[int | None, ...], low: float
 
 def tokens_in(arrays: Arrays, name: str, vocabulary: int, shape: tuple[int | None, ...], least: int = 0) -> np.ndarray:
     """Token ids of a file, checked: `least` (−1 where nothing may stand) to `vocabulary` − 1."""
-    found = numbers(arrays, name, shape, least, vocabulary)
-    if found.dtype != np.int64:
-        raise ModelError(f"The file is broken: {name} holds no token ids.", BROKEN)
-    return found
+    return numbers(arrays, name, shape, least, vocabulary, whole=True)
 
 
 def in_rows(rows: Sequence[Sequence[float]], width: int, dtype: Any = np.int32, fill: float = -1) -> np.ndarray:

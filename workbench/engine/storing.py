@@ -189,7 +189,9 @@ def build(
     except Timeout:
         raise WorkbenchError(f"Another process builds {out}.", "Wait for it, or give another folder.") from None
     except OSError as error:
-        raise WorkbenchError(f"{error.filename or out} cannot be used: {error.strerror}.", "See to it.") from error
+        why = error.strerror or str(error) or type(error).__name__
+        remedy = "Check that it exists, that you may read and write it, and that the disk has room."
+        raise WorkbenchError(f"{error.filename or out} cannot be used: {why}.", remedy) from error
     return open_store(out)
 
 

@@ -51,7 +51,9 @@ def serve(client: Client, host: str, port: int, door: Door | None = None, **http
     """Serve until interrupted. `https`: see `workbench.server.tls.certificate`."""
     import uvicorn
 
+    from workbench.server.connections import PunctualProtocol
+
     uvicorn.run(
         make(client, door), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5,
-        proxy_headers=False, **https,
+        proxy_headers=False, http=PunctualProtocol, **https,
     )  # fmt: skip

@@ -177,6 +177,8 @@ class BaseBackend(ABC):
             if extras is not None and isinstance(prompt, list | tuple) and not images:
                 prompt = extras.kept(prompt)  # before they are counted
             configured, sampling = check_request(self.limits, prompt, method, params, max_new_tokens, seed, stop)
+            if extras is not None:
+                extras.check_length(max_new_tokens)
             pair = self._pair(target, drafter, configured.drafter.blind)
             if images:
                 self._runs.check_room(user)  # before they are decoded

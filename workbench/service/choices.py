@@ -157,15 +157,18 @@ def same_words(target: str, drafter: str) -> bool | None:
 
 def reads_pictures(name: str) -> bool | None:
     """Whether a model reads pictures; None where only loading it could tell."""
-    config = Path(_folder_of(name)) / "config.json"
-    return "vision_config" in json.loads(config.read_text()) if config.is_file() else None
+    folder = Path(_folder_of(name))
+    return "vision_config" in config_of(folder) if (folder / "config.json").is_file() else None
 
 
 def takes_squares(folder: Path) -> bool:
     """Whether a model's processor squeezes every picture into a square, whatever its sides; False where unknown."""
     for name in ("processor_config.json", "preprocessor_config.json"):
         if (folder / name).is_file():
-            read = json.loads((folder / name).read_text())
+            try:
+                read = json.loads((folder / name).read_text(encoding="utf-8"))
+            except (OSError, ValueError, RecursionError):
+                return False  # whoever loads it says what is wrong
             size = read.get("image_processor", read).get("size")
             return isinstance(size, dict) and size.get("height", 0) == size.get("width", 1)
     return False

@@ -12,18 +12,19 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
 from workbench.core.errors import WorkbenchError
-from workbench.core.panics import no_panic
+from workbench.core.panics import no_panic, quiet
 from workbench.trace import frames
 from workbench.trace.events import SCHEMA_VERSION, Round, Trace
 from workbench.trace.kinds import is_list, is_object, misfit
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
-from workbench.trace.pictures import PNG_URL, pictures_of
+from workbench.trace.pictures import is_png_url, pictures_of
 from workbench.trace.tokens import BONUS, CORRECTED, PLAIN
 
 MAX_BYTES = 64 * 2**20
@@ -90,7 +91,7 @@ def read_parquet(data: bytes) -> Trace:
         WorkbenchError: it is no such file, it is damaged, or a newer workbench wrote it.
     """
     try:
-        with no_panic():
+        with no_panic(), quiet():
             known = pl.read_parquet_metadata(io.BytesIO(data))
             nested = pl.read_parquet(io.BytesIO(data))
     except Exception as error:  # polars raises several kinds, and panics on some files
@@ -138,9 +139,25 @@ def read_wire(wire: dict[str, Any]) -> Trace:
         trace = Trace.from_wire(wire)
     except ValueError as error:
         raise WorkbenchError(str(error), "") from None
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise WorkbenchError(f"The trace is damaged: {str(error)[:200]}.", _REMEDY) from None
+    except KeyError as error:
+        raise WorkbenchError(f"The trace is damaged: {str(error.args[0])[:40]} is missing.", _REMEDY) from None
+    except (TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise WorkbenchError(f"The trace is damaged: {_words_of(error)}.", _REMEDY) from None
     return checked(trace)
+
+
+_ARGUMENT = re.compile(r"unexpected keyword argument '(\w+)'")
+_MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.+)")
+
+
+def _words_of(error: Exception) -> str:
+    """Return what does not fit, in words: Python's own are about functions that nobody called."""
+    said = str(error)
+    if found := _ARGUMENT.search(said):
+        return f"there is no field {found[1]!r}"
+    if found := _MISSING.search(said):
+        return f"{found[1].replace(chr(39), '')} {'are' if ' and ' in found[1] else 'is'} missing"
+    return "a part of it is of another kind than it should be"
 
 
 def checked(trace: Trace) -> Trace:
@@ -220,7 +237,7 @@ def _are_numbers(values: list[Any]) -> bool:
 
 def _is_picture(picture: Any) -> bool:
     """Whether it can be drawn, and drawing it fetches nothing from anywhere: its address is its own PNG."""
-    if not is_object(picture) or not str(picture.get("url")).startswith(PNG_URL):
+    if not is_object(picture) or not is_png_url(picture.get("url")):
         return False
     numbers = [picture.get(name) for name in ("width", "height", "rows", "cols", "start", "end")]
     return all(type(n) is int and n >= 0 for n in numbers)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 PNG_URL = "data:image/png;base64,"
 """How the address of a picture in a trace begins: pictures are in the trace, and never fetched from anywhere."""
+
+
+_PNG_URL = re.compile(rf"{PNG_URL}[A-Za-z0-9+/=]*", re.ASCII)
+
+
+def is_png_url(url: object) -> bool:
+    """Return whether something is the data-URL of a PNG, from its first character to its last.
+
+    Nothing may follow its base64: a quote, say, would end an attribute of an exported page.
+    """
+    return isinstance(url, str) and _PNG_URL.fullmatch(url) is not None
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import gradio as gr
 import orjson
 
 from workbench.client import wire
+from workbench.core.errors import ParameterError
 from workbench.core.panics import no_panic
 from workbench.service.caller import counted
 from workbench.ui import files
@@ -98,6 +99,8 @@ def safely(answer: Answer) -> Answer:
     def call(request: dict[str, Any]) -> Any:
         try:
             with no_panic(), counted():
+                if not isinstance(request, dict):
+                    raise ParameterError("The request is not an object.", "Send a JSON object.")
                 return answer(request)
         except Exception as problem:
             return {"error": wire.error_to_wire(problem)}

@@ -37,7 +37,7 @@ class Jobs(Generic[T]):
             UnknownNameError: it is not known here.
         """
         with self._lock:
-            if job not in self._kept:
+            if not isinstance(job, str) or job not in self._kept:
                 raise UnknownNameError("This is not known here any more.", "Measure it again.")
             return self._kept[job]
 
@@ -58,7 +58,7 @@ class Jobs(Generic[T]):
     def stop(self, job: Any) -> None:
         """Ask a job to end; does nothing when it has ended."""
         with self._lock:
-            event = self._stops.get(job)
+            event = self._stops.get(job) if isinstance(job, str) else None
         if event is not None:
             event.set()
 

@@ -179,6 +179,7 @@ def launch_options(client: Client, door: Door | None = None, public: bool = Fals
     from starlette.routing import Route
 
     from workbench.server.callers import UVICORNS
+    from workbench.server.connections import be_punctual
     from workbench.server.door import Door
     from workbench.server.guard import CALL_BYTES, Guard
     from workbench.server.pagecalls import PageCalls, call_counter
@@ -197,6 +198,7 @@ def launch_options(client: Client, door: Door | None = None, public: bool = Fals
     async def no_uploads(_: Any) -> JSONResponse:
         return JSONResponse({"error": {"message": "This app takes no files.", "remedy": ""}}, 403)
 
+    be_punctual()
     os.environ[UVICORNS] = ""  # Gradio leaves it to uvicorn, which would believe whoever connects from this machine
     app = Behind(
         routes=[Route("/gradio_api/upload", no_uploads, methods=["POST"]), *router(client).routes],

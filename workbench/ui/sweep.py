@@ -46,7 +46,7 @@ def folder() -> Path:
     if named:
         return Path(named)
     if space.detect().public:
-        return Path(tempfile.mkdtemp(prefix="workbench-sweeps-"))
+        return strangers()
     from workbench.trace.store import default_folder
 
     return default_folder().parent / "sweeps"

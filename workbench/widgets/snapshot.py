@@ -14,7 +14,7 @@ from typing import Any
 from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
-from workbench.trace.pictures import PNG_URL
+from workbench.trace.pictures import is_png_url
 from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, Emitted
 from workbench.views.palette import palette
 
@@ -202,7 +202,7 @@ def telling(trace: Trace) -> int:
 
 def picture(url: str, width: int, height: int) -> str:
     """A picture of a trace. Only what is in the trace is shown: nothing is fetched."""
-    if not re.fullmatch(f"{PNG_URL}[A-Za-z0-9+/=]*", url):
+    if not is_png_url(url):
         return ""
     return (
         f'<p><img src="{url}" width="{min(width, 320)}" height="{round(height * min(width, 320) / max(width, 1))}"></p>'

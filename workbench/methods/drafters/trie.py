@@ -177,7 +177,7 @@ class TrieState(Owned):
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
         tokens = tokens_in(arrays, "tokens", vocabulary, (None,))
-        parents = numbers(arrays, "parents", (len(tokens),), -1, max(1, len(tokens)))
+        parents = numbers(arrays, "parents", (len(tokens),), -1, max(1, len(tokens)), whole=True)
         counts = numbers(arrays, "counts", (len(tokens),), 0, 1e9)
         if (parents >= np.arange(len(tokens))).any():
             raise ModelError("The file is broken: a node stands before its parent.", BROKEN)

@@ -6,6 +6,7 @@ import * as wallClock from "../live/clock.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as live from "../live/page.js";
+import { isPngUrl } from "../live/traces.js";
 import * as pagehead from "../shared/pagehead.js";
 import * as memory from "../live/recall.js";
 import * as ribbon from "../shared/ribbon.js";
@@ -90,7 +91,7 @@ function heads({ host, names, found }) {
       { className: "wb-pairhead" },
       h("b", { className: "wb-side-name" }, SIDES[i]),
       h("div", {}, open, h("small", {}, facts)),
-      ...(picture?.startsWith("data:image/png;base64,")
+      ...(isPngUrl(picture)
         ? [h("img", { src: picture, alt: `The picture of run ${SIDES[i]}` })]
         : []),
     );

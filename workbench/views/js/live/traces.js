@@ -132,10 +132,16 @@ function parse(text) {
   return found;
 }
 
+/** Whether an address is the data-URL of a PNG to its last character: whoever draws it fetches nothing, and no quote
+ *  in it ends an attribute of an exported page. Pure. */
+export function isPngUrl(url) {
+  return typeof url === "string" && /^data:image\/png;base64,[A-Za-z0-9+/=]*$/.test(url);
+}
+
 /** Whether a picture can be drawn, and drawing it fetches nothing: its address is its own PNG. */
 function isPicture(p) {
   return (
-    String(p?.url).startsWith("data:image/png;base64,") &&
+    isPngUrl(p?.url) &&
     ["width", "height", "rows", "cols", "start", "end"].every((name) => Number.isInteger(p[name]) && p[name] >= 0)
   );
 }

@@ -1,0 +1,68 @@
+"""Half-open connections: closed after their time, while those that are answered or kept alive go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import uvicorn
+from uvicorn.config import HTTP_PROTOCOLS
+
+from workbench.server.connections import PunctualProtocol, be_punctual
+
+
+class Quick(PunctualProtocol):
+    headers_s = 0.15
+
+
+async def slow(scope: Any, receive: Any, send: Any) -> None:
+    """Answers after twice the time that headers have."""
+    await asyncio.sleep(0.3)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@contextlib.asynccontextmanager
+async def served() -> AsyncIterator[int]:
+    server = uvicorn.Server(uvicorn.Config(slow, port=0, http=Quick, log_level="critical", lifespan="off"))
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        await task
+
+
+REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def test_half_open_connections_are_closed_and_others_answered() -> None:
+    async def scene() -> None:
+        async with served() as port:
+            silent, half, whole = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            half[1].write(REQUEST[:20])
+            whole[1].write(REQUEST)
+            for reader, _ in (silent, half):
+                assert await asyncio.wait_for(reader.read(), 10) == b""  # closed by the server
+            assert (await asyncio.wait_for(whole[0].readuntil(b"ok"), 10)).startswith(b"HTTP/1.1 200")
+            whole[1].write(REQUEST[:20])  # kept alive, and then the next request stays half-open
+            assert await asyncio.wait_for(whole[0].read(), 10) == b""
+            for _, writer in (silent, half, whole):
+                writer.close()
+
+    asyncio.run(scene())
+
+
+def test_a_server_that_gradio_starts_has_the_time_out_too() -> None:
+    before = dict(HTTP_PROTOCOLS)
+    try:
+        be_punctual()
+        config = uvicorn.Config(slow, log_level="critical", lifespan="off")
+        config.load()
+        assert config.http_protocol_class is PunctualProtocol
+    finally:
+        HTTP_PROTOCOLS.update(before)
