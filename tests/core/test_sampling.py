@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from transformers import (
 
 from workbench.core.errors import ParameterError
 from workbench.core.params import param, params_of
-from workbench.core.sampling import BLOCK, WIDE, SamplingParams, largest, law, pick, with_history
+from workbench.core.sampling import BLOCK, WIDE, SamplingParams, entropy_of, largest, law, pick, with_history
 
 
 def logits_of(seed: int, rows: int = 4, size: int = 40) -> torch.Tensor:
@@ -215,3 +216,14 @@ def test_a_parameter_goes_to_the_wire_as_plain_json() -> None:
     assert wire["name"] == "top_k"
     assert wire["kind"] == "int"
     assert (wire["ge"], wire["le"], wire["default"], wire["choices"]) == (0, 1000, 0, [])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_temperature_next_to_nothing_is_a_point_mass_and_no_nan(dtype: torch.dtype) -> None:
+    logits = torch.tensor([[3.0, 90.0, -math.inf, 89.0], [-5.0, -4.0, -7.0, -4.5]], dtype=dtype)
+    for temperature in (5e-324, 1e-300, 1e-39, 1e-7):
+        sampling = SamplingParams(temperature=temperature, top_p=0.9, min_p=0.1)
+        p = law(logits, sampling)
+        assert p.tolist() == [[0, 1, 0, 0], [0, 1, 0, 0]], temperature
+        entropy = entropy_of(logits, p, torch.tensor([[1], [1]]), torch.ones(2, dtype=dtype), sampling)
+        assert entropy.tolist() == [0, 0]

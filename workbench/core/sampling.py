@@ -21,8 +21,8 @@ LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 
 WARM = "temperature > 0"
 COLDEST = 1e-6
-"""Least temperature that logits are divided by: below about 1e-36 their quotients overflow, and a law would be NaN. Here
-a token whose logit is .0001 below the largest has a probability below e^−100, so that lower ones change no draw."""
+"""Least temperature that logits are divided by: below about 1e-36 their quotients overflow, and a distribution would be
+NaN. At this one a token whose logit is .0001 below the largest has a probability of e^−100 at most."""
 
 WIDE, BLOCK = 2048, 128
 """Columns from which rows of a law are worked on in blocks, and the columns of a block."""

@@ -136,7 +136,9 @@ class Learnt(Owned, Generic[_L]):
     def take(self, arrays: Arrays, vocabulary: int) -> None:
         """Move the weights once more as far as the file says."""
         mine = self.learner
-        whose = "".join(f"{digit:x}" for digit in numbers(arrays, WHOSE, (None,), 0, 16, whole=True).astype(int).tolist())
+        whose = "".join(
+            f"{digit:x}" for digit in numbers(arrays, WHOSE, (None,), 0, 16, whole=True).astype(int).tolist()
+        )
         if not mine.began_as(whose):
             raise ModelError(
                 f"The file is broken, or holds the lessons of another {mine.called}.",

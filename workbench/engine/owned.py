@@ -142,7 +142,9 @@ MOST_BYTES = 8 << 20
 BROKEN = "Save it again; a file of another program is none."
 
 
-def numbers(arrays: Arrays, name: str, shape: tuple[int | None, ...], low: float, high: float, whole: bool = False) -> np.ndarray:
+def numbers(
+    arrays: Arrays, name: str, shape: tuple[int | None, ...], low: float, high: float, whole: bool = False
+) -> np.ndarray:
     """An array of a file, checked.
 
     Args:

@@ -249,6 +249,10 @@ class Footer:
         return dataclasses.asdict(self)
 
 
+class NewerTraceError(ValueError):
+    """A trace was written by a newer schema than this version reads."""
+
+
 @dataclass(slots=True)
 class Trace:
     """A generation as it was recorded.
@@ -289,10 +293,10 @@ class Trace:
         """The inverse of `to_wire`.
 
         Raises:
-            ValueError: the trace was written by a newer schema than this version reads.
+            NewerTraceError: the trace was written by a newer schema than this version reads.
         """
         if data["header"].get("schema", 0) > SCHEMA_VERSION:
-            raise ValueError(
+            raise NewerTraceError(
                 f"This trace has schema {data['header']['schema']}; this workbench reads up to {SCHEMA_VERSION}. "
                 "Update the workbench to open it."
             )

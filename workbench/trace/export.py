@@ -21,7 +21,7 @@ import polars as pl
 from workbench.core.errors import WorkbenchError
 from workbench.core.panics import no_panic, quiet
 from workbench.trace import frames
-from workbench.trace.events import SCHEMA_VERSION, Round, Trace
+from workbench.trace.events import SCHEMA_VERSION, NewerTraceError, Round, Trace
 from workbench.trace.kinds import is_list, is_object, misfit
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
 from workbench.trace.pictures import is_png_url, pictures_of
@@ -137,11 +137,11 @@ def read_wire(wire: dict[str, Any]) -> Trace:
     """
     try:
         trace = Trace.from_wire(wire)
-    except ValueError as error:
+    except NewerTraceError as error:
         raise WorkbenchError(str(error), "") from None
     except KeyError as error:
         raise WorkbenchError(f"The trace is damaged: {str(error.args[0])[:40]} is missing.", _REMEDY) from None
-    except (TypeError, AttributeError, IndexError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise WorkbenchError(f"The trace is damaged: {_words_of(error)}.", _REMEDY) from None
     return checked(trace)
 

@@ -1,0 +1,45 @@
+"""Calls of the pages with values that no page sends: each is refused in words, none is said to be a fault of ours."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+from fake_client import FakeWorkbench
+
+from workbench.client.wire import error_to_wire
+from workbench.ui import build, hosting
+
+ODD: tuple[Any, ...] = (["x"], {"a": [1]}, 5, "\ud800")
+UNFORESEEN = error_to_wire(RuntimeError("x"))["message"]
+
+
+@pytest.fixture(scope="module")
+def calls() -> dict[str, tuple[Any, Any]]:
+    """The pages' functions by name: each as it is written, and as Gradio calls it."""
+    found, safely = {}, hosting.safely
+
+    def noted(answer: Any) -> Any:
+        call = safely(answer)
+        found[answer.__qualname__] = answer, call
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hosting, "safely", noted)
+        build(FakeWorkbench())  # type: ignore[arg-type]
+    return found
+
+
+def test_every_call_refuses_wrong_types_in_words(calls: dict[str, tuple[Any, Any]]) -> None:
+    assert len(calls) > 30
+    wrong = []
+    for name, (answer, call) in calls.items():
+        keys = {"run", "name", *re.findall(r'request(?:\.get\(|\[)"(\w+)"', inspect.getsource(answer))}
+        for asked in (*({key: value} for key in sorted(keys) for value in ODD), None, 5, ["x"]):
+            said = call(asked)
+            error = said.get("error") if isinstance(said, dict) else None
+            if isinstance(error, dict) and error["message"] == UNFORESEEN:
+                wrong.append((name, asked))
+    assert wrong == []
