@@ -54,7 +54,8 @@ def quiet() -> Generator[None, None, None]:
     descriptor meanwhile goes to a temporary file first, and from there, panics left out, to its place.
     """
     with _ONE_AT_A_TIME:
-        sys.stderr.flush()
+        if sys.stderr is not None:
+            sys.stderr.flush()
         try:
             kept = os.dup(2)
         except OSError:  # no standard error, as under pythonw

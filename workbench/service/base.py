@@ -180,8 +180,8 @@ class BaseBackend(ABC):
             if extras is not None:
                 extras.check_length(max_new_tokens)
             pair = self._pair(target, drafter, configured.drafter.blind)
-            if images:
-                self._runs.check_room(user)  # before they are decoded
+            if not isinstance(images, list | tuple) or images:
+                self._runs.check_room(user, alone)  # before they are decoded
             pictures = decode_all(images)
             if pictures and self._reads_pictures(pair[0]) is False:
                 raise PromptError(f"{pair[0]} reads text only.", "Leave the pictures out, or choose another target.")

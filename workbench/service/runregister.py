@@ -81,15 +81,19 @@ class RunRegister:
         if had:
             trim()
 
-    def check_room(self, user: str) -> None:
+    def check_room(self, user: str, alone: bool = False) -> None:
         """Refuse a user's run before anything is done for it: `add` would refuse it.
+
+        Args:
+            user: whose run it is.
+            alone: it is one of many that are timed, and no request of its own.
 
         Raises:
             CapacityError: see `add`.
         """
         with self._lock:
             self._limits.check_room(user, [run.user for run in self._by_id.values() if not run.ended])
-            self.meter.let_in(user, counted=False)
+            self.meter.let_in(user, n=0 if alone else 1, counted=False)
 
     def get(self, run_id: str) -> Run:
         """A run by its id.
