@@ -269,10 +269,12 @@ def test_a_claim_of_few_kinds_has_as_many_prompts_as_one_of_all() -> None:
     lab = TextLab("eagle", claims.SCALES["text-target"])
     assert Counter(p.group for p in lab._asked()) == dict.fromkeys(text_lab.ALL, 16)
     assert len({p.prompt for p in lab._asked()}) == 112
-    assert len(lab.on("copy")._asked()) == 41
+    assert len(lab.on("copy")._asked()) == 65
     few = TextLab("eagle", dataclasses.replace(lab.scale, per_group=1))
     assert (len(few._asked()), len(few.on("maths")._asked()), len(few.on("maths", "json")._asked())) == (7, 7, 6)
     assert len(lab._when_timed()._asked()) == 28
+    of_problems = lab.trajectories(8)
+    assert (len(of_problems._asked()), of_problems.scale.draws) == (14, 8), "as many runs, eight of each problem"
 
 
 def test_an_answer_counts_as_copied_by_its_own_words() -> None:

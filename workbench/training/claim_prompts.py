@@ -17,6 +17,8 @@ from workbench.training.work import MAKERS
 FILE = Path(__file__).resolve().parents[1] / "bench" / "claim_prompts.jsonl"
 SEED, N = 37, 36
 """Of the texts, and prompts of each kind."""
+N_COPIES = 60
+"""Prompts of the kind "copy": the bundled target copies about half of them, and claims about copies need 25."""
 CHAT = (
     "Why is the sky blue?",
     "How do I clean a wooden table?",
@@ -72,7 +74,7 @@ def text() -> str:
     lines = [_line("chat", i, prompt) for i, prompt in enumerate(CHAT)]
     for kind, tasks in TASKS_OF.items():
         rng, found = random.Random(f"{kind}/{SEED}"), dict[str, bool]()
-        while len(found) < N:
+        while len(found) < (N_COPIES if kind == "copy" else N):
             number = len(found)
             if kind == "code" and number % 2:  # few functions are held out: every other prompt edits two of them
                 found[MAKERS["refactoring"][number // 2 % 2](rng)] = True
