@@ -20,6 +20,7 @@ from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Promise, Request, Row
 from workbench.engine.growing import STOPPED, Step
+from workbench.engine.models import load_models
 from workbench.engine.parts import Policy
 from workbench.engine.plan import Plan
 from workbench.engine.told import Outcome
@@ -457,3 +458,16 @@ def test_states_of_another_width_are_an_error(models: Models) -> None:
         chance(models, torch.zeros(2, 3))
     with pytest.raises(ModelError, match="the drafter shows no"):
         chance(models, None)
+
+
+def test_the_bundled_head_drafts_as_much_as_the_text_allows() -> None:
+    """The first one was degenerate: 93 of 97 drafts had the two tokens that are the least."""
+    models = load_models("text-target", "auto", "cpu", "float32")
+    method = registry.get("draft-model").with_params(policy="specdec++")
+    texts = ("Once upon a time, there was a little", "Lily and Tom went to")
+    prompts = [models.tokenizer.encode(text) for text in texts]
+    requests = [Request(ids, method, SamplingParams(temperature=1.0), 32, seed) for seed, ids in enumerate(prompts)]
+    traces = Engine(models, record=False).generate_all(requests)
+    lengths = [len(r.nodes) for trace in traces for r in trace.rounds if len(r.nodes)]
+    assert lengths.count(2) < 0.7 * len(lengths), lengths
+    assert len(set(lengths)) >= 4, lengths
