@@ -155,6 +155,6 @@ def test_the_sweep_runs_each_head_at_each_threshold_beside_fixed_lengths(models:
     assert all(0 < row["passes"] <= 1 for row in rows)
     assert rows[-1]["discarded"] == max(row["discarded"] for row in rows)
     assert any(row["front"] for row in rows)
-    text = acceptance._sweep_text(rows)
+    text = acceptance._sweep_text(rows, 2)
     assert "weight 3, h = 0.05" in text
     assert "fixed, 4 tokens" in text

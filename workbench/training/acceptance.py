@@ -143,6 +143,7 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     facts: dict[str, Any] = {"drafts": len(learnt.kept), "answers": learnt.answers, "held_drafts": len(held.kept)}
     facts |= {"held_answers": held.answers, "reliability": reliability(net, held, w)}
     if options.swept:
+        facts["swept"] = options.swept
         nets = {w: net}
         for other in REJECTION_WEIGHTS:
             if other not in nets:
@@ -389,10 +390,10 @@ much is drafted.
 {table(["drafts", "chance foretold", "true chance"], rows, left=0)}
 
 With that weight in them, as the policy reads them, the odds of being kept are {weight:g} times lower.
-{_sweep_text(figures.get("sweep", []))}"""
+{_sweep_text(figures.get("sweep", []), figures.get("swept", 0))}"""
 
 
-def _sweep_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def _sweep_text(rows: Sequence[Mapping[str, Any]], problems: int) -> str:
     """Return the section of the card on the sweep; empty without one."""
     if not rows:
         return ""
@@ -408,8 +409,9 @@ def _sweep_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"""
 ## Discarded drafts against target passes
 
-Per generated token, at temperature 1, on held-out problems, for heads trained with several weights of a rejection. A
-setting is on the Pareto front if no other discards as few drafts in as few target passes and is better in one of them.
+Per generated token, at temperature 1, on {problems} held-out problems, for heads trained with several weights of a
+rejection; no intervals. A setting is on the Pareto front if no other discards as few drafts in as few target passes
+and is better in one of them.
 
 {table(["setting", "discarded drafts", "target passes", "on the front"], shown)}
 """

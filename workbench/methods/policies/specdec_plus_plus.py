@@ -61,8 +61,8 @@ class AcceptanceHead(TrainedNet):
 
 
 LITTLE = (
-    f"{WRONG_SCALE}: the head tells little: it is right of {{}} %, one answer for all of {{}} % (its "
-    "card), and it runs after every draft."
+    f"{WRONG_SCALE}: the head of that date tells little (right of {{}} %, one answer for all of {{}} %) and runs after "
+    "every draft."
 )
 
 
