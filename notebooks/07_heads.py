@@ -466,6 +466,8 @@ for method in ("flash", "eagle-vlm"):
     print(f"{method:10} gains {gained:.2f} tokens a pass by the tree")
     assert gained > 0
 assert blocks["eagle-vlm", "chain of 8"][1] > 2 * blocks["flash", "chain of 8"][1]  # steps are paid for in calls
+assert blocks["eagle-vlm", "chain of 8"][1] <= 8  # one for each level
+assert blocks["flash", "chain of 8"][1] <= 2  # one for each block of four
 
 # %% [markdown]
 # **Trees gain**, for both; more for the drafter that goes step by step, whose children know their parent. (Greedy runs on

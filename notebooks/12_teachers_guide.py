@@ -295,6 +295,7 @@ assert all(len(traces["token-recycling"].rounds[i].emitted) == 1 for i in unluck
 assert same_text("flash", "vlm-draft")
 assert rate("flash") < rate("vlm-draft")
 assert tau("flash") >= tau("vlm-draft")
+assert drafting("flash") <= 2 * len(traces["flash"].rounds)  # a draft of eight levels: two blocks of four
 assert drafting("flash") < drafting("vlm-draft")
 assert same_text("oracle", "autoregressive")
 assert tau("oracle") > 3

@@ -1121,6 +1121,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         TIMING + "test_a_row_that_drafts_less_counts_fewer_of_the_forwards_it_shared",
         why="rows of a batch add up to more time than passed",
     ),
+    _m(
+        "lm-head-counted-as-a-forward",
+        "engine/timing.py",
+        "work.forwards += not span.is_part",
+        "work.forwards += 1",
+        TIMING + "test_a_part_of_a_forward_adds_its_time_alone",
+        why="a drafter of eight levels is said to take sixteen forwards a round",
+    ),
     # -- service, wire ------------------------------------------------------------------------------------------------
     _m(
         "timed-run-beside-work",

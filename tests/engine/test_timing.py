@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,3 +120,30 @@ def test_forwards_without_owners_belong_to_all_who_may_have_asked_for_them() -> 
     found = share([both, one, other], [1, 2])
     assert (found[1].seconds, found[1].part_s, found[1].forwards) == (6, 3.5, 3)
     assert (found[2].seconds, found[2].part_s, found[2].forwards) == (5, 2.5, 2)
+
+
+LEVELS = 4
+FORWARDS = {
+    "draft-model": LEVELS, "eagle-2": LEVELS, "eagle-vlm": LEVELS, "hydra-plus-plus": LEVELS, "chimera": LEVELS,
+    "clover": LEVELS, "kangaroo": LEVELS, "medusa": 1, "pard": 1, "falcon": 2, "flash": 2, "early-exit": LEVELS + 1,
+}  # fmt: skip
+"""Forwards of a draft of `LEVELS`; early exit reads its last token, too. One method of each way of counting."""
+
+
+def test_a_drafter_counts_one_forward_for_each_level_or_block(tmp_path: Path) -> None:
+    """EAGLE's family counted the product with the LM head as a forward of its own: twice as many in a tree."""
+    models, found = worlds.world("llama", noise=0.15, heads=tmp_path / "heads"), dict[str, int]()
+    for name in FORWARDS:
+        wanted = {"depth": LEVELS, "policy": "fixed"} | ({"width": 1, "nodes": 8} if name == "flash" else {})
+        method = registry.get(name)
+        chosen = method.with_params(**{key: value for key, value in wanted.items() if key in method.params})
+        request = Request(PROMPT, chosen, max_new_tokens=LEVELS + 6, stop_at_eos=False)
+        found[name] = Engine(models).generate(request).rounds[1].draft_forwards  # the first read what came before
+    assert found == FORWARDS
+
+
+def test_a_part_of_a_forward_adds_its_time_alone() -> None:
+    clock = Clock(torch.device("cpu"))
+    at = [Mark(clock, None, float(seconds)) for seconds in (0, 3, 4)]
+    found = share([Span(at[0], at[1]), Span(at[1], at[2], is_part=True)], [1])
+    assert (found[1].seconds, found[1].forwards) == (4, 1)

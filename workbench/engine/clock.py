@@ -74,17 +74,19 @@ def give_back() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One forward.
+    """One forward, or a part of one that is timed on its own.
 
     Attributes:
         start: when it began.
         end: when it ended.
         owners: `id` of each row it was run for; empty where the model does not know them.
+        is_part: whether it belongs to a forward that is counted elsewhere, such as the product with the LM head.
     """
 
     start: Mark
     end: Mark
     owners: frozenset[int] = frozenset()
+    is_part: bool = False
 
     @property
     def seconds(self) -> float:
@@ -98,9 +100,9 @@ class Meter:
     def __init__(self) -> None:
         self.spans: list[Span] = []
 
-    def add(self, start: Mark, end: Mark, owners: Iterable[int | None] = ()) -> None:
-        """A forward was run."""
-        self.spans.append(Span(start, end, frozenset(owner for owner in owners if owner is not None)))
+    def add(self, start: Mark, end: Mark, owners: Iterable[int | None] = (), is_part: bool = False) -> None:
+        """Record a forward, or a part of one. Arguments: see `Span`."""
+        self.spans.append(Span(start, end, frozenset(owner for owner in owners if owner is not None), is_part))
 
     def take(self) -> list[Span]:
         """What was measured since the last call."""

@@ -15,7 +15,7 @@ class Work:
     Attributes:
         seconds: their time, in full.
         part_s: their time, each divided by the number of rows that shared it.
-        forwards: how many.
+        forwards: how many; a part that is timed on its own (`Span.is_part`) adds its time alone.
     """
 
     seconds: float = 0.0
@@ -79,5 +79,5 @@ def share(spans: Iterable[Span], rows: Sequence[int]) -> dict[int, Work]:
             work = found[row]
             work.seconds += span.seconds
             work.part_s += span.seconds / len(owners)
-            work.forwards += 1
+            work.forwards += not span.is_part
     return found

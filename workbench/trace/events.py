@@ -85,7 +85,9 @@ class Round:
         waited_s: time in forwards for other rows of its batch, which this row took no part in.
         shared: what this row's part is where rows of a batch shared forwards, so that sums over the batch give the time
             that passed: `rows` (verified together), `draft_s`, `verify_s`, `overhead_s`; {} for a row on its own.
-        draft_forwards: forwards of drafter models that this row took part in.
+        draft_forwards: forwards of drafter models that this row took part in: a chain of d levels takes d of most
+            drafters. The product with the LM head is a part of its forward, and so is what stands before or behind
+            the layers that repeat: a layer that reads what was accepted, an adapter behind a target's first layers.
         target_forwards: forwards of the target (1, unless a simulation or self-drafter used more).
         changes: settings that changed before this round.
         signals: named figures a drafter wants seen.

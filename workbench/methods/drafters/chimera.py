@@ -162,7 +162,7 @@ class ChimeraGrowth(Growth):
         states = self.net.layer(self.net.trigram(tails).unsqueeze(0), places, mask, entries)[0]
         said = self.net(self._feature.expand(w, -1), states, level)
         self.row.models.meter.add(start, clock.mark())
-        return HydraLaws(self.state, said, self.row.sampling)
+        return HydraLaws(self.state, said, self.row)
 
 
 @dataclass(frozen=True)

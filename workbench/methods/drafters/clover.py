@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.transfer import to_device
+from workbench.engine.clock import Mark
 from workbench.engine.growing import Growth
 from workbench.engine.request import Row
 from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
@@ -212,23 +213,22 @@ class CloverGrowth(Growth):
         self.net = self.state.net
         super().__init__(row, self.net.kind, state.device)
         self.chances = self.net.accuracy
-        newest = to_device(row.committed[-1:], state.device)
-        self.root = self._laws(*self.net.begin(state.unsqueeze(0), self._told(newest)))
+        start, newest = row.models.target.clock.mark(), to_device(row.committed[-1:], state.device)
+        self.root = self._laws(*self.net.begin(state.unsqueeze(0), self._told(newest)), start)
 
     def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraLaws:
-        clock = self.row.models.target.clock
-        start = clock.mark()
+        start = self.row.models.target.clock.mark()
         above = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
-        found = self._laws(*self.net.step(above, self._told(tokens)))
-        self.row.models.meter.add(start, clock.mark())
-        return found
+        return self._laws(*self.net.step(above, self._told(tokens)), start)
 
     def _told(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
         return self.net.told(self.row.models.target.embed(tokens))
 
-    def _laws(self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"]) -> HydraLaws:
+    def _laws(self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"], start: Mark) -> HydraLaws:
+        """Record the step that began at `start`, and return the distributions after its nodes."""
+        self.row.models.meter.add(start, self.row.models.target.clock.mark())
         self._states = states  # of the nodes expanded last
-        return HydraLaws(self.state, guesses, self.row.sampling)
+        return HydraLaws(self.state, guesses, self.row)
 
 
 @dataclass(frozen=True)

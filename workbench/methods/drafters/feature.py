@@ -154,20 +154,19 @@ class FeatureState:
         return state
 
     def logits(self, features: Float[Tensor, "w D"]) -> Float[Tensor, "w K"]:
-        """Of the tokens that the drafter keeps behind each feature, by the target's own LM head."""
+        """Return logits of the tokens that the drafter keeps behind each feature, by the target's own LM head."""
         if (said := self._said_of(features)) is not None:
             return said.logits
-        return self.head(self.net.said(features))
+        start = self.models.target.clock.mark()
+        logits = self.head(self.net.said(features))
+        self.models.meter.add(start, self.models.target.clock.mark(), is_part=True)
+        return logits
 
     def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Log-probabilities and ids of the k likeliest tokens behind each feature."""
         if (said := self._said_of(features)) is not None and k <= said.weighed.top.shape[1]:
             return said.weighed.logs[:, :k].contiguous(), self.head.tokens(said.weighed.top[:, :k])
-        clock = self.models.target.clock
-        start = clock.mark()
-        logits = self.logits(features)
-        self.models.meter.add(start, clock.mark())
-        return self.head.ranked(logits, k)
+        return self.head.ranked(self.logits(features), k)
 
     def _said_of(self, features: Float[Tensor, "w D"]) -> Level | None:
         """What the twin said with these states, if they are those that it gave last."""

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import to_device
 from workbench.engine.growing import Growth, Laws, WholeLaws
 from workbench.engine.models import Models
@@ -126,15 +125,23 @@ class HydraLaws(Laws):
 
     state: HydraState
     features: Float[Tensor, "w D"]
-    sampling: SamplingParams
+    row: Row
 
     def whole(self) -> Float[Tensor, "w V"]:
         """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
-        return WholeLaws.of(self.state.head.whole(self.features), self.sampling).p
+        return WholeLaws.of(self.state.head.spread(self._logits()), self.row.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Of the tokens that the heads keep, plain: without temperature."""
-        return self.state.head.ranked(self.state.head(self.features), k)
+        return self.state.head.ranked(self._logits(), k)
+
+    def _logits(self) -> Float[Tensor, "w K"]:
+        """Return logits of the tokens that the heads keep; the time counts as the block's."""
+        models = self.row.models
+        start = models.target.clock.mark()
+        logits = self.state.head(self.features)
+        models.meter.add(start, models.target.clock.mark(), is_part=True)
+        return logits
 
 
 class HydraGrowth(Growth):
@@ -166,7 +173,7 @@ class HydraGrowth(Growth):
         start = clock.mark()
         features = self.state.net(self._hidden.expand(len(self._told), -1), self._told, block)
         self.row.models.meter.add(start, clock.mark())
-        return HydraLaws(self.state, features, self.row.sampling)
+        return HydraLaws(self.state, features, self.row)
 
 
 @dataclass(frozen=True)

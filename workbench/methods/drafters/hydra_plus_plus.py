@@ -193,7 +193,7 @@ class HydraPlusPlus(Hydra):
         clock = row.models.target.clock
         start = clock.mark()
         hidden = row.state.read(row)
-        row.models.meter.add(start, clock.mark())
+        row.models.meter.add(start, clock.mark(), is_part=True)  # the first block's forward goes on from it
         return None if hidden is None else self.growth(row, hidden)
 
     def growth(self, row: Row, hidden: Float[Tensor, " R"]) -> Growth:

@@ -126,7 +126,8 @@ class EarlyTarget(PartOfTarget):
             n = len(segment.tokens)
             guesses[b, :n] = self.states[segment.slot].guess(exits[b, :n])
         logits = self.states[order[0].slot].head.whole(guesses)
-        self.meter.add(start, target.clock.mark(), [segment.slot.owner for segment in order])
+        owners = [segment.slot.owner for segment in order]
+        self.meter.add(start, target.clock.mark(), owners, is_part=True)  # of the target's first layers, counted there
         return Output(logits, guesses)
 
 
