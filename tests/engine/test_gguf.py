@@ -30,7 +30,8 @@ from workbench.engine.bundle import bundled
 from workbench.engine.names import locate, weight_bytes
 from workbench.engine.pretrained import load_model
 from workbench.interop.gguf import export_gguf
-from workbench.service import hub
+from workbench.service import Limits, hub
+from workbench.service.chat import chat_ids
 from workbench.service.checks import check_model
 from workbench.service.progress import Progress
 
@@ -109,6 +110,17 @@ def test_a_tokenizer_that_lies_beside_the_file_is_another_models(file: Path, tmp
     copy = converted.convert(altered(beside, tmp_path / "own.gguf", {"general.name": "own"}))  # not the one made above
     own = AutoTokenizer.from_pretrained(bundled()["text-drafter"])
     assert AutoTokenizer.from_pretrained(copy).encode("a b ab") == own.encode("a b ab")
+
+
+def test_a_files_own_bos_comes_first_and_is_not_doubled_in_a_conversation(file: Path, tmp_path: Path) -> None:
+    facts = {
+        "tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.add_bos_token": None,
+        "tokenizer.chat_template": "{{ bos_token }}{{ messages[0].content }}",
+    }  # fmt: skip
+    tokenizer = load_models(str(altered(file, tmp_path / "bos.gguf", facts)), None, "cpu", "float32").tokenizer
+    bos = gguf.GGUFReader(file).fields["tokenizer.ggml.bos_token_id"].contents()
+    assert tokenizer.encode("hello")[0] == bos
+    assert chat_ids(tokenizer, [{"role": "user", "content": "hello"}], Limits()).count(bos) == 1
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q5_0", "F16", "BF16"])

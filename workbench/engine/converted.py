@@ -25,7 +25,7 @@ from workbench.engine.bundle import SOURCE, Told
 from workbench.engine.checksums import NAME, sum_of, what_is_wrong, write_sums
 from workbench.trace.files import PART, check_regular
 
-FORMAT = 2
+FORMAT = 3
 """Grows when copies are made differently: older ones are then made again, and go."""
 MAGIC = b"GGUF"
 WAIT_S = 0.2

@@ -1,7 +1,7 @@
-"""GGUF files of Llama-like models, read: dequantised, renamed and written as a folder that `from_pretrained` opens.
+"""Read GGUF files of Llama-like models: dequantise, rename and write a folder that `from_pretrained` opens.
 
-Numbers come from the package `gguf`, which belongs to llama.cpp, the tokenizer from transformers; here is what lies
-between: which file can be a target at all, where each weight goes, and what is said of one that cannot.
+Numbers come from llama.cpp's package `gguf`. This module decides which file can be a target and where each weight goes;
+`workbench.engine.gguf_tokenizer` builds the tokenizer.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from tokenizers import pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.engine.bundle import SOURCE, Told
-from workbench.engine.gguf_facts import INSTEAD, WHOLE, config_of, first_line, refuse
+from workbench.engine.gguf_facts import WHOLE, config_of, first_line, refuse
+from workbench.engine.gguf_tokenizer import tokenizer_of
 
 SHARD = 1 << 30
 """Bytes after which a file of weights is closed and the next one is begun: no more lies in memory at once."""
@@ -47,7 +47,9 @@ def dequantise(file: Path, folder: Path, told: Told = lambda done, total: None) 
     told(0, file.stat().st_size)
     reader = _opened(gguf, file)
     config = config_of(reader, file)
-    tokenizer = _tokenizer(reader, file, folder, config)
+    tokenizer = tokenizer_of(reader, file)
+    if len(tokenizer) > config.vocab_size:
+        raise ModelError(f"{file} has {len(tokenizer)} tokens for {config.vocab_size} rows of its embedding.", WHOLE)
     config.save_pretrained(folder)
     _generation(config, folder)
     tokenizer.save_pretrained(folder)
@@ -89,43 +91,6 @@ def _generation(config: PretrainedConfig, folder: Path) -> None:
     ids = {name: getattr(config, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
     said = {f"{name}_token_id": value for name, value in ids.items() if value is not None}
     (folder / "generation_config.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
-
-
-# -- the tokenizer -----------------------------------------------------------------------------------------------------
-
-
-def _tokenizer(reader: Any, file: Path, empty: Path, config: PretrainedConfig) -> Any:
-    """The file's tokenizer, by transformers; cut before BPE as llama.cpp cuts for the name that the file gives.
-
-    Transformers takes the tokens of a tokenizer.json that lies beside the file; so it is shown an `empty` folder.
-    """
-    kind = reader.fields["tokenizer.ggml.model"].contents() if "tokenizer.ggml.model" in reader.fields else None
-    splitter = reader.fields["tokenizer.ggml.pre"].contents() if "tokenizer.ggml.pre" in reader.fields else "default"
-    if kind == "gpt2" and splitter not in _known_splitters():
-        refuse(f"its tokenizer cuts text in a way ({splitter!r}) that is not known here", file)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            empty, gguf_file=str(file.resolve()), local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # transformers and tokenizers raise many kinds
-        raise ModelError(f"The tokenizer in {file} cannot be read: {first_line(error)}.", INSTEAD) from error
-    if kind == "gpt2" and splitter == "smollm":
-        # transformers 5.23 knows this name's expression only, not the digits that are cut off one by one before it.
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        )
-    if len(tokenizer) > config.vocab_size:
-        raise ModelError(f"{file} has {len(tokenizer)} tokens for {config.vocab_size} rows of its embedding.", WHOLE)
-    return tokenizer
-
-
-def _known_splitters() -> set[str]:
-    """Names for ways to cut text before BPE that are followed: plain byte-level, ours, and those of transformers."""
-    try:
-        from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS as theirs
-    except ImportError:
-        theirs = {}
-    return {"gpt-2", "smollm", *theirs}
 
 
 # -- the weights -------------------------------------------------------------------------------------------------------

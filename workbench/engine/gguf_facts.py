@@ -47,7 +47,7 @@ def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedCon
         rms_norm_eps=_short(own["attention.layer_norm_rms_epsilon"]),
         rope_parameters={"rope_type": "default", "rope_theta": _short(own.get("rope.freq_base", 10000.0))},
         tie_word_embeddings=all(t.name != "output.weight" for t in reader.tensors),
-        bos_token_id=facts.get("tokenizer.ggml.bos_token_id"),
+        bos_token_id=special_id(facts, "bos"),
         eos_token_id=_ends(facts),
         pad_token_id=facts.get("tokenizer.ggml.padding_token_id"),
     )
@@ -94,9 +94,21 @@ def refuse(why: str, file: Path) -> None:
         raise ModelError(f"{file.name} cannot be a target: {why}.", INSTEAD)
 
 
+def special_id(facts: dict[str, Any], name: str) -> int | None:
+    """Return the id of a special token: as the file says, or as llama.cpp takes it in a SentencePiece vocabulary.
+
+    Args:
+        facts: the file's, with or without "tokenizer." before the names.
+        name: "bos", "eos", "eot", "unknown" or "padding".
+    """
+    own = {key.removeprefix("tokenizer."): value for key, value in facts.items()}
+    default = {"unknown": 0, "bos": 1, "eos": 2}.get(name) if own.get("ggml.model") == "llama" else None
+    return own.get(f"ggml.{name}_token_id", default)
+
+
 def _ends(facts: dict[str, Any]) -> int | list[int] | None:
     """Ids that end a text: the end of the sequence, and of a turn where that is another."""
-    found = [facts.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
+    found = [special_id(facts, name) for name in ("eos", "eot")]
     ids = sorted({i for i in found if i is not None})
     return ids if len(ids) > 1 else ids[0] if ids else None
 

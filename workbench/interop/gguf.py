@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from workbench.core.errors import ModelError, WorkbenchError
+from workbench.engine.gguf_splitting import GPT2, name_of
+from workbench.engine.gguf_tokenizer import CONTROL, NORMAL, UNUSED, USER_DEFINED
 from workbench.trace.files import replacing
 
 _NAMES = {
@@ -25,9 +27,6 @@ _IN_LAYER = {
     "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
 }  # fmt: skip
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.weight")
-_SPLITTERS = {("ByteLevel",): "gpt-2", ("Digits", "ByteLevel"): "smollm"}
-"""How a tokenizer cuts text before BPE → llama.cpp's name for it. "smollm": single digits, then GPT-2's expression."""
-_NORMAL, _CONTROL = 1, 3
 
 
 def export_gguf(model: Any, tokenizer: Any, path: Path, name: str = "model", half: bool = False) -> Path:
@@ -121,24 +120,50 @@ def _refuse(config: Any) -> None:
 
 def _add_tokenizer(writer: Any, tokenizer: Any, config: Any) -> None:
     known = json.loads(tokenizer.backend_tokenizer.to_str())
-    splitter = known["pre_tokenizer"] or {}
-    kinds = tuple(part["type"] for part in splitter.get("pretokenizers", [splitter]))
-    if known["model"]["type"] != "BPE" or known["normalizer"] or kinds not in _SPLITTERS:
+    model = known["model"]
+    splitter = _splitter(known["pre_tokenizer"] or {}, bool(model.get("ignore_merges")))
+    if model["type"] != "BPE" or known["normalizer"] or splitter is None:
         raise ModelError(
             "This tokenizer cannot be written as GGUF here: it is no byte-level BPE whose splitting llama.cpp knows.",
             "llama.cpp's own converter may do it.",
         )
-    special = {token["id"]: token["content"] for token in known["added_tokens"] if token["special"]}
-    texts = {i: text for text, i in known["model"]["vocab"].items()} | special
+    added = {token["id"]: token for token in known["added_tokens"]}
+    texts = {i: text for text, i in model["vocab"].items()} | {i: token["content"] for i, token in added.items()}
+    kinds = dict.fromkeys(texts, NORMAL)
+    kinds |= {i: CONTROL if token["special"] else USER_DEFINED for i, token in added.items()}
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(_SPLITTERS[kinds])
+    writer.add_tokenizer_pre(splitter)
     writer.add_token_list([texts.get(i, f"[unused {i}]") for i in range(config.vocab_size)])
-    writer.add_token_types([_CONTROL if i in special or i not in texts else _NORMAL for i in range(config.vocab_size)])
-    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in known["model"]["merges"]])
-    for add, token in ((writer.add_bos_token_id, config.bos_token_id), (writer.add_pad_token_id, config.pad_token_id)):
+    writer.add_token_types([kinds.get(i, UNUSED) for i in range(config.vocab_size)])
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]])
+    eos = config.eos_token_id if isinstance(config.eos_token_id, int | None) else config.eos_token_id[0]
+    ids = {
+        writer.add_bos_token_id: config.bos_token_id, writer.add_eos_token_id: eos,
+        writer.add_pad_token_id: config.pad_token_id, writer.add_unk_token_id: tokenizer.unk_token_id,
+    }  # fmt: skip
+    for add, token in ids.items():
         if token is not None:
             add(token)
-    eos = config.eos_token_id
-    if eos is not None:
-        writer.add_eos_token_id(eos if isinstance(eos, int) else eos[0])
-    writer.add_add_bos_token(False)
+    encoded = tokenizer("a")["input_ids"]
+    writer.add_add_bos_token(config.bos_token_id is not None and encoded[0] == config.bos_token_id)
+    writer.add_add_eos_token(eos is not None and encoded[-1] == eos)
+    if isinstance(tokenizer.chat_template, str):
+        writer.add_chat_template(tokenizer.chat_template)
+
+
+def _splitter(pre_tokenizer: dict[str, Any], ignores_merges: bool) -> str | None:
+    """Return llama.cpp's name for the way a tokenizer cuts text before BPE; None where it has none."""
+    expressions: list[str] = []
+    parts = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+    for part in parts:
+        kind = part.get("type")
+        pattern = part.get("pattern", {}).get("Regex") if not part.get("invert") else None
+        if kind == "Digits" and part["individual_digits"]:
+            expressions.append(r"\p{N}")
+        elif kind == "Split" and part["behavior"] == "Isolated" and pattern:
+            expressions.append(pattern)
+        elif kind == "ByteLevel" and part is parts[-1] and not part["add_prefix_space"]:
+            return name_of([*expressions, GPT2] if part["use_regex"] else expressions, ignores_merges)
+        else:
+            return None
+    return None
