@@ -165,6 +165,8 @@ def test_who_cannot_remember_goes_on_and_finds_out_anew(lacks: str, monkeypatch:
     assert remembered.read("facts.json") == {}
     assert default_folder().is_absolute()
     assert cache_folder().is_absolute()
+    if lacks == "home":
+        assert cache_folder().parent.stat().st_mode & 0o777 == 0o700, "a folder that nobody else has made or may enter"
 
 
 def test_without_files_it_is_remembered_with_the_model_until_its_weights_change(

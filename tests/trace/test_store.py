@@ -11,16 +11,19 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 from endless_writer import keep_on_writing, processes, say_whether_imported_before
+from filelock import FileLock
 from traces import FIXTURES, HOSTILE, hostile
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.trace import export, metrics
+from workbench.trace import store as store_module
 from workbench.trace.entries import ENTRY, INDEX, VERSION, entry_of_trace
 from workbench.trace.events import SCHEMA_VERSION, Trace
 from workbench.trace.runindex import RunIndex
@@ -114,6 +117,60 @@ def test_tags_and_notes_change_and_the_trace_does_not(store: RunStore) -> None:
         with pytest.raises(WorkbenchError, match="is no tag"):
             store.tag(run, add=[wrong])
     assert store.entry(run)["tags"] == ["b", "c"]
+
+
+def slowly(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object] = lambda: time.sleep(0.02)) -> None:
+    """Let something happen between the reading of an entry and the writing of its file."""
+    read = store_module.read_entry
+
+    def reading(path: Path) -> dict[str, Any]:
+        entry = read(path)
+        then()
+        return entry
+
+    monkeypatch.setattr(store_module, "read_entry", reading)
+
+
+def test_tags_that_are_added_at_once_are_all_there(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread stands for an app: the lock is the system's, on a file that each opens for itself."""
+    run = store.save(recorded())
+    slowly(monkeypatch)
+    threads = [threading.Thread(target=RunStore(store.folder).tag, args=(run, [f"t{i}"])) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    monkeypatch.undo()
+    assert store.entry(run)["tags"] == [f"t{i}" for i in range(8)]
+
+
+def test_a_deleted_run_does_not_come_back_with_a_tag(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, began, deleted = store.save(recorded()), threading.Event(), threading.Event()
+    slowly(monkeypatch, lambda: (began.set(), deleted.wait(0.2)))
+    tagging = threading.Thread(target=store.tag, args=(run, ["late"]))
+    tagging.start()
+    assert began.wait(60)
+    RunStore(store.folder).delete(run)
+    deleted.set()
+    tagging.join(60)
+    assert not store.has(run)
+    assert ids(store) == []
+
+
+def test_a_file_that_was_deleted_by_hand_does_not_come_back(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = store.save(recorded())
+    slowly(monkeypatch, lambda: (store.folder / "runs" / f"{run}.parquet").unlink())
+    with pytest.raises(WorkbenchError, match="No run"):
+        store.note(run, "late")
+    assert not store.has(run)
+
+
+def test_a_store_that_another_process_keeps_says_so(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = store.save(recorded())
+    monkeypatch.setattr(store_module, "LOCK_S", 0.05)
+    with FileLock(store.folder / "lock"), pytest.raises(WorkbenchError, match="Another process"):
+        store.delete(run)
+    assert store.has(run)
 
 
 def test_deleted_runs_are_gone_and_a_wrong_id_deletes_nothing(store: RunStore) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +24,9 @@ from workbench.engine import remembered
 from workbench.engine.bundle import SOURCE, Told
 from workbench.engine.checksums import NAME, sum_of, what_is_wrong, write_sums
 from workbench.trace.files import PART, check_regular
+from workbench.trace.private import make_private, temporary_folder
+
+LOG = logging.getLogger(__name__)
 
 FORMAT = 3
 """Grows when copies are made differently: older ones are then made again, and go."""
@@ -33,13 +36,31 @@ WAIT_S = 0.2
 
 
 def cache_folder() -> Path:
-    """Where copies are kept: `WORKBENCH_CACHE`, or a folder in the user's own cache."""
+    """Return the folder of copies: `WORKBENCH_CACHE`, one in the user's cache, or a temporary one (no home)."""
     if named := os.environ.get("WORKBENCH_CACHE"):
         return Path(named).expanduser() / "models"
     try:
         return remembered.folder() / "models"
-    except RuntimeError:  # a user without a home
-        return Path(tempfile.gettempdir()) / "speculative-decoding-workbench" / "models"
+    except RuntimeError:  # a user without a home: a known name in /tmp could be somebody else's folder
+        return temporary_folder() / "models"
+
+
+def code_folder(name: str) -> Path:
+    """Return a folder for compiled code: in the cache where this user alone can write to it, else a temporary one.
+
+    Whoever writes to such a folder runs code here: numba's index files are pickles, Inductor's files are libraries.
+
+    Args:
+        name: of the folder; the user's number is added, so that users who share `WORKBENCH_CACHE` have one each.
+    """
+    place = cache_folder().with_name("compiled") / f"{name}-{os.getuid() if hasattr(os, 'getuid') else 0}"
+    with contextlib.suppress(OSError):
+        if make_private(place):
+            return place
+    LOG.warning("%s may be written to by others: compiled code is kept until this process ends.", place)
+    own = temporary_folder() / "compiled" / name
+    own.mkdir(parents=True, exist_ok=True)
+    return own
 
 
 def source_of(place: Path) -> dict[str, str]:

@@ -6,26 +6,24 @@
   changed or went; it may be deleted at any time.
 
 Every file is written beside its place and then renamed, so a kill at any point leaves whole runs only. Several
-processes may keep runs in one store at once.
+processes may use one store at once: whoever changes or deletes a run holds the store's lock, the file `lock`.
 """
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import datetime
 import io
 import json
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
+from filelock import FileLock, Timeout
 
 from workbench.core.errors import WorkbenchError
 from workbench.trace import export
@@ -33,12 +31,15 @@ from workbench.trace.entries import ENTRY, entry_of, entry_of_trace, read_entry,
 from workbench.trace.events import Trace
 from workbench.trace.files import read_regular, write_whole
 from workbench.trace.ids import is_id, new_id
+from workbench.trace.private import temporary_folder
 from workbench.trace.runindex import RunIndex, condition, moment
 from workbench.trace.speedup import Baseline
 
 _KINDS = (".parquet", ".jsonl")
 BASELINE = "workbench.baseline"
 """Key of a file's metadata: plain decoding that was measured beside the run."""
+LOCK_S = 30.0
+"""Seconds to wait for another process to change the store; a change takes milliseconds."""
 
 
 def default_folder() -> Path:
@@ -48,16 +49,8 @@ def default_folder() -> Path:
     try:
         base = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
     except RuntimeError:  # a user without a home: as long as this process lasts
-        base = _without_home()
+        base = temporary_folder()
     return base / "speculative-decoding-workbench" / "runs"
-
-
-@cache
-def _without_home() -> Path:
-    """A temporary folder that nobody else may look into, and that goes with the process."""
-    place = Path(tempfile.mkdtemp(prefix="workbench-"))
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    return place
 
 
 @dataclass(slots=True)
@@ -114,9 +107,10 @@ class RunStore:
         Raises:
             WorkbenchError: there is no such run, or a tag is none.
         """
-        tags = sorted((set(self.entry(run)["tags"]) | set(tags_of(add))) - set(tags_of(remove)))
-        self._rewrite(run, tags=tags)
-        return tags
+        added, removed = set(tags_of(add)), set(tags_of(remove))
+        return self._rewrite(run, lambda entry: entry | {"tags": sorted((set(entry["tags"]) | added) - removed)})[
+            "tags"
+        ]
 
     def note(self, run: str, note: str) -> None:
         """Replace the note of a run.
@@ -124,7 +118,7 @@ class RunStore:
         Raises:
             WorkbenchError: there is no such run.
         """
-        self._rewrite(run, note=note)
+        self._rewrite(run, lambda entry: entry | {"note": note})
 
     def delete(self, *runs: str) -> None:
         """Delete runs, all of them or, where one does not exist, none.
@@ -132,10 +126,12 @@ class RunStore:
         Raises:
             WorkbenchError: there is no such run, or it cannot be deleted.
         """
-        paths = [self._path(run) for run in runs]
+        for run in runs:
+            self._path(run)
         try:
-            for path in paths:
-                path.unlink(missing_ok=True)
+            with self._lock() if runs else contextlib.nullcontext():
+                for path in [self._path(run) for run in runs]:
+                    path.unlink(missing_ok=True)
         except OSError as error:
             raise WorkbenchError(f"{error.filename} cannot be deleted: {error.strerror}.") from None
 
@@ -261,7 +257,12 @@ class RunStore:
                     done.known.append(run)
                     continue
                 entry = entry_of_trace(trace, run or new_id(), {*old.get("tags", ()), *tags}, str(old.get("note", "")))
-                self._write(entry["id"], export.parquet(trace, {ENTRY: json.dumps(entry)}))
+                data = export.parquet(trace, {ENTRY: json.dumps(entry)})
+                with self._lock():
+                    if self._file(entry["id"]).exists():  # another import was faster
+                        done.known.append(entry["id"])
+                        continue
+                    self._write(entry["id"], data)
                 done.added.append(entry["id"])
                 if export.INCOMPLETE in trace.footer.warnings:
                     done.notes[str(file)] = export.INCOMPLETE
@@ -297,15 +298,51 @@ class RunStore:
                 f"The run cannot be kept in {self.folder}: {error.strerror}.", "Name another folder."
             ) from None
 
-    def _rewrite(self, run: str, **changes: Any) -> None:
-        """The same file with another entry. Only the metadata differs; the trace is not taken apart."""
-        data = self._path(run).read_bytes()
-        entry = self.entry(run) | changes
-        known = pl.read_parquet_metadata(io.BytesIO(data)) | {ENTRY: json.dumps(entry)}
-        known.pop("ARROW:schema", None)
-        out = io.BytesIO()
-        pl.read_parquet(io.BytesIO(data)).write_parquet(out, metadata=known)
-        self._write(run, out.getvalue())
+    def _rewrite(self, run: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        """Write the same file with another entry, which is returned. The trace is not taken apart.
+
+        The entry is read and written under the lock: two changes at once both stay, and a run that another process
+        deleted does not come back.
+
+        Raises:
+            WorkbenchError: there is no such run, or it cannot be written.
+        """
+        self._path(run)
+        with self._lock():
+            data = self._path(run).read_bytes()
+            entry = change(self.entry(run))
+            known = pl.read_parquet_metadata(io.BytesIO(data)) | {ENTRY: json.dumps(entry)}
+            known.pop("ARROW:schema", None)
+            out = io.BytesIO()
+            pl.read_parquet(io.BytesIO(data)).write_parquet(out, metadata=known)
+            self._path(run)  # a file that was deleted by hand meanwhile
+            self._write(run, out.getvalue())
+        return entry
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Keep other processes and threads from changing the store.
+
+        Raises:
+            WorkbenchError: the folder cannot be written, or another process keeps the lock.
+        """
+        lock = FileLock(self.folder / "lock", timeout=LOCK_S)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout:
+            raise WorkbenchError(
+                f"Another process has been changing the runs in {self.folder} for {LOCK_S:.0f} seconds.",
+                "End it, or try again.",
+            ) from None
+        except OSError as error:
+            raise WorkbenchError(
+                f"The runs in {self.folder} cannot be changed: {error.strerror or error}.", "Name another folder."
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def _files(paths: Iterable[Path | str]) -> Iterable[Path]:

@@ -7,6 +7,7 @@ next token as well (after LayerSkip, arXiv 2404.16710), so that the first layers
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from workbench.engine.converted import code_folder
 from workbench.engine.markers import ASSISTANT, END, USER
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import (
@@ -82,6 +84,8 @@ class TargetObjective:
         self.model, self.options = model, options
         self.user, answer, end = (token_id(tokenizer, token) for token in (USER, ASSISTANT, END))
         self.closers = (answer, end)
+        if options.compile:  # Inductor's own default is a known name in /tmp, whoever made it
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(code_folder("inductor")))
         self.trunk = torch.compile(model.model, dynamic=False) if options.compile else model.model
 
     def losses(self, ids: Tensor, step: int, known: Tensor | None = None) -> tuple[Tensor, Tensor, float]:

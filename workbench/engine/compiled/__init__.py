@@ -10,13 +10,13 @@ from pathlib import Path
 
 from numba import config
 
-from workbench.engine.converted import cache_folder
+from workbench.engine.converted import code_folder
 
 _sources = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
 _theirs = config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue]
 if "NUMBA_CACHE_DIR" not in os.environ:
     config.CACHE_DIR = str(  # pyright: ignore[reportAttributeAccessIssue]
-        cache_folder().with_name("compiled") / hashlib.sha256(_sources).hexdigest()[:16]
+        code_folder(hashlib.sha256(_sources).hexdigest()[:16])
     )
 try:
     from workbench.engine.compiled import discounts as discounts

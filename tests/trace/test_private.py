@@ -1,0 +1,57 @@
+"""Folders for files that run code: this user's own, or none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from workbench.engine.converted import code_folder
+from workbench.trace.private import make_private
+
+
+def test_a_new_folder_is_private_and_stays_so(tmp_path: Path) -> None:
+    place = tmp_path / "cache" / "code"
+    assert make_private(place)
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert make_private(place)
+
+
+@pytest.mark.parametrize("fault", ["group", "everybody", "link", "owner", "above"])
+def test_a_folder_that_others_may_write_to_is_not_private_and_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    place = tmp_path / "shared" / "code"
+    place.mkdir(parents=True, mode=0o700)
+    if fault == "link":
+        place.rename(tmp_path / "elsewhere")
+        place.symlink_to(tmp_path / "elsewhere")
+    modes = {"group": (place, 0o770), "everybody": (place, 0o777), "above": (place.parent, 0o777)}
+    if fault in modes:
+        modes[fault][0].chmod(modes[fault][1])
+    if fault == "owner":
+        mine = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    before = place.lstat().st_mode
+    assert not make_private(place)
+    assert place.lstat().st_mode == before
+
+
+def test_a_folder_that_everybody_may_write_to_is_fine_where_names_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp").chmod(0o1777)
+    assert make_private(tmp_path / "tmp" / "code")
+
+
+def test_compiled_code_is_kept_in_a_private_folder_whoever_shares_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numba's index files are pickles: whoever can write one runs code here."""
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    own = code_folder("0123")
+    assert own.is_relative_to(tmp_path)
+    own.chmod(0o777)  # as somebody else may have made it before
+    other = code_folder("0123")
+    assert not other.is_relative_to(tmp_path)
+    assert other.parent.parent.stat().st_mode & 0o077 == 0
