@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 import pytest
 import torch
 import worlds
@@ -19,7 +21,7 @@ from workbench.core.errors import CapacityError, ModelError, ParameterError, Unk
 from workbench.engine.checkpoints import own
 from workbench.engine.fingerprint import WEIGHTS, fingerprint
 from workbench.service import Backend
-from workbench.service.lab import supervisor
+from workbench.service.lab import processes, promotion, supervisor
 from workbench.service.lab.runs import DAMAGED, DONE, FAILED, KILLED, RUNNING, STOPPED, LabRun
 from workbench.service.lab.supervisor import Lab
 from workbench.service.lab.wishes import LOSSES, OWN, Budget, Wish, heads, methods_of
@@ -174,15 +176,54 @@ def test_a_stopped_run_that_goes_on_and_is_killed_was_killed_and_none_that_train
     until(lambda: run.state == KILLED)
 
 
-def test_a_process_that_took_over_the_number_is_not_the_training(lab: Lab) -> None:
+def test_a_process_that_took_over_the_number_is_not_the_training_and_a_clock_that_is_put_is_no_end(lab: Lab) -> None:
     folder = lab.folder / "runs" / "20261124-180000-0a1b2c3d"
     folder.mkdir(parents=True)
-    mine = psutil.Process()
-    said = {"head": "eagle-3", "target": "t", "options": {}, "created": "", "pid": os.getpid()}
-    (folder / "run.json").write_text(json.dumps(said | {"born": mine.create_time() - 100}))
-    assert lab.run(folder.name).state == KILLED
-    (folder / "run.json").write_text(json.dumps(said | {"born": mine.create_time()}))
-    assert lab.run(folder.name).state == RUNNING
+    mine = processes.identity(os.getpid())
+    stepped = {"born": mine["born"] - 100}  # what a clock that is put forward makes of the same process
+    said: dict[str, Any] = {"head": "eagle-3", "target": "t", "options": {}, "created": ""}
+    states = {KILLED: [{"pid": os.getpid()} | stepped], RUNNING: [{"pid": os.getpid(), "born": mine["born"]}]}
+    if "ticks" in mine:
+        states[RUNNING] += [mine, mine | stepped]
+        states[KILLED] += [mine | {"ticks": mine["ticks"] - 1}, mine | {"boot": "an earlier one"}]
+    for state, notes in states.items():
+        for note in notes:
+            (folder / "run.json").write_text(json.dumps(said | note))
+            assert lab.run(folder.name).state == state
+
+
+@pytest.mark.processes
+def test_a_training_whose_number_was_never_noted_is_found_by_its_lock(lab: Lab) -> None:
+    """As after a kill of the app between the start and the note: no second one begins beside it, and it can be ended."""
+    run = lab.start(wish())
+    until(lambda: step_of(run) > 0)
+    noted = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(
+        json.dumps({k: v for k, v in noted.items() if k not in ("pid", "born", "ticks")})
+    )
+    other = Lab(lab.folder, TOY)
+    assert other.run(run.id).state == RUNNING
+    with pytest.raises(CapacityError, match="is being trained"):
+        other.start(wish())
+    with pytest.raises(CapacityError, match="Stop it first"):
+        other.forget(run.id)
+    other.stop(run.id)
+    until(lambda: run.state == STOPPED)
+    assert run.process is None
+
+
+@pytest.mark.processes
+def test_a_training_whose_number_cannot_be_noted_is_ended(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(LabRun, "note", full)
+    with pytest.raises(WorkbenchError, match="ended at once"):
+        lab.start(wish())
+    monkeypatch.undo()
+    (run,) = lab.runs()
+    assert not run.is_training
+    assert run.state == KILLED
 
 
 @pytest.mark.parametrize("name", ["../../etc", "20261124-180000-0a1b2c3d", None, 3, "20261124-180000-0a1b2c3d/.."])
@@ -318,6 +359,31 @@ def test_what_the_lab_says_is_promoted_is_what_drafts(lab: Lab, place: Place) ->
     lab.forget(first.id, takes)
     assert head_of(backend) == "first", "a run that is gone does not go on drafting"
     assert not list((lab.folder / "heads").iterdir())
+
+
+def test_a_promotion_and_a_take_back_do_not_overlap(lab: Lab, place: Place) -> None:
+    """Otherwise the note names a head that the other one has deleted. Two apps over one folder included."""
+    events: list[str] = []
+
+    def takes(folder: str, on: bool) -> int:
+        events.append(f"{on} begins")
+        time.sleep(0.1)
+        events.append(f"{on} ends")
+        return 0
+
+    lab.promote(place.run.id, takes)
+    apps = [Lab(lab.folder, TOY), Lab(lab.folder, TOY)]
+    threads = [
+        threading.Thread(target=app.promote, args=(place.run.id, takes, on))
+        for app, on in zip(apps, (True, False), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert all(end == begin.replace("begins", "ends") for begin, end in zip(events[::2], events[1::2], strict=True))
+    promoted = promotion.promoted_at(place.run)
+    assert not promoted or Path(promoted).is_dir()
 
 
 def test_a_head_that_went_missing_keeps_nobody_from_promoting_or_taking_back(lab: Lab, place: Place) -> None:

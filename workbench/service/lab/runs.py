@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from filelock import FileLock
 
 from workbench.core.errors import WorkbenchError
+from workbench.service.lab import processes
 from workbench.trace.curves import EVALUATING, HELD, LOSS, SPEEDUP, TAU, TESTED, TRAINING, Points, read_curves
 from workbench.trace.files import write_whole
 
@@ -44,7 +46,7 @@ class LabRun:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What was asked for: head, target, options; created, pid, born, stopped. `damaged`: it cannot be read."""
+        """What was asked for: head, target, options; created, stopped, the process. `damaged`: it cannot be read."""
         try:
             said = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
             texts = all(isinstance(said[name], str) for name in ("head", "target", "created"))
@@ -58,24 +60,27 @@ class LabRun:
         Raises:
             WorkbenchError: it cannot be read.
         """
-        asked = self.asked
-        if "damaged" in asked:
-            raise WorkbenchError(f"{self.folder / 'run.json'} cannot be read.", "Try again, or delete the run.")
-        write_whole(self.folder / "run.json", (json.dumps(asked | more, indent=1) + "\n").encode())
+        with FileLock(self.folder / "note.lock"):  # two changes at once both stay
+            asked = self.asked
+            if "damaged" in asked:
+                raise WorkbenchError(f"{self.folder / 'run.json'} cannot be read.", "Try again, or delete the run.")
+            write_whole(self.folder / "run.json", (json.dumps(asked | more, indent=1) + "\n").encode())
 
     @property
     def process(self) -> psutil.Process | None:
-        """The process that trains it; None where none does.
+        """The process that trains it: the noted one, or the one that holds the run's lock; None if none is found."""
+        found = processes.find(self.asked)
+        return processes.holder(self.lock) if found is None and processes.is_locked(self.lock) else found
 
-        A number that another process has got by now is told apart by the time at which that one began.
-        """
-        asked = self.asked
-        try:
-            found = psutil.Process(asked["pid"])
-            alive = found.status() != psutil.STATUS_ZOMBIE and abs(found.create_time() - asked["born"]) < 1
-            return found if alive else None
-        except (psutil.Error, KeyError, TypeError, ValueError, OverflowError):
-            return None
+    @property
+    def lock(self) -> Path:
+        """File whose lock the training process holds."""
+        return self.folder / "training.lock"
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a process trains it, also one whose number could not be noted."""
+        return processes.is_locked(self.lock) or processes.find(self.asked) is not None
 
     @property
     def log(self) -> str:
@@ -111,7 +116,7 @@ class LabRun:
         """One of: running, done, stopped (as asked), failed (and said why), killed (from outside), damaged."""
         if "damaged" in self.asked:
             return DAMAGED
-        if self.process is not None:
+        if self.is_training:
             return RUNNING
         if self.figures is not None:
             return DONE

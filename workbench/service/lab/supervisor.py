@@ -22,7 +22,7 @@ from workbench.core.errors import CapacityError, UnknownNameError, WorkbenchErro
 from workbench.engine.bundle import config_of
 from workbench.engine.names import folder_of
 from workbench.engine.placed import path_of
-from workbench.service.lab import promotion
+from workbench.service.lab import processes, promotion
 from workbench.service.lab.promotion import Takes
 from workbench.service.lab.runs import DAMAGED, GOES_ON, LabRun
 from workbench.service.lab.wishes import Wish
@@ -82,7 +82,7 @@ class Lab:
 
     def training(self) -> LabRun | None:
         """The run that is being trained."""
-        return next((run for run in self.runs() if run.process is not None), None)
+        return next((run for run in self.runs() if run.is_training), None)
 
     def rate(self, target: str) -> float | None:
         """Tokens a second at which a target wrote its answers here last; None where it wrote none yet."""
@@ -150,14 +150,15 @@ class Lab:
         Raises:
             CapacityError: it is being trained.
         """
-        run = self.run(run_id)
-        if run.process is not None:
-            raise CapacityError("This run is being trained.", "Stop it first.")
-        if run.folder.is_symlink():
-            run.folder.unlink()
-            return
-        promotion.take_back(run, self.folder / "heads", takes)
-        shutil.rmtree(run.folder)
+        with self._locked():
+            run = self.run(run_id)
+            if run.is_training:
+                raise CapacityError("This run is being trained.", "Stop it first.")
+            if run.folder.is_symlink():
+                run.folder.unlink()
+                return
+            promotion.take_back(run, self.folder / "heads", takes)
+            shutil.rmtree(run.folder)
 
     def promote(self, run_id: Any, takes: Takes, on: bool = True) -> dict[str, Any]:
         """Let a run's head, as it was last saved, draft; see `workbench.service.lab.promotion`.
@@ -170,12 +171,18 @@ class Lab:
         Raises:
             WorkbenchError: there is no checkpoint yet, or it is damaged or does not suit the target.
         """
-        run, heads = self.run(run_id), self.folder / "heads"
-        return promotion.promote(run, self.runs(), heads, takes) if on else promotion.take_back(run, heads, takes)
+        with self._locked():  # a promotion and a take-back at once would leave a note of a head that is gone
+            run, heads = self.run(run_id), self.folder / "heads"
+            return promotion.promote(run, self.runs(), heads, takes) if on else promotion.take_back(run, heads, takes)
 
     def promote_again(self, takes: Takes) -> list[str]:
         """Let the heads draft that were promoted when the app ended; returns their folders."""
-        return promotion.again(self.runs(), takes)
+        if not self.folder.is_dir():
+            return []
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(WorkbenchError):  # a folder that cannot be written is read all the same
+                stack.enter_context(self._locked())
+            return promotion.again(self.runs(), takes)
 
     def close(self) -> None:
         """End what this process has begun; it can be resumed."""
@@ -191,19 +198,32 @@ class Lab:
     # -- how -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Let one thread of one app change the lab's runs and heads at a time.
+
+        Raises:
+            WorkbenchError: the folder cannot be written.
+        """
+        with self._lock, contextlib.ExitStack() as stack:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(FileLock(self.folder / "lock"))
+            except OSError as error:
+                raise WorkbenchError(
+                    f"The lab's folder {self.folder} cannot be written: {error.strerror}.",
+                    f"Name another: {ENV}=FOLDER.",
+                ) from None
+            yield
+
+    @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Between two apps over one folder, too.
+        """Hold the lock while no run is trained.
 
         Raises:
             CapacityError: a run is being trained.
+            WorkbenchError: the folder cannot be written.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WorkbenchError(
-                f"The lab's folder {self.folder} cannot be written: {error.strerror}.", f"Name another: {ENV}=FOLDER."
-            ) from None
-        with self._lock, FileLock(self.folder / "lock"):
+        with self._locked():
             if (busy := self.training()) is not None:
                 raise CapacityError(
                     f"A run is being trained: {busy.asked['head']} for {busy.asked['target']}.",
@@ -219,21 +239,31 @@ class Lab:
         for name in ("result.json", "log.txt"):
             (run.folder / name).unlink(missing_ok=True)
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        with (run.folder / "result.json").open("wb") as out, (run.folder / "log.txt").open("wb") as log:
+        with (
+            processes.lock_for_child(run.lock) as descriptors,
+            (run.folder / "result.json").open("wb") as out,
+            (run.folder / "log.txt").open("wb") as log,
+        ):
             process = subprocess.Popen(
                 [*self._command, asked["head"], *options, "--json"],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True, pass_fds=descriptors,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             )  # fmt: skip
         self._begun[run.id] = process
-        born = time.time()
+        try:
+            run.note(**_identity(process.pid))
+        except OSError as error:
+            process.kill()  # nobody could stop it later
+            process.wait()
+            raise WorkbenchError(
+                f"The training was ended at once: {run.folder / 'run.json'} cannot be written ({error.strerror}).",
+                f"Make room, or name another folder: {ENV}=FOLDER.",
+            ) from None
         with contextlib.suppress(psutil.Error):
             child = psutil.Process(process.pid)
-            born = child.create_time()
             child.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else max(NICE, child.nice()))
         with contextlib.suppress(OSError):  # Linux may share a processor between sessions first, priorities within each
             Path(f"/proc/{process.pid}/autogroup").write_text(str(NICE))
-        run.note(pid=process.pid, born=born)
 
     def _check_disk(self, wish: Wish) -> None:
         """Refuse what would not fit: streams of four layers for each token of the answers and their prompts."""
@@ -250,6 +280,14 @@ class Lab:
         """Take note of processes of ours that have ended, which would stay as zombies."""
         for process in self._begun.values():
             process.poll()
+
+
+def _identity(pid: int) -> dict[str, Any]:
+    """What a child is known by; a child that has ended already is a number that nothing has."""
+    try:
+        return processes.identity(pid)
+    except psutil.Error:
+        return {"pid": pid, "born": time.time()}
 
 
 def _place_of(target: str) -> str:
