@@ -196,7 +196,6 @@ def test_a_process_that_took_over_the_number_is_not_the_training_and_a_clock_tha
 def test_a_training_whose_number_was_never_noted_is_found_by_its_lock(lab: Lab) -> None:
     """As after a kill of the app between start and note: no second one begins beside it, and it can be ended."""
     run = lab.start(wish())
-    until(lambda: step_of(run) > 0)
     noted = json.loads((run.folder / "run.json").read_text())
     (run.folder / "run.json").write_text(
         json.dumps({k: v for k, v in noted.items() if k not in ("pid", "born", "ticks")})
