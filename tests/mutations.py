@@ -2869,6 +2869,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "if (asked.run) return true;",
         JS + "live/recall.test.js",
         why="a shared link plays another run",
+    ),
+    _m(
         "compiled-code-of-whoever-made-the-folder",
         "engine/converted.py",
         "        if make_private(place):\n",
