@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from workbench.core.errors import CapacityError
 from workbench.core.tree import ancestors, depths_of
 from workbench.engine import Runner
-from workbench.engine.masks import MaskKinds, MaskMaker
+from workbench.engine.attention_span import AttentionSpan, AttentionSpans, attention_spans
+from workbench.engine.masks import MaskMaker
 from workbench.engine.runner import SCRATCH
 from workbench.engine.segment import Segment
 
@@ -147,8 +149,10 @@ def test_masks_say_who_sees_whom(rows: list[tuple[int, int, int]], window: int |
         trees.append((start, [-1, *(rng.randint(-1, i - 1) + 1 for i in range(n))]))
     n = max(len(parents) for _, parents in trees)
     used = max(start for start, _ in trees) + n
-    kinds = ["full_attention", *(["sliding_attention"] if window else []), *(["chunked_attention"] if chunk else [])]
-    maker = MaskMaker(MaskKinds(len(kinds) > 1, tuple(kinds), window, chunk), torch.float32, torch.device("cpu"))
+    spans = {"full_attention": AttentionSpan()}
+    spans |= {"sliding_attention": AttentionSpan(window)} if window else {}
+    spans |= {"chunked_attention": AttentionSpan(None, chunk)} if chunk else {}
+    maker = MaskMaker(AttentionSpans(spans, len(spans) > 1), torch.float32, torch.device("cpu"))
     sees = [ancestors(torch.tensor(parents), len(parents)) for _, parents in trees]
     full = maker.tree([start for start, _ in trees], sees, n, used)
     query, key = torch.zeros(len(trees), n, dtype=torch.long), torch.arange(used).repeat(len(trees), 1)
@@ -158,7 +162,7 @@ def test_masks_say_who_sees_whom(rows: list[tuple[int, int, int]], window: int |
         key[b, start : start + len(parents)] = at
     masks = maker.of_kinds(full, query, key)
     masks = masks if isinstance(masks, dict) else {"full_attention": masks}
-    assert set(masks) == set(kinds)
+    assert set(masks) == set(spans)
     for b, (start, parents) in enumerate(trees):
         for i in range(len(parents)):
             for j in range(used):
@@ -173,23 +177,45 @@ def test_masks_say_who_sees_whom(rows: list[tuple[int, int, int]], window: int |
     assert bool((full.amax(-1) == 0).all())  # padding too: a token that sees nothing would be NaN
 
 
-def test_which_masks_a_family_asks_for() -> None:
-    def kinds(name: str, **kw: object) -> MaskKinds:
-        return MaskKinds.of(worlds.FAMILIES[name](**kw))
+FULL, SLIDING = {"full_attention": AttentionSpan()}, {"sliding_attention": AttentionSpan(6)}
+SPANS: dict[str, tuple[str, dict[str, Any], AttentionSpans]] = {
+    "llama": ("llama", {}, AttentionSpans(FULL)),
+    "llama, stray window": ("llama", {"sliding_window": 6}, AttentionSpans(FULL)),
+    "llama, stray layer types": ("llama", {"sliding_window": 6, "layer_types": ["sliding_attention"] * 3},
+                                 AttentionSpans(FULL)),
+    "mistral": ("mistral", {}, AttentionSpans(SLIDING)),
+    "mistral, stray switch": ("mistral", {"use_sliding_window": False}, AttentionSpans(SLIDING)),
+    "mistral, longer than the context": ("mistral", {"sliding_window": 100}, AttentionSpans(FULL)),
+    "mistral, none": ("mistral", {"sliding_window": None}, AttentionSpans(FULL)),
+    "phi3, stray switch": ("phi3", {"sliding_window": 6, "use_sliding_window": False}, AttentionSpans(SLIDING)),
+    "qwen2, switched off": ("qwen2", {"sliding_window": 6, "use_sliding_window": False}, AttentionSpans(FULL)),
+    "qwen2": ("qwen2", {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 1},
+              AttentionSpans(FULL | SLIDING, True)),
+    "gemma3": ("gemma3_text", {}, AttentionSpans(FULL | SLIDING, True)),
+    "gpt2, learned positions": ("gpt2", {}, AttentionSpans(FULL)),
+    "llama4": ("llama4_text", {}, AttentionSpans({"chunked_attention": AttentionSpan(None, 8)}, True)),
+}  # fmt: skip
 
-    assert kinds("llama") == MaskKinds(False, ("full_attention",), None, None)
-    assert kinds("mistral").kinds == ("sliding_attention",)
-    assert kinds("mistral").window == 6
-    assert set(kinds("gemma3_text").kinds) == {"sliding_attention", "full_attention"}
-    assert kinds("llama4_text").chunk == 8
-    assert "sliding_attention" not in kinds("qwen2", sliding_window=6, use_sliding_window=False).kinds
+
+@pytest.mark.parametrize("name", SPANS)
+def test_attention_spans_are_those_of_the_models_own_masks(name: str) -> None:
+    """Keys of a configuration that a family does not read change nothing."""
+    family, values, wanted = SPANS[name]
+    assert attention_spans(worlds.family(family, **values), 90) == wanted
+
+
+def test_a_model_whose_masks_cannot_be_measured_is_taken_at_its_configurations_word() -> None:
+    model = worlds.family("mistral")
+    model.model.forward = None
+    assert attention_spans(model, 90) == AttentionSpans(SLIDING)
+    assert AttentionSpans.of_config(worlds.FAMILIES["gemma3_text"]()) == AttentionSpans(FULL | SLIDING, True)
 
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("start", [0, 5, 40])
 def test_a_gpus_masks_begin_where_it_can_read_sixteen_bytes(n: int, start: int) -> None:
     """A view into a strip begins anywhere: on an H200 torch's attention ended with "misaligned address"."""
-    kinds = MaskKinds(False, ("full_attention",), None, None)
+    kinds = AttentionSpans(FULL)
     elsewhere = MaskMaker(kinds, torch.bfloat16, torch.device("meta"))  # no device has its values here
     mask = elsewhere.chain(start, n, 128)
     assert mask.shape == (1, 1, n, 128)

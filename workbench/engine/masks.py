@@ -3,59 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import PretrainedConfig
+
+from workbench.engine.attention_span import AttentionSpans
 
 STEP = 512
 """Positions by which what is read of the cache grows, where it grows in steps; up to this, by a quarter of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class MaskKinds:
-    """What masks a model asks for.
-
-    Attributes:
-        by_layer_type: the model takes a dict of masks by layer type; else one mask.
-        window: sliding window in tokens for sliding layers, or None.
-        chunk: size of the chunks for chunked attention, or None.
-        kinds: layer types, or ("full_attention",) / ("sliding_attention",) when there is one kind.
-    """
-
-    by_layer_type: bool
-    kinds: tuple[str, ...]
-    window: int | None
-    chunk: int | None
-
-    @classmethod
-    def of(cls, config: PretrainedConfig) -> MaskKinds:
-        """Read them from the text configuration of a model."""
-        types = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ()))
-        window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
-        if getattr(config, "use_sliding_window", True) is False:
-            window = None
-        if types and types != ("full_attention",):
-            return cls(True, types, window, chunk)
-        sliding = not types and window is not None
-        return cls(False, ("sliding_attention",) if sliding else ("full_attention",), window, chunk)
-
-
 class MaskMaker:
     """Builds additive masks: 0 where a token may look, the dtype's minimum where it may not."""
 
-    def __init__(self, kinds: MaskKinds, dtype: torch.dtype, device: torch.device, reach: int = 4096) -> None:
-        self.kinds, self.dtype, self.device, self.reach = kinds, dtype, device, reach
+    def __init__(self, spans: AttentionSpans, dtype: torch.dtype, device: torch.device, reach: int = 4096) -> None:
+        self.spans, self.dtype, self.device, self.reach = spans, dtype, device, reach
+        self.positional = spans.limited  # whether some layer looks at positions, not only at order
         self.floor = torch.finfo(dtype).min
         self._zeros = torch.zeros(1, 1, 1, 64, dtype=dtype, device=device)
         self._strips: dict[int, Tensor] = {}
-
-    @property
-    def positional(self) -> bool:
-        """Whether some layer looks at positions, not only at order (sliding or chunked attention)."""
-        return self.kinds.kinds != ("full_attention",)
 
     def zeros(self, used: int) -> Float[Tensor, "1 1 1 used"]:
         """Mask of one token that sees everything; a view, never written to."""
@@ -117,15 +84,15 @@ class MaskMaker:
     def of_kinds(
         self, full: Float[Tensor, "B 1 n used"], query: Int[Tensor, "B n"], key: Int[Tensor, "B used"] | None
     ) -> Tensor | dict[str, Tensor]:
-        """What the model takes: one mask, or one by layer type. `query`, `key` are positions in the sequence."""
+        """Return what the model takes: one mask, or one by layer type. `query`, `key`: positions in the text."""
         if not self.positional or key is None:
             return full
-        masks: dict[str, Tensor] = {"full_attention": full}
         q, k = query[:, None, :, None], key[:, None, None, :]
-        if self.kinds.window is not None:
-            masks["sliding_attention"] = torch.where(q - k < self.kinds.window, full, self.floor)
-        if self.kinds.chunk is not None:
-            masks["chunked_attention"] = torch.where(q // self.kinds.chunk == k // self.kinds.chunk, full, self.floor)
-        if self.kinds.by_layer_type:
-            return {kind: masks[kind] for kind in self.kinds.kinds}
-        return masks[self.kinds.kinds[0]]
+        masks = dict[str, Tensor]()
+        for kind, span in self.spans.spans.items():
+            masks[kind] = full
+            if span.window is not None:
+                masks[kind] = torch.where(q - k < span.window, full, self.floor)
+            if span.chunk is not None:
+                masks[kind] = torch.where(q // span.chunk == k // span.chunk, full, self.floor)
+        return masks if self.spans.by_layer_type else next(iter(masks.values()))

@@ -268,7 +268,7 @@ def _in_float32(runner: Runner) -> Iterator[None]:
             module.register_forward_hook(narrow, always_call=True),
         )
     ]
-    masks = MaskMaker(before[0].masks.kinds, torch.float32, runner.device, ROOM)
+    masks = MaskMaker(before[0].masks.spans, torch.float32, runner.device, ROOM)
     runner.geometry = Geometry(masks, ROOM, before[0].multi_rope)
     runner._lean = None
     try:

@@ -17,6 +17,8 @@ from transformers import PreTrainedModel
 
 from workbench.core.errors import CapacityError, ContextError, ModelError
 from workbench.core.transfer import to_device
+from workbench.engine.attention_span import attention_spans
+from workbench.engine.attention_temperature import scale_by_position
 from workbench.engine.cache import TreeCache
 from workbench.engine.clock import Clock, Meter
 from workbench.engine.geometry import Geometry
@@ -24,7 +26,7 @@ from workbench.engine.graphs import Graphs
 from workbench.engine.layers import Views, decoder_layers, given, longest_context, refuse_unverifiable, text_config
 from workbench.engine.lean import LeanDecoder
 from workbench.engine.leancheck import ROUNDING, lean_of, logits_error
-from workbench.engine.masks import MaskKinds, MaskMaker
+from workbench.engine.masks import MaskMaker
 from workbench.engine.own_forward import Mask, OwnForward
 from workbench.engine.quantised import refuse_int8, stored
 from workbench.engine.replayed import MOST_TOKENS, Replays, standing_of
@@ -59,7 +61,8 @@ class Runner:
         self.why_context = why_end if self.context == own else ""
         self.why_no_trees = ""  # until `admission.admit` finds a reason
         self.cache = TreeCache(self.n_layers, rows, self.context + SCRATCH)
-        masks = MaskMaker(MaskKinds.of(self.config), self.dtype, self.device, self.cache.capacity)
+        spans = attention_spans(model, self.context)
+        masks = MaskMaker(spans, self.dtype, self.device, self.cache.capacity)
         multi_rope = hasattr(getattr(model, "model", None), "rope_deltas")
         self.geometry = Geometry(masks, self.cache.capacity, multi_rope)
         self.clock, self.meter = Clock(self.device), Meter()
@@ -73,6 +76,7 @@ class Runner:
         self.goes_on = False  # behind pictures: until `vision.prefill` has seen that it does
         self._enters: dict[int, bool] = {}
         self._own = OwnForward(self.lm_head, layers)
+        scale_by_position(model)
         self.replays = Replays(Graphs(self.device)) if self.device.type == "cuda" and not multi_rope else None
 
     # -- parts of the model that heads share ---------------------------------------------------------------------
