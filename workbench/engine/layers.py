@@ -64,23 +64,44 @@ def encoder_decoder(name: str, config: PretrainedConfig) -> ModelError:
     )
 
 
-def longest_context(config: PretrainedConfig) -> tuple[int, str]:
-    """Up to how many tokens a decoder can be run, and why not further, where it was made for more.
+def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, str]:
+    """Return up to how many tokens a decoder can be run, and why not further, where more tokens change earlier ones.
 
-    LongRoPE (Phi-3) turns queries and keys by other factors as soon as one row of a batch is longer than the model's
-    original context: what is in the cache was turned by the old ones, and shorter rows beside it change, too.
+    - LongRoPE (Phi-3) rotates queries and keys by other factors as soon as one sequence of a batch is longer than the
+      model's original context: cached keys were rotated by the old ones, and shorter sequences beside it change, too.
+    - Dynamic NTK scaling does so with every token after the trained length.
+    - Doge attends to some keys only once the KV cache holds more than `keep_window_size`, drafted ones included.
+
+    Args:
+        config: of the decoder.
+        scratch: positions of the KV cache after the context, for drafted tokens.
     """
     own = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2048
     found = getattr(config, "rope_parameters", None) or {}
     kinds = [found, *(part for part in found.values() if isinstance(part, dict))]
-    ends = [kind.get("original_max_position_embeddings") for kind in kinds if kind.get("rope_type") == "longrope"]
-    end = min((end for end in ends if end), default=own)
-    if end >= own:
-        return own, ""
-    return end, (
-        f"behind {end:,} tokens this model turns its keys by other factors (longrope), and those in the cache, also of "
-        "shorter runs, would no longer be right"
-    )
+    ends = [(own, "")]
+    for kind in kinds:
+        rope = kind.get("rope_type")
+        end = kind.get("original_max_position_embeddings") if rope == "longrope" else own if rope == "dynamic" else None
+        if end and (rope == "dynamic" or end < own):
+            ends.append((
+                end,
+                f"behind {end:,} tokens this model turns its keys by other factors ({rope}), and those in the cache, "
+                "also of shorter runs, would no longer be right",
+            ))  # fmt: skip
+    if getattr(config, "model_type", "") == "doge" and (kept := config.keep_window_size) - scratch < own:
+        ends.append((
+            kept - scratch,
+            f"with more than {kept:,} keys in its cache, drafted ones included, this model attends to some only",
+        ))  # fmt: skip
+    return min(ends, key=lambda end: (end[0], not end[1]))
+
+
+def has_rotary_positions(model: PreTrainedModel) -> bool:
+    """Whether a decoder's positions are rotary alone, so that it can be run past its trained length."""
+    is_rotary = any(name.endswith("inv_freq") and "vis" not in name for name, _ in model.named_buffers())
+    tables = (name for name, module in model.named_modules() if isinstance(module, nn.Embedding) and "vis" not in name)
+    return is_rotary and not any("pos" in name or name.endswith("wpe") for name in tables)
 
 
 def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:

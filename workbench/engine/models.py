@@ -139,6 +139,13 @@ class Models:
         """Where time in forwards is counted: the target's, the heads', the draft model's."""
         return [self.target.meter, self.meter, *([] if self.writer is None else [self.writer.meter])]
 
+    def read_unknown(self) -> None:
+        """Let the draft model read ids of the target that it has no embedding for."""
+        if self.drafter is None:
+            return
+        named = (getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("unk", "pad", "eos"))
+        self.drafter.read_unknown(self.target.vocab_size, next((token for token in named if token is not None), 0))
+
     def with_drafter(self, name: str | None, dtype: str = "auto") -> Models:
         """The same target with another draft model (None: none). Shares everything else.
 
@@ -294,3 +301,4 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     models.drafter = runner
     models.drafter_processor = load_processor(name, model)
     models.drafter_name, models.drafter_problem = named(name), ""
+    models.read_unknown()

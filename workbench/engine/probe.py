@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from workbench.core.tree import ancestors
+from workbench.engine.attention_span import attention_spans
 from workbench.engine.cache import TreeCache
 from workbench.engine.clock import Meter
 from workbench.engine.geometry import Geometry
@@ -48,6 +50,12 @@ TREE, BRANCH = (-1, 0, 1, -1, 3, 3), (3, 5)
 in the text, which tells a model that looks at places from one that looks at positions."""
 ROOM = 16
 """Positions that the comparison takes."""
+THRESHOLDS = {"sliding_window": 4, "attention_chunk_size": 4, "floor_scale": 3, "original_max_position_embeddings": 3}
+"""Lengths in tokens at which layers of some families begin to behave otherwise, by their names in configurations and
+modules, and what they are during the comparison: its texts are shorter than any of a real model. A model with smaller
+ones keeps them."""
+UNSCALED = ("longrope", "dynamic")
+"""Kinds of rotary embedding whose threshold ends the context instead (see `layers.longest_context`)."""
 Text = tuple[int, ...]
 
 
@@ -73,7 +81,7 @@ def standing(runner: Runner) -> Standing:
     found = Standing()
     for text in range(2):
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), scaled_down(runner):
                 found = _compare(runner, text)
         except Exception as error:  # models raise many kinds when they are called otherwise than they expect
             said = f"{type(error).__name__}: {error}".splitlines()[0][:160]
@@ -81,6 +89,41 @@ def standing(runner: Runner) -> Standing:
         if found == Standing():
             return found
     return found
+
+
+@contextmanager
+def scaled_down(runner: Runner) -> Iterator[None]:
+    """Set the model's thresholds to a few tokens for as long as this lasts, and measure its attention spans anew.
+
+    Both the engine and the model's own forward then cross every window that the model has, within a few tokens.
+    """
+    objects: dict[int, Any] = {}
+    for module in runner.model.modules():
+        objects |= {id(item): item for item in (module, getattr(module, "config", None)) if item is not None}
+    before = [
+        (vars(item), name, vars(item)[name]) for item in objects.values() for name in THRESHOLDS.keys() & vars(item)
+    ]
+    ropes = [rope for item in objects.values() for rope in _ropes(vars(item).get("rope_parameters"))]
+    before += [(rope, name, rope[name]) for rope in ropes for name in THRESHOLDS.keys() & rope]
+    geometry = runner.geometry
+    try:
+        for values, name, value in before:
+            if isinstance(value, int) and value > THRESHOLDS[name]:
+                values[name] = THRESHOLDS[name]
+        masks = MaskMaker(attention_spans(runner.model, ROOM), runner.dtype, runner.device, ROOM)
+        runner.geometry = Geometry(masks, ROOM, geometry.multi_rope)
+        yield
+    finally:
+        runner.geometry = geometry
+        for values, name, value in before:
+            values[name] = value
+
+
+def _ropes(found: object) -> Iterator[dict[str, Any]]:
+    """Return the parameters of each rotary embedding: there may be one for each type of layer."""
+    if isinstance(found, dict):
+        kinds = [found, *(part for part in found.values() if isinstance(part, dict))]
+        yield from (kind for kind in kinds if kind.get("rope_type") not in UNSCALED)
 
 
 # -- the comparison ---------------------------------------------------------------------------------------------------

@@ -73,6 +73,9 @@ class Pupil(Learner):
 
         def divergence(said: Float[Tensor, "m V"]) -> Tensor:
             q = said.index_select(0, to_device(list(at), self.runner.device, torch.long))
+            if q.shape[1] > laws.shape[1]:  # rows that only pad the model's vocabulary are never drafted
+                q = q[:, : laws.shape[1]]
+                q = q - q.logsumexp(1, keepdim=True)
             p = laws.clone().to(q.dtype)[:, : q.shape[1]]
             p = p.masked_fill(q == -torch.inf, 0.0)
             p = p / p.sum(1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
@@ -105,7 +108,7 @@ class Pupil(Learner):
 
     def log_laws(self, tokens: Sequence[int], start: int = 0) -> Float[Tensor, "n V"]:
         """The log of q behind each token of a text, read without a cache; −∞ for tokens that the model cannot say."""
-        ids = to_device(list(tokens), self.runner.device, torch.long).unsqueeze(0)
+        ids = self.runner.known(to_device(list(tokens), self.runner.device, torch.long)).unsqueeze(0)
         places = torch.arange(start, start + len(tokens), device=ids.device).unsqueeze(0)
         head = self.runner.lm_head
         if not isinstance(head, TrimmedLinear):

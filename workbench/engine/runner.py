@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -23,7 +23,15 @@ from workbench.engine.cache import TreeCache
 from workbench.engine.clock import Clock, Meter
 from workbench.engine.geometry import Geometry
 from workbench.engine.graphs import Graphs
-from workbench.engine.layers import Views, decoder_layers, given, longest_context, refuse_unverifiable, text_config
+from workbench.engine.layers import (
+    Views,
+    decoder_layers,
+    given,
+    has_rotary_positions,
+    longest_context,
+    refuse_unverifiable,
+    text_config,
+)
 from workbench.engine.lean import LeanDecoder
 from workbench.engine.leancheck import ROUNDING, lean_of, logits_error
 from workbench.engine.masks import MaskMaker
@@ -44,19 +52,26 @@ class Runner:
         model: unmodified causal language model or image–text-to-text model, in eval mode.
         context: longest sequence in tokens; by default the model's own, at most 4,096.
         rows: rows allocated at first (more are added when needed).
+        past_trained: whether `context` may exceed the trained length, where positions are rotary.
 
     Raises:
-        ModelError: the model keeps a state that cannot be rolled back.
+        ModelError: the model keeps a state that cannot be rolled back, or no text is short enough for it.
     """
 
-    def __init__(self, model: PreTrainedModel, context: int | None = None, rows: int = 1) -> None:
+    def __init__(
+        self, model: PreTrainedModel, context: int | None = None, rows: int = 1, past_trained: bool = False
+    ) -> None:
         refuse_unverifiable(model)
         self.model = model
         self.config = text_config(model.config)
         self.device, self.dtype = model.device, model.dtype
         _, layers = decoder_layers(model)
         self.n_layers = len(layers)
-        own, why_end = longest_context(self.config)
+        own, why_end = longest_context(self.config, SCRATCH)
+        if own < 1:
+            raise ModelError(f"{type(model).__name__} cannot be decoded here: {why_end}.", "Use another model.")
+        if context is not None and past_trained and not why_end and has_rotary_positions(model):
+            own = max(own, context)
         self.context = min(context or 4096, own)
         self.why_context = why_end if self.context == own else ""
         self.why_no_trees = ""  # until `admission.admit` finds a reason
@@ -73,6 +88,7 @@ class Runner:
         if self.stored != self.dtype and (self._lean is None or self._lean.fused is None):
             refuse_int8(model)
         self.layers = layers
+        self.unknown: int | None = None  # until `read_unknown` finds ids that the model has no embedding for
         self.goes_on = False  # behind pictures: until `vision.prefill` has seen that it does
         self._enters: dict[int, bool] = {}
         self._own = OwnForward(self.lm_head, layers)
@@ -108,6 +124,26 @@ class Runner:
     def hidden_size(self) -> int:
         """Width of the residual stream."""
         return self.config.hidden_size
+
+    # -- ids of another model's padded vocabulary --------------------------------------------------------------------
+
+    def read_unknown(self, n_ids: int, token: int) -> None:
+        """Read ids that the model has no embedding for as an unknown token.
+
+        Models of one tokenizer pad their embeddings to different numbers of rows (Qwen2.5: 151,936 and 152,064).
+
+        Args:
+            n_ids: number of ids that texts may hold.
+            token: id of the unknown token.
+        """
+        rows = self.embed.get_parameter("weight").shape[0]
+        self.unknown = None if n_ids <= rows else min(token, rows - 1)
+
+    def known(self, ids: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
+        """Return the ids with those that the model has no embedding for replaced by the unknown token."""
+        if self.unknown is None:
+            return ids
+        return ids.masked_fill(ids >= self.embed.get_parameter("weight").shape[0], self.unknown)
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -265,6 +301,8 @@ class Runner:
             for segment in batch:
                 rows[segment.slot.index - lo] = segment
                 ids[segment.slot.index - lo, : len(segment.tokens)] = segment.tokens
+        if self.unknown is not None:
+            ids = self.known(ids)
         states = states_of(rows, n, self.embed)
         mask, positions = self.geometry.of(rows, self.slots, lo, self.cache, n)
         start = self.clock.mark()

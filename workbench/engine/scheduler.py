@@ -79,6 +79,7 @@ class Engine:
         models = request.models or self.models
         if models.writer is not None:
             models.writer.clock = self.clock
+        models.read_unknown()
         if request.max_new_tokens < 1:
             raise PromptError(f"max_new_tokens={request.max_new_tokens} asks for nothing.", "Use 1 or more.")
         request.swaps, request.scores, request.prompt_scores = [], [], []  # of a run of it before this one

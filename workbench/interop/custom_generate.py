@@ -35,10 +35,13 @@ from workbench.engine.placed import named
 from workbench.engine.pretrained import load_model
 from workbench.engine.request import ENDED, ERROR, Row
 from workbench.interop.refusals import refuse
-from workbench.interop.words import Stop, histories, sampling
+from workbench.interop.words import BatchStop, Stop, first_tokens, histories, pad_of, sampling, with_texts
 from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
+
+MOST_PADDING = 0.1
+"""Share of the rows of an embedding that may be padding: models of one tokenizer pad theirs differently."""
 
 
 @dataclass
@@ -76,7 +79,7 @@ def speculative(
         assistant: draft model, as an object or as bundled name, folder or Hub id, for methods that need one.
             `assistant_model` of `generate` serves as well.
         seed: of the run; row b of a batch uses `seed + b`.
-        tokenizer: only for the texts in traces.
+        tokenizer: the model's, for methods that read text; others use it for the texts in traces alone.
         record: keep the likeliest tokens and the entropy at every node in the traces, too.
         params: the method's parameters.
 
@@ -114,7 +117,7 @@ class Speculative:
         record: bool,
     ) -> None:
         self._configured, self._params, self._seed, self._record = configured, params, seed, record
-        self._assistant, self._tokenizer = assistant, tokenizer or _Ids()
+        self._assistant, self._tokenizer = assistant, tokenizer
         self.traces: list[Trace] = []
 
     def __repr__(self) -> str:
@@ -145,6 +148,7 @@ class Speculative:
         """
         streamer = streamer or _argument_of_generate("streamer")
         assistant = self._assistant or assistant_model or _argument_of_generate("assistant_model")
+        tokenizer = self._tokenizer or _Ids(self._configured.name)
         refuse(generation_config, logits_processor, synced_gpus, streamer, len(input_ids), model, model_kwargs)
         if isinstance(assistant, str):
             assistant = self._assistant = load_model(assistant, model.device, model.dtype)
@@ -152,15 +156,17 @@ class Speculative:
         assert generation_config.max_length is not None
         seed = int(torch.randint(2**62, ()).item()) if self._seed is None else self._seed
         with _hooks_taken_off(model, assistant):
-            models = self._models(model, assistant, generation_config.max_length, len(rows_asked))
+            models = self._models(model, assistant, tokenizer, generation_config.max_length, len(rows_asked))
             engine = Engine(models, len(rows_asked), self._record)
-            rows = []
+            most = generation_config.max_length - input_ids.shape[1]
+            stop = BatchStop(stopping_criteria, input_ids, pad_of(generation_config) or 0, most)
+            rows = list[Row]()
             for history in rows_asked:
                 request = Request(
                     history.prompt,
                     self._configured,
                     sampling=sampling(logits_processor, generation_config, history),
-                    max_new_tokens=generation_config.max_length - input_ids.shape[1],
+                    max_new_tokens=most,
                     seed=seed + history.row,
                     stop_at_eos=False,  # the criteria know the configuration's end-of-text tokens
                     stop_when=Stop(stopping_criteria, history),
@@ -169,7 +175,17 @@ class Speculative:
                 rows.append(engine.submit(request))
             while any(row.status not in ENDED for row in rows):
                 engine.step()
+                texts = [row.committed[row.prompt_length :] for row in rows]
+                rows_asked[0].texts[:] = texts
+                if stop.is_needed and all(row.status != ERROR for row in rows):
+                    stop.decide(texts)
+                    for row, end in zip(rows, stop.ends, strict=True):
+                        if end is not None and row.status not in ENDED:
+                            row.cancel()
         self.traces = [_finished(row) for row in rows]
+        for trace, end in zip(self.traces, stop.ends, strict=True):
+            if end is not None:
+                first_tokens(trace, end)
         if streamer is not None:
             streamer.end()
         sequences = _assemble(input_ids, self.traces, generation_config)
@@ -177,24 +193,29 @@ class Speculative:
             return sequences
         return SpeculativeOutput(sequences=sequences, figures=self.figures, traces=self.traces)  # type: ignore[arg-type]
 
-    def _models(self, model: PreTrainedModel, assistant: PreTrainedModel | None, length: int, n_rows: int) -> Models:
+    def _models(
+        self, model: PreTrainedModel, assistant: PreTrainedModel | None, tokenizer: Any, length: int, n_rows: int
+    ) -> Models:
         """The user's models as the engine wants them: for this call only, with room for this call."""
-        models = Models(Runner(model, length, n_rows), self._tokenizer, _name_of(model))
+        models = Models(Runner(model, length, n_rows, past_trained=True), tokenizer, _name_of(model))
         _admit(models.target, models.target_name)
-        if models.target.context < length and models.target.why_context:
+        if models.target.context < length:
+            why = models.target.why_context or f"it has positions for {models.target.context} tokens"
             raise ModelError(
-                f"{models.target_name} cannot write up to {length} tokens here: {models.target.why_context}.",
+                f"{models.target_name} cannot write up to {length} tokens here: {why}.",
                 f"Set max_length={models.target.context} or less.",
             )
         models.drafter_problem = "No draft model was given: use speculative(…, assistant=…)."
         models.heads = find_heads(models.target_name, models.target)
         if assistant is not None and DRAFTERS & set(self._configured.method.needs):
-            models.drafter = Runner(assistant, length, n_rows)
+            models.drafter = Runner(assistant, length, n_rows, past_trained=True)
             _admit(models.drafter, "The assistant")
             models.drafter_name = models.target_name if assistant is model else f"{_name_of(assistant)} (assistant)"
-            if models.drafter.vocab_size != models.target.vocab_size:
+            sizes = sorted((models.drafter.vocab_size, models.target.vocab_size))
+            if sizes[1] - sizes[0] > MOST_PADDING * sizes[1]:
                 raise ModelError(
-                    f"The assistant has {models.drafter.vocab_size} tokens, the model {models.target.vocab_size}.",
+                    f"The assistant has {models.drafter.vocab_size} tokens, the model {models.target.vocab_size}: "
+                    "these cannot be those of one tokenizer.",
                     "Take an assistant with the model's tokenizer, or a method that needs none.",
                 )
         return models
@@ -269,12 +290,10 @@ def _assemble(prompts: Int[Tensor, "B L"], traces: Sequence[Trace], config: Gene
     """Prompts and new tokens as one tensor; rows that ended earlier are padded on the right."""
     new = [trace.token_ids for trace in traces]
     longest = max(len(ids) for ids in new)
-    pad = getattr(config, "_pad_token_tensor", None)
+    pad = pad_of(config)
     if pad is None and any(len(ids) < longest for ids in new):
         raise ParameterError("Rows ended at different lengths and there is no pad token.", "Set pad_token_id.")
-    fill = 0 if pad is None else int(pad)
-    tail = [ids + [fill] * (longest - len(ids)) for ids in new]
-    return torch.cat([prompts, torch.tensor(tail, dtype=prompts.dtype, device=prompts.device)], dim=1)
+    return with_texts(prompts, new, longest, pad or 0)
 
 
 def _name_of(model: PreTrainedModel) -> str:
@@ -282,10 +301,15 @@ def _name_of(model: PreTrainedModel) -> str:
     return named(str(getattr(model, "name_or_path", ""))) or type(model).__name__
 
 
+class TokenizerNeededError(MethodUnavailableError, AttributeError):
+    """A method asked for the tokenizer, which was not given; to `getattr` with a default it is a missing attribute."""
+
+
 @dataclass(frozen=True)
 class _Ids:
-    """Stands in for a tokenizer, which `generate` does not have: traces show token ids."""
+    """Stands in for the tokenizer where none was given: traces show token ids, anything else is refused."""
 
+    method: str
     all_special_ids: tuple[int, ...] = field(default=())
 
     def decode(self, ids: Sequence[int], **_: Any) -> str:
@@ -293,3 +317,15 @@ class _Ids:
 
     def convert_ids_to_tokens(self, token: int) -> str:
         return f"\u2039{token}\u203a"
+
+    def __getattr__(self, name: str) -> Any:
+        raise TokenizerNeededError(
+            f"{self.method} needs the model's tokenizer, which generate does not hand on.",
+            f"Use speculative({self.method!r}, …, tokenizer=tokenizer).",
+        )
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return self.__getattr__("__call__")
+
+    def __len__(self) -> int:
+        return self.__getattr__("__len__")

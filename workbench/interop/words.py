@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from transformers.generation.stopping_criteria import MaxLengthCriteria, Stoppin
 
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
+from workbench.trace.events import Round, Trace
+from workbench.trace.nodes import DISCARDED
 
 ROW_BY_ROW = ("RepetitionPenaltyLogitsProcessor", "Encoder", "PrefixConstrained")
 """Beginnings of the names of transformers' own processors that keep something for each row of the batch."""
@@ -29,11 +32,19 @@ ROW_BY_ROW = ("RepetitionPenaltyLogitsProcessor", "Encoder", "PrefixConstrained"
 
 @dataclass(frozen=True)
 class History:
-    """A row's tokens as `generate`'s own loop would show them: prompts padded on the left to one length."""
+    """A row's tokens as `generate`'s own loop would show them: prompts padded on the left to one length.
+
+    Attributes:
+        prompts: of the whole batch.
+        row: index in it.
+        skipped: padding before the row's prompt, in tokens.
+        texts: new tokens of all rows so far, shared by the batch.
+    """
 
     prompts: Int[Tensor, "B L"]
     row: int
     skipped: int
+    texts: list[Sequence[int]] = field(default_factory=list[Sequence[int]])
 
     @property
     def prompt(self) -> list[int]:
@@ -50,19 +61,33 @@ class History:
 class Processor:
     """A logits processor for one row.
 
-    One that may keep something for each row of the batch sees as many rows as `generate` has, all of them this row's.
+    One that may keep an entry for each row of the batch is given the whole batch: this row as far as it is asked about,
+    the others as far as they are written, and padding where they are not.
     """
 
     processor: Any
     history: History
+    pad: int = 0
 
     def __call__(self, ids: Int[Tensor, "1 n"], scores: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
-        n_rows, row = len(self.history.prompts), self.history.row
-        if not _knows_rows(self.processor):
-            n_rows, row = 1, 0
-        ids = self.history.padded(ids)
-        found = self.processor(ids.repeat(n_rows, 1), scores.to(ids.device).repeat(n_rows, 1))
+        n_rows, row, ids = len(self.history.prompts), self.history.row, self.history.padded(ids)
+        if n_rows == 1 or not _knows_rows(self.processor):
+            return self.processor(ids, scores.to(ids.device)).to(scores.device)
+        history = self.history
+        new = ids.shape[1] - history.prompts.shape[1]
+        batch = with_texts(history.prompts, [list(text)[:new] for text in history.texts], new, self.pad)
+        batch[row] = ids[0]
+        found = self.processor(batch, scores.to(ids.device).repeat(n_rows, 1))
         return found[row : row + 1].to(scores.device)
+
+
+def with_texts(
+    prompts: Int[Tensor, "B L"], texts: Sequence[Sequence[int]], n: int, pad: int
+) -> Int[Tensor, "B L_plus_n"]:
+    """Return prompts and n new tokens of each row; shorter texts are padded on the right."""
+    new = [[*text, *[pad] * (n - len(text))] for text in texts]
+    tail = torch.tensor(new, dtype=prompts.dtype, device=prompts.device).view(len(prompts), n)
+    return torch.cat([prompts, tail], dim=1)
 
 
 def _knows_rows(processor: Any) -> bool:
@@ -76,12 +101,13 @@ def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]
     Raises:
         ParameterError: padding anywhere but on the left.
     """
+    texts: list[Sequence[int]] = [()] * len(prompts)
     if mask is None:
-        return [History(prompts, row, 0) for row in range(len(prompts))]
+        return [History(prompts, row, 0, texts) for row in range(len(prompts))]
     skipped = mask.long().argmax(1)
     if not torch.equal(mask.bool(), torch.arange(mask.shape[1], device=mask.device) >= skipped.unsqueeze(1)):
         raise ParameterError("A prompt is masked elsewhere than on its left.", "Set tokenizer.padding_side to 'left'.")
-    return [History(prompts, row, n) for row, n in enumerate(skipped.tolist())]
+    return [History(prompts, row, n, texts) for row, n in enumerate(skipped.tolist())]
 
 
 def sampling(processors: LogitsProcessorList, config: GenerationConfig, history: History) -> SamplingParams:
@@ -97,7 +123,14 @@ def sampling(processors: LogitsProcessorList, config: GenerationConfig, history:
                            (TemperatureLogitsWarper, "temperature")):  # fmt: skip
             if left and type(left[-1]) is kind and getattr(left[-1], "min_tokens_to_keep", 1) == 1:
                 values[name] = getattr(left.pop(), name)
-    return SamplingParams(**values, processors=tuple(Processor(_of_row(p, history.row), history) for p in left))
+    pad = pad_of(config) or 0
+    return SamplingParams(**values, processors=tuple(Processor(_of_row(p, history.row), history, pad) for p in left))
+
+
+def pad_of(config: GenerationConfig) -> int | None:
+    """Return the padding token that `generate` has resolved; None without one."""
+    pad = getattr(config, "_pad_token_tensor", None)
+    return None if pad is None else int(pad)
 
 
 def _of_row(processor: Any, row: int) -> Any:
@@ -109,23 +142,101 @@ def _of_row(processor: Any, row: int) -> Any:
 
 
 class Stop:
-    """Stopping criteria for one row, asked after every token. The length is the engine's business."""
+    """Stop conditions of one row that are known after every token; the engine counts the length.
+
+    End-of-text tokens end their row. Other criteria are asked here only where the batch is one row: see `BatchStop`.
+    """
 
     def __init__(self, criteria: StoppingCriteriaList, history: History) -> None:
         self._history = history
-        self._eos: set[int] = set()
-        self._others = StoppingCriteriaList()
-        for criterion in criteria:
-            eos = getattr(criterion, "eos_token_id", None)
-            if isinstance(eos, Tensor):
-                self._eos |= set(eos.flatten().tolist())
-            elif not isinstance(criterion, MaxLengthCriteria):
-                self._others.append(criterion)
+        self._eos, self._others = _split(criteria)
 
     def __call__(self, tokens: list[int]) -> bool:
         if tokens[-1] in self._eos:
             return True
-        if not self._others:
+        if not self._others or len(self._history.prompts) > 1:
             return False
         ids = self._history.padded(torch.tensor([tokens]))
         return bool(self._others(ids, None).any())  # type: ignore[arg-type]
+
+
+class BatchStop:
+    """Stopping criteria of several rows: asked once for every step, with the batch that `generate`'s own loop shows.
+
+    Rows of the engine advance by different numbers of tokens. A step is decided when every row that goes on has reached
+    it; what a row has written beyond its end is dropped (`first_tokens`). Without an end-of-text token `generate` lets
+    a row that has ended write on until all have, and so does this.
+
+    Args:
+        criteria: of `generate`.
+        prompts: padded on the left.
+        pad: token shown for rows that have ended.
+        most: new tokens of every row.
+
+    Attributes:
+        ends: new tokens of each row; None while that is open.
+    """
+
+    def __init__(self, criteria: StoppingCriteriaList, prompts: Int[Tensor, "B L"], pad: int, most: int) -> None:
+        self.ends: list[int | None] = [None] * len(prompts)
+        self._found: list[int | None] = [None] * len(prompts)
+        self._eos, self._others = _split(criteria)
+        self._prompts, self._pad, self._most, self._step = prompts, pad, most, 0
+        self._pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
+        self.is_needed = bool(self._others) and len(prompts) > 1
+
+    def decide(self, texts: Sequence[Sequence[int]]) -> None:
+        """Decide all steps that can be. `texts`: new tokens of each row so far."""
+        found = self._found
+        while any(end is None for end in found):
+            step = self._step + 1
+            going = [row for row, end in enumerate(found) if end is None or not self._pads]
+            if any(len(texts[row]) < step for row in going):
+                break
+            shown = [text[: step if row in going else found[row]] for row, text in enumerate(texts)]
+            is_done = self._others(with_texts(self._prompts, shown, step, self._pad), None).tolist()  # type: ignore[arg-type]
+            for row in [row for row, end in enumerate(found) if end is None]:
+                if is_done[row] or shown[row][-1] in self._eos or step >= self._most:
+                    found[row] = step
+            self._step = step
+        if self._pads:
+            self.ends = list(found)
+        elif all(end is not None for end in found):
+            self.ends = [self._step] * len(found)
+
+
+def _split(criteria: StoppingCriteriaList) -> tuple[set[int], StoppingCriteriaList]:
+    """End-of-text tokens, and the criteria that are neither these nor a length."""
+    eos, others = set[int](), StoppingCriteriaList()
+    for criterion in criteria:
+        tokens = getattr(criterion, "eos_token_id", None)
+        if isinstance(tokens, Tensor):
+            eos |= set(tokens.flatten().tolist())
+        elif not isinstance(criterion, MaxLengthCriteria):
+            others.append(criterion)
+    return eos, others
+
+
+def first_tokens(trace: Trace, n: int) -> None:
+    """Drop from a trace what was written after the first n new tokens, n ≥ 1."""
+    kept, left = list[Round](), n
+    for record in trace.rounds:
+        if left > 0:
+            kept.append(_first_of(record, left))
+            left -= len(record.emitted)
+    if len(kept) == len(trace.rounds) and kept[-1] is trace.rounds[-1]:
+        return
+    trace.rounds = kept
+    trace.footer.text = trace.footer.text[: kept[-1].emitted[-1].end]
+    trace.footer.reason = "criterion"
+
+
+def _first_of(record: Round, n: int) -> Round:
+    """Return a round that ends with the n-th of its tokens: the rest of its draft counts as discarded."""
+    if n >= len(record.emitted):
+        return record
+    path, nodes = record.path[:n], record.nodes
+    dropped = set(record.path[n:])
+    status = [DISCARDED if node in dropped else each for node, each in enumerate(nodes.status)]
+    nodes = replace(nodes, status=status)
+    return replace(record, nodes=nodes, emitted=record.emitted[:n], path=path, bonus=None, bonus_kind=None)

@@ -228,7 +228,12 @@ class OmniDraft(Drafter):
                     break
             runner.commit(slot, [0])
             state.fed += [said[-1] if said else state.ids[-1]]
-            feed = likeliest(out.logits[0, -1:].float())
+            logits = out.logits[0, -1:]
+            if words is None:
+                logits = logits[
+                    :, : row.models.target.vocab_size
+                ]  # what follows only pads the draft model's vocabulary
+            feed = likeliest(logits.float())
             said.append(int(feed))
             if study.stop is not None and words is not None:
                 end += len(words.text(said[-1]))
