@@ -57,7 +57,7 @@ class AttentionSpans:
     @classmethod
     def of_config(cls, config: PreTrainedConfig) -> AttentionSpans:
         """Return what a configuration declares, for models whose masks cannot be measured."""
-        kinds = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ()))
+        kinds: tuple[str, ...] = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ()))
         window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
         by_kind = {FULL: AttentionSpan(), SLIDING: AttentionSpan(window or None),
                    "chunked_attention": AttentionSpan(None, chunk)}  # fmt: skip

@@ -1,0 +1,94 @@
+"""A draft model whose embedding is padded to another number of rows than the target's: one tokenizer, other ids."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import pytest
+import worlds
+
+from workbench.bench.goodness import chi_square, count_firsts, joint_law
+from workbench.core.errors import ModelError
+from workbench.core.sampling import SamplingParams, law
+from workbench.engine import Engine, Models, Request, Runner
+from workbench.interop import speculative
+from workbench.methods import registry
+
+METHODS = ("draft-model", "draft-tree", "draft-tree-sampled", "online", "rasd", "omnidraft")
+PROMPT = [5, 63, 13, 9, 5, 62, 13, 21, 5, 63, 13]
+"""It holds ids that the smaller draft model has no embedding for."""
+
+
+def resized(model: Any, rows: int) -> Any:
+    """Return a copy of a model with another number of embedding rows."""
+    twin = worlds.noisy(model, 0.1)
+    twin.resize_token_embeddings(rows, mean_resizing=False)
+    return twin.eval().requires_grad_(False)
+
+
+@cache
+def padded(rows: int) -> Models:
+    """Return a target of 64 tokens with a draft model of `rows`."""
+    models = worlds.world("llama", noise=None)
+    models.drafter, models.drafter_name = Runner(resized(models.target.model, rows)), "padded"
+    return models
+
+
+@pytest.mark.parametrize("rows", [61, 72])
+@pytest.mark.parametrize("method", METHODS)
+def test_text_is_the_targets_whatever_ids_the_draft_model_lacks(method: str, rows: int) -> None:
+    models = dataclasses.replace(padded(rows), shared=padded(rows).shared | {})
+    greedy = Request(PROMPT, registry.get(method), max_new_tokens=20)
+    sampled = dataclasses.replace(greedy, sampling=SamplingParams(temperature=1.5), seed=3)
+    texts = worlds.beside_each_other(models, [greedy, sampled])
+    assert texts[0] == worlds.hf_greedy(models.target.model, PROMPT, 20)
+    assert len(texts[1]) == 20
+
+
+def test_unknown_ids_are_read_as_one_token_and_known_ones_as_they_are() -> None:
+    models = padded(61)
+    models.read_unknown()
+    assert models.drafter is not None
+    ids = worlds.torch.tensor([3, 60, 61, 63])
+    assert models.drafter.known(ids).tolist() == [3, 60, 0, 0]
+    assert models.target.known(ids) is ids
+    models.drafter.read_unknown(61, 7)
+    assert models.drafter.known(ids) is ids
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["draft-model", "draft-tree-sampled"])
+@pytest.mark.parametrize("rows", [5, 8])
+def test_sampling_keeps_the_targets_distribution(method: str, rows: int) -> None:
+    """The first two tokens of 400 runs; a right sampler fails with probability 1e-4, and the seeds are fixed."""
+    models = worlds.small_world(6, noise=None)
+    models.drafter, models.drafter_name = Runner(resized(models.target.model, rows)), "padded"
+    prompt, sampling = [3, 1, 5, 1, 5, 3], SamplingParams(temperature=1.0)
+    requests = [
+        Request(prompt, registry.get(method), sampling=sampling, max_new_tokens=2, seed=i, stop_at_eos=False)
+        for i in range(400)
+    ]
+    engine = Engine(models, max_rows=50)
+    rows_of = [engine.submit(request) for request in requests]
+    while not engine.idle:
+        engine.step()
+    texts = [row.trace.token_ids for row in rows_of if row.trace is not None]
+    exact = joint_law(models.target.model, prompt, 2, lambda logits: law(logits.unsqueeze(0), sampling)[0])
+    assert chi_square(count_firsts(texts, 2), exact).fits()
+
+
+def test_generate_takes_a_padded_assistant_and_refuses_one_of_another_tokenizer() -> None:
+    model = worlds.family("llama")
+    ids = worlds.torch.tensor([PROMPT])
+    options: dict[str, Any] = {
+        "attention_mask": worlds.torch.ones_like(ids), "max_new_tokens": 20, "do_sample": False, "pad_token_id": 0,
+    }  # fmt: skip
+    wanted = model.generate(ids, **options)
+    for rows in (60, 70):
+        spec = speculative("draft-model", assistant=resized(model, rows))
+        assert model.generate(ids, custom_generate=spec, **options).tolist() == wanted.tolist()
+        assert spec.figures[0]["accepted"] > 0
+    with pytest.raises(ModelError, match="cannot be those of one tokenizer"):
+        model.generate(ids, custom_generate=speculative("draft-model", assistant=resized(model, 40)), **options)
