@@ -34,9 +34,20 @@ def _llama4_routes_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hf.models.llama4.modeling_llama4.Llama4Router, "forward", route)
 
 
-@pytest.mark.parametrize("name", worlds.FAMILIES)
+TEMPERED = {"attn_temperature_tuning": True, "floor_scale": 3, "attn_scale": 1.0, "num_hidden_layers": 4}
+"""Llama 4 whose fourth layer has no rotary embedding, and scales queries by their position from the third token on."""
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in worlds.FAMILIES},
+    "llama4_text, tempered": ("llama4_text", TEMPERED),
+    "mistral, stray switch": ("mistral", {"use_sliding_window": False}),
+    "qwen2, own windows": ("qwen2", {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 1}),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
 def test_tree_logits_equal_full_forwards_of_each_path(name: str, device: str) -> None:
-    model = worlds.family(name, device=device)
+    family, values = VARIANTS[name]
+    model = worlds.family(family, device=device, **values)
     runner, ask = Runner(model), worlds.ask_model(model)
     texts = [worlds.random_prompt(11, seed=1), worlds.random_prompt(5, seed=2)]
     drafts = [worlds.random_prompt(7, seed=3), worlds.random_prompt(3, seed=4)]

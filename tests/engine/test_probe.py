@@ -13,9 +13,21 @@ import worlds
 
 from workbench.bench.tiny import tiny_config
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, PromptError
-from workbench.engine import Engine, Models, Request, Runner, admission, load_models, probe, remembered
+from workbench.engine import (
+    Engine,
+    Models,
+    Request,
+    Runner,
+    admission,
+    attention_temperature,
+    load_models,
+    probe,
+    remembered,
+)
+from workbench.engine.attention_span import AttentionSpan, AttentionSpans
 from workbench.engine.converted import cache_folder
 from workbench.engine.probe import Standing
+from workbench.engine.runner import SCRATCH
 from workbench.interop import speculative
 from workbench.methods import registry
 from workbench.methods.choice import choose
@@ -181,6 +193,72 @@ def test_without_files_it_is_remembered_with_the_model_until_its_weights_change(
     model.get_input_embeddings().weight.add_(0)
     admission.admit(Runner(model), "Mine")
     assert len(asked) == 2
+
+
+# -- lengths at which layers begin to behave otherwise ----------------------------------------------------------------
+
+FAR: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": 4096},
+    "gemma3_text": {},
+    "llama4_text": {"attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 1.0},
+    "ministral3": {"max_position_embeddings": 4096},
+}
+"""Families whose windows, chunks and temperatures begin after far more tokens than the probe reads."""
+
+
+def far(name: str) -> Any:
+    """Return a tiny model with thresholds as large as real ones."""
+    return tiny(name, num_hidden_layers=4, **({"max_position_embeddings": 8192} | FAR[name]))
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_a_sound_model_passes_with_its_thresholds_scaled_down(name: str) -> None:
+    model = far(name)
+    before = model.config.to_dict()
+    runner = Runner(model)
+    spans = runner.geometry.masks.spans
+    assert probe.standing(runner) == Standing()
+    assert model.config.to_dict() == before
+    assert runner.geometry.masks.spans == spans
+    with probe.scaled_down(runner):
+        assert model.config.to_dict() != before, "nothing was scaled down: the test would notice no fault"
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma3_text"])
+def test_a_window_that_the_engine_misses_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = AttentionSpans({"full_attention": AttentionSpan()})
+    monkeypatch.setattr(probe, "attention_spans", lambda model, reach: whole)
+    with pytest.raises(ModelError, match="other logits than in its whole text"):
+        admission.admit(Runner(far(name)), "Mine")
+
+
+def test_a_temperature_that_counts_by_the_caches_length_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_temperature, "ATTENTION", "none")
+    with pytest.raises(ModelError, match="other logits than in its whole text"):
+        admission.admit(Runner(far("llama4_text")), "Mine")
+
+
+def test_llama_4_is_left_as_it_was_for_calls_of_its_own() -> None:
+    model = tiny("llama4_text", num_hidden_layers=4, attn_temperature_tuning=True, floor_scale=3, attn_scale=1.0)
+    ids = torch.tensor([worlds.random_prompt(12)])
+    options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    wanted = model.generate(ids, **options)
+    runners = [Runner(model), Runner(model)]  # as where a model drafts for itself: queries are scaled once
+    assert model.generate(ids, **options).tolist() == wanted.tolist()
+    models = Models(runners[0], worlds.letter_tokenizer(64), "mine")
+    requests = [Request(ids[0, -n:].tolist(), registry.get("prompt-lookup"), max_new_tokens=12) for n in (12, 2)]
+    assert worlds.beside_each_other(models, requests)[0] == wanted[0, 12:].tolist()
+    assert all(layer.self_attn.attn_temperature_tuning for layer in model.model.layers)
+
+
+def test_doge_ends_before_its_layers_leave_keys_out() -> None:
+    models = Models(Runner(tiny("doge", keep_window_size=SCRATCH + 20)), worlds.letter_tokenizer(64), "doge")
+    assert models.target.context == 20
+    trace = Engine(models).generate(Request(worlds.random_prompt(9), registry.get("jacobi"), max_new_tokens=40))
+    assert trace.token_ids == worlds.hf_greedy(models.target.model, worlds.random_prompt(9), 11)
+    assert f"with more than {SCRATCH + 20:,} keys in its cache" in trace.footer.warnings[0]
+    with pytest.raises(ModelError, match="keys in its cache"):
+        Runner(tiny("doge", keep_window_size=32))
 
 
 # -- contexts that end early ------------------------------------------------------------------------------------------

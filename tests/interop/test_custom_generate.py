@@ -22,6 +22,7 @@ from worlds import byte_tokenizer, family, noisy, random_prompt, repeating_promp
 from workbench.bench.goodness import chi_square
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, UnknownNameError
 from workbench.interop import SpeculativeOutput, speculative
+from workbench.interop.custom_generate import _Ids
 
 FAMILIES = ("llama", "gpt2", "qwen3_moe", "gemma3_text", "opt")
 N = 16
@@ -257,7 +258,7 @@ def test_mistakes_are_named() -> None:
         speculative("prompt-lookup", depth=-1)
     with pytest.raises(MethodUnavailableError, match="assistant="):
         both(model, speculative("draft-model"), batch(5))
-    with pytest.raises(ModelError, match="tokens"):
+    with pytest.raises(ModelError, match="cannot be those of one tokenizer"):
         both(model, speculative("draft-model", assistant=family("llama", vocab_size=31)), batch(5))
     inputs = batch(5, 9)
     inputs = {name: value.flip(1) for name, value in inputs.items()}
@@ -275,6 +276,65 @@ def test_dropout_is_refused_with_the_call_that_turns_it_off(whose: str) -> None:
     models[whose].eval()
     plain, ours = both(models["model"], spec, batch(5))
     assert torch.equal(plain, ours)
+
+
+@pytest.mark.parametrize("name", ["rest", "rasd", "lexical-unit"])
+def test_a_method_that_reads_text_asks_for_the_tokenizer(name: str) -> None:
+    model = family("llama", vocab_size=257)
+    draft = noisy(model, 0.2, 1)
+    with pytest.raises(MethodUnavailableError, match=rf"{name} needs the model's tokenizer.*tokenizer=tokenizer"):
+        both(model, speculative(name, assistant=draft), batch(5))
+    plain, ours = both(model, speculative(name, assistant=draft, tokenizer=byte_tokenizer()), batch(5))
+    assert torch.equal(plain, ours)
+
+
+def test_the_stand_in_for_a_tokenizer_shows_ids_and_refuses_the_rest() -> None:
+    stand_in: Any = _Ids("rest")
+    assert stand_in.decode([3, 4]) == "\u20393\u203a\u20394\u203a"
+    assert getattr(stand_in, "is_fast", False) is False
+    for use in (lambda: stand_in.get_vocab(), lambda: stand_in("text"), lambda: len(stand_in)):
+        with pytest.raises(MethodUnavailableError, match="tokenizer=tokenizer"):
+            use()
+
+
+ROPES: dict[str, dict[str, Any]] = {
+    "default": {"rope_type": "default"},
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24},
+    "llama3": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 24},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rope", ROPES)
+def test_rotary_models_go_on_past_their_trained_length(rope: str) -> None:
+    model = family("llama", max_position_embeddings=24, rope_parameters={"rope_theta": 1e4, **ROPES[rope]})
+    for method in ("draft-model", "draft-tree"):
+        plain, ours = both(model, speculative(method, assistant=noisy(model, 0.2, 1)), batch(12, 9), max_new_tokens=30)
+        assert plain.shape[1] == 42
+        assert torch.equal(plain, ours)
+
+
+def test_windows_move_on_past_the_trained_length() -> None:
+    model = family("mistral", max_position_embeddings=24, use_sliding_window=False)
+    spec = speculative("draft-tree", assistant=noisy(model, 0.2, 1))
+    plain, ours = both(model, spec, batch(12, 9), max_new_tokens=30)
+    assert torch.equal(plain, ours)
+
+
+@pytest.mark.parametrize(("name", "why"), [("gpt2", "it has positions for 24 tokens"), ("opt", "it has positions"),
+                                           ("llama", r"other factors \(dynamic\)")])  # fmt: skip
+def test_texts_that_a_model_cannot_hold_are_refused_and_not_cut(name: str, why: str) -> None:
+    values: dict[str, Any] = {"max_position_embeddings": 24}
+    if name == "llama":
+        values["rope_parameters"] = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    model = family(name, **({"n_positions": 24} if name == "gpt2" else values))
+    spec = speculative("draft-model", assistant=model)
+    plain, ours = both(model, spec, batch(12, 9), max_new_tokens=12)  # to the last place
+    assert torch.equal(plain, ours)
+    with pytest.raises(ModelError, match=rf"cannot write up to 25 tokens here: .*{why}") as caught:
+        model.generate(**batch(12), max_new_tokens=13, custom_generate=spec)
+    assert "max_length=24" in caught.value.remedy
 
 
 @pytest.mark.slow
