@@ -2960,7 +2960,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "rows-that-ended-do-not-write-on",
         "interop/words.py",
-        "self._pads = any(hasattr(criterion, \"eos_token_id\") for criterion in criteria)",
+        'self._pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)',
         "self._pads = True",
         "tests/interop/test_batch_rules.py::test_criteria_see_the_batch_that_generate_shows_them",
         why="without an end-of-text token generate lets rows that ended write on, and here they were padded",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,23 +198,20 @@ def test_without_files_it_is_remembered_with_the_model_until_its_weights_change(
 
 # -- lengths at which layers begin to behave otherwise ----------------------------------------------------------------
 
-FAR: dict[str, dict[str, Any]] = {
-    "mistral": {"sliding_window": 4096},
-    "gemma3_text": {},
-    "llama4_text": {"attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 1.0},
-    "ministral3": {"max_position_embeddings": 4096},
+TEMPERED: dict[str, Any] = {"num_hidden_layers": 4, "attn_temperature_tuning": True, "attn_scale": 1.0}
+"""Llama 4 whose fourth layer has no rotary embedding, and scales its queries."""
+FAR: dict[str, Callable[[], Any]] = {
+    "mistral": lambda: tiny("mistral", sliding_window=4096, max_position_embeddings=8192),
+    "gemma3_text": lambda: tiny("gemma3_text", max_position_embeddings=8192),
+    "llama4_text": lambda: worlds.family("llama4_text", floor_scale=8192, attention_chunk_size=8192, **TEMPERED),
+    "ministral3": lambda: tiny("ministral3"),
 }
 """Families whose windows, chunks and temperatures begin after far more tokens than the probe reads."""
 
 
-def far(name: str) -> Any:
-    """Return a tiny model with thresholds as large as real ones."""
-    return tiny(name, num_hidden_layers=4, **({"max_position_embeddings": 8192} | FAR[name]))
-
-
 @pytest.mark.parametrize("name", FAR)
 def test_a_sound_model_passes_with_its_thresholds_scaled_down(name: str) -> None:
-    model = far(name)
+    model = FAR[name]()
     before = model.config.to_dict()
     runner = Runner(model)
     spans = runner.geometry.masks.spans
@@ -229,17 +227,17 @@ def test_a_window_that_the_engine_misses_is_noticed(name: str, monkeypatch: pyte
     whole = AttentionSpans({"full_attention": AttentionSpan()})
     monkeypatch.setattr(probe, "attention_spans", lambda model, reach: whole)
     with pytest.raises(ModelError, match="other logits than in its whole text"):
-        admission.admit(Runner(far(name)), "Mine")
+        admission.admit(Runner(FAR[name]()), "Mine")
 
 
 def test_a_temperature_that_counts_by_the_caches_length_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_temperature, "ATTENTION", "none")
     with pytest.raises(ModelError, match="other logits than in its whole text"):
-        admission.admit(Runner(far("llama4_text")), "Mine")
+        admission.admit(Runner(FAR["llama4_text"]()), "Mine")
 
 
 def test_llama_4_is_left_as_it_was_for_calls_of_its_own() -> None:
-    model = tiny("llama4_text", num_hidden_layers=4, attn_temperature_tuning=True, floor_scale=3, attn_scale=1.0)
+    model = worlds.family("llama4_text", floor_scale=3, **TEMPERED)
     ids = torch.tensor([worlds.random_prompt(12)])
     options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
     wanted = model.generate(ids, **options)

@@ -96,7 +96,7 @@ def test_criteria_see_the_batch_that_generate_shows_them(
 ) -> None:
     """Without an end-of-text token a row that has ended writes on until all have; with one it is padded."""
     rows = free()
-    ends = [rows[0][9], rows[1][4], rows[0][2]]
+    ends = [rows[0][9], rows[1][4], rows[2][6]]
     eos = rows[2][12] if is_eos_known else None
     wanted = written(stopping_criteria=StoppingCriteriaList([kind(ends)]), eos_token_id=eos)
     spec = speculative("draft-model", assistant=models()[1])
