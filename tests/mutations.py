@@ -2925,6 +2925,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "self._let_call(user, 0.0)",
         "tests/server/test_pagecalls.py::test_an_address_pays_for_what_its_calls_take",
         why="one address that calls dear functions in a loop stops a public app",
+    ),
+    _m(
         "attention-spans-from-the-configuration",
         "engine/attention_span.py",
         "return _Measurement(model, reach).spans()",
