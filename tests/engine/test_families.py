@@ -175,7 +175,7 @@ RECURRENT = {
 @pytest.mark.parametrize("name", RECURRENT)
 def test_models_with_recurrent_state_are_refused_by_the_name_of_their_layers(name: str) -> None:
     model = AutoModelForCausalLM.from_config(RECURRENT[name]())
-    with pytest.raises(ModelError, match="layers of type") as caught:
+    with pytest.raises(ModelError, match="keeps a recurrent state") as caught:
         Runner(model)
     assert "Use a target whose layers are all attention" in caught.value.remedy
 

@@ -153,7 +153,7 @@ def _steps(
         return Entrant(method.name, method.title, mine, write)
 
     plain, machine = entrant(known.get(BASELINE)), machine_facts()
-    heats, complete = Heats([plain, *map(entrant, chosen)], len(texts)), True
+    heats, complete = Heats([plain, *map(entrant, chosen)], len(texts), max_new_tokens), True
     found, counted = None, 0
 
     def now(text: str, waiting: str = "", last: bool = False) -> Advice:
@@ -162,7 +162,7 @@ def _steps(
             seen = sorted({s.prompt for s in heats.plain})
             found = Recommendation(
                 target, [names[i] for i in seen], ranking, repeats(ids, heats.plain), spent, heats.passes, complete,
-                machine, heats.failed,
+                machine, heats.failed, len(texts), heats.unreached, len(heats.disturbed),
             ).to_wire()  # fmt: skip
         counted = heats.done
         return Advice(spent, seconds, heats.done, text, waiting, found, last)
@@ -182,7 +182,7 @@ def _steps(
             except WorkbenchError as error:  # noqa: PERF203  # named by its prompt
                 said = f"{names[i]}: {error.message}" if len(texts) > 1 else error.message
                 raise type(error)(said, error.remedy) from error
-        for text, waits in heats.run(lambda: spent >= seconds or stopped()):
+        for text, waits in heats.run(lambda: spent >= seconds or stopped(), lambda: seconds - spent):
             yield now(text, waits)
         complete = not stopped()
     except StopError:

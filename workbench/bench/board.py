@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -18,9 +17,9 @@ from typing import Any
 
 from filelock import FileLock
 
+from workbench.bench.boardfiles import folder, read
 from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Finding
 from workbench.bench.markdown import markdown as table
-from workbench.core.errors import WorkbenchError
 from workbench.engine.machine import machine_facts
 from workbench.engine.method import Configured, Method, Promise
 from workbench.methods import combinations
@@ -30,30 +29,6 @@ SHOWN, BROKEN, UNPROVEN, NO_PROMISE = "shown", "broken", "unproven", "no promise
 _ROOT = Path(__file__).resolve().parents[2]
 _EARLIER = ("755932e", "65786a4", "a4972cd", "bbc0800", "d2f7e70")
 """Commits of a history before this repository's own: what they name can be looked up nowhere."""
-
-
-def folder() -> Path:
-    """Where the boards are; `WORKBENCH_BOARDS` names another folder."""
-    return Path(os.environ.get("WORKBENCH_BOARDS", _ROOT / "assets" / "boards"))
-
-
-def read(name: str, place: Path | None = None) -> dict[str, Any]:
-    """The saved rows of a board by their names; empty where nothing was saved.
-
-    Args:
-        name: of the board.
-        place: where the boards are, if not in `folder`.
-
-    Raises:
-        WorkbenchError: the file is damaged.
-    """
-    path = (place or folder()) / f"{name}.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))["rows"]
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise WorkbenchError(f"{path} cannot be read: {error}", "Delete it and make the board anew.") from None
 
 
 def save(name: str, key: str, row: dict[str, Any], markdown: Any) -> None:

@@ -20,7 +20,15 @@ from workbench.methods.known import Known
 from workbench.trace.speedup import speedup
 
 WARM_UP = 12
-"""Tokens that each method writes before anything is measured."""
+"""Tokens that each method generates, twice, before anything is measured: the first run pays for compiling and loading,
+the second says how long a run takes."""
+WARM_UP_SHARE = 0.4
+"""Share of the time after which no further method is warmed up."""
+FEWEST = 3
+"""Methods that are measured even where one pass over the prompts does not fit the time."""
+FAR = 1.5
+"""Speed-up / τ of one run above which its plain run was disturbed. A round costs at least about a plain step, so that a
+speed-up cannot exceed τ; the rest is room for noise."""
 KNOWN_BY = 3
 """Tokens that have stood before, for the one behind them to count as repeated."""
 
@@ -36,7 +44,7 @@ class Entrant:
         name: of the method.
         title: for people.
         params: that are not its defaults.
-        write: continues a prompt, by its index; the repeat is None for the warm-up.
+        write: continues a prompt, by its index; the repeat is None for the warm-up, of `WARM_UP` tokens at most.
     """
 
     name: str
@@ -51,6 +59,7 @@ class Heats:
     Args:
         entrants: at least two.
         prompts: how many.
+        tokens: length limit of a measured run.
 
     Attributes:
         samples: by entrant.
@@ -60,8 +69,9 @@ class Heats:
         done: runs.
     """
 
-    def __init__(self, entrants: Sequence[Entrant], prompts: int) -> None:
-        self.entrants, self._prompts = list(entrants), prompts
+    def __init__(self, entrants: Sequence[Entrant], prompts: int, tokens: int) -> None:
+        self.entrants, self._prompts, self._tokens = list(entrants), prompts, tokens
+        self._per_token = dict[str, float]()  # seconds, warmed up
         self.samples: dict[str, list[Sample]] = {each.name: [] for each in entrants}
         self.left, self.failed, self.passes, self.done = dict[str, int](), dict[str, str](), 0, 0
 
@@ -70,11 +80,15 @@ class Heats:
         """Runs of plain decoding."""
         return self.samples[self.entrants[0].name]
 
-    def run(self, over: Callable[[], bool]) -> Generator[tuple[str, str], None, None]:
+    def run(self, over: Callable[[], bool], remaining: Callable[[], float]) -> Generator[tuple[str, str], None, None]:
         """Measure until it is over, or one method is left. What was measured counts whenever it ends.
+
+        Every entrant is warmed up. If one pass of all of them over the prompts does not fit the time, the fastest in
+        the warm-up are measured, as many as fit.
 
         Args:
             over: asked between runs.
+            remaining: seconds left.
 
         Yields:
             what runs now, before it begins, and why it waits, while it does.
@@ -82,10 +96,8 @@ class Heats:
         Raises:
             WorkbenchError: plain decoding cannot run.
         """
-        for entrant in self.entrants:
-            if not over():
-                yield from self._one(entrant, 0, None, "warm-up")
-        alive = self.entrants
+        yield from self._warm_up(over, remaining)
+        alive = self._shortlist(remaining())
         for number in count(1):
             self.passes = number
             for prompt, _, entrant in turns(order(alive, self.passes - 1), self._prompts, 1):
@@ -100,6 +112,29 @@ class Heats:
             alive = [entrant for entrant in alive if entrant.name not in self.left]
             if len(alive) <= 2:
                 return
+
+    def _warm_up(
+        self, over: Callable[[], bool], remaining: Callable[[], float]
+    ) -> Generator[tuple[str, str], None, None]:
+        """Run every entrant twice on the first prompt, as long as the share of the time for it lasts."""
+        end = remaining() * (1 - WARM_UP_SHARE)
+        for entrant in self.entrants:
+            is_plain = entrant is self.entrants[0]
+            for _ in range(2):
+                if not over() and (is_plain or remaining() > end):
+                    yield from self._one(entrant, 0, None, "warm-up")
+
+    def _shortlist(self, seconds: float) -> list[Entrant]:
+        """Return plain decoding and the entrants that are measured: all of them, or the fastest that fit the time."""
+        plain, *others = self.entrants
+        warm = [e for e in others if e.name in self._per_token and e.name not in self.failed]
+        run_s = {e.name: self._per_token[e.name] * self._tokens for e in (plain, *warm) if e.name in self._per_token}
+        spent, fits = run_s.get(plain.name, 0.0) * self._prompts, set[str]()
+        for entrant in sorted(warm, key=lambda e: run_s[e.name]):
+            spent += run_s[entrant.name] * self._prompts
+            if spent <= seconds or len(fits) < FEWEST:
+                fits.add(entrant.name)
+        return [plain, *(e for e in others if e.name in fits)]
 
     def _one(
         self, entrant: Entrant, prompt: int, repeat: int | None, what: str
@@ -125,11 +160,34 @@ class Heats:
         self.done += 1
         if repeat is not None:
             self.samples[entrant.name].append(sample)
+        elif sample.token_ids:
+            self._per_token[entrant.name] = sample.seconds / len(sample.token_ids)
+
+    @property
+    def unreached(self) -> list[str]:
+        """Methods that the time did not suffice for: nothing was measured of them, and they did not fail."""
+        return [e.name for e in self.entrants[1:] if not self.samples[e.name] and e.name not in self.failed]
+
+    @property
+    def disturbed(self) -> set[tuple[int, int]]:
+        """(prompt, repeat) of the plain runs beside which some method came out impossibly fast; see `FAR`."""
+        plain = rates(self.plain)
+        return {
+            key for entrant in self.entrants[1:] for s in self.samples[entrant.name]
+            if s.rounds and (rate := plain.get(key := (s.prompt, s.repeat)))
+            and s.decode_rate / rate > FAR * len(s.token_ids) / s.rounds
+        }  # fmt: skip
+
+    def _beside(self, entrant: Entrant) -> tuple[list[Sample], list[Sample]]:
+        """Return the runs of an entrant and of plain decoding that share prompt and pass, without disturbed ones."""
+        mine, left_out = self.samples[entrant.name], self.disturbed
+        both = {(s.prompt, s.repeat) for s in mine} & {(s.prompt, s.repeat) for s in self.plain} - left_out
+        own, plain = ([s for s in side if (s.prompt, s.repeat) in both] for side in (mine, self.plain))
+        return own, plain
 
     def _hopeless(self, alive: Sequence[Entrant]) -> list[Entrant]:
         """Those whose interval ends below where the best one's begins; never plain decoding, which divides them all."""
-        plain = rates(self.plain)
-        found = {each.name: speedup(rates(self.samples[each.name]), plain) for each in alive[1:]}
+        found = {each.name: speedup(*map(rates, self._beside(each))) for each in alive[1:]}
         lows = [estimate.low for estimate in found.values() if estimate is not None and estimate.low is not None]
         best = max(lows, default=0.0)
         return [e for e in alive if (s := found.get(e.name)) is not None and s.high is not None and s.high < best]
@@ -141,10 +199,9 @@ class Heats:
         return sorted(known, key=lambda choice: -choice.speedup.value if choice.speedup else 0.0)
 
     def _choice(self, entrant: Entrant) -> Choice:
-        """What an entrant's runs say beside those plain runs that they share prompt and pass with."""
-        mine, plain = self.samples[entrant.name], self.plain
-        both = {(s.prompt, s.repeat) for s in mine} & {(s.prompt, s.repeat) for s in plain}
-        own, beside = (Totals.of(s for s in side if (s.prompt, s.repeat) in both) for side in (mine, plain))
+        """Return the figures of an entrant beside those plain runs that it shares prompt and pass with."""
+        mine, plain = self._beside(entrant)
+        own, beside = Totals.of(mine), Totals.of(plain)
         rounds, plain_rounds = own.ms_per_round("decode"), beside.ms_per_round("decode")
         return Choice(
             entrant.name, entrant.title, dict(entrant.params),

@@ -121,9 +121,11 @@ def recommend(
         params = {name: value for name, value in one.values.items() if value != specs[name].default}
         return Entrant(lane.name, lane.title, params, write)
 
-    heats = Heats([entrant(one) for one in (registry.get(BASELINE).with_params(), *chosen)], len(prompts))
+    heats = Heats(
+        [entrant(one) for one in (registry.get(BASELINE).with_params(), *chosen)], len(prompts), max_new_tokens
+    )
     try:
-        for what, _ in heats.run(lambda: now() - begun >= seconds or stopped()):
+        for what, _ in heats.run(lambda: now() - begun >= seconds or stopped(), lambda: begun + seconds - now()):
             told(now() - begun, heats.done, what)
         complete = not stopped()
     except KeyboardInterrupt:
@@ -132,5 +134,5 @@ def recommend(
     ids = {i: each.ids for i, each in enumerate(prompts)}
     return Recommendation(
         models.target_name, [prompts[i].name for i in seen], heats.ranking(), repeats(ids, heats.plain), now() - begun,
-        heats.passes, complete, machine_facts(), heats.failed,
+        heats.passes, complete, machine_facts(), heats.failed, len(prompts), heats.unreached, len(heats.disturbed),
     )  # fmt: skip

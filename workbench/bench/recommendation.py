@@ -72,6 +72,9 @@ class Recommendation:
         complete: False where somebody stopped it before the time was up.
         machine: facts.
         failed: methods that could not run, and why.
+        asked: prompts that were given.
+        unreached: methods that the time did not suffice for.
+        disturbed: plain runs that are left out, since a method beside them came out impossibly fast.
     """
 
     target: str
@@ -83,6 +86,9 @@ class Recommendation:
     complete: bool
     machine: dict[str, Any]
     failed: dict[str, str] = field(default_factory=dict)
+    asked: int = 0
+    unreached: list[str] = field(default_factory=list)
+    disturbed: int = 0
 
     @property
     def best(self) -> Choice | None:
@@ -117,6 +123,23 @@ class Recommendation:
         return f"{best.title}: {best.speedup.sentence}. {best.why}{repeated}{tied}{chance}"
 
     @property
+    def limits(self) -> str:
+        """What was left out, in sentences; empty where nothing was."""
+        said = list[str]()
+        if self.complete and len(self.prompts) < self.asked:
+            said.append(f"The time sufficed for {len(self.prompts)} of {self.asked} prompts.")
+        if self.unreached and self.complete:
+            n = len(self.unreached)
+            said.append(f"It did not suffice for {n} {'method' if n == 1 else 'methods'}: {', '.join(self.unreached)}.")
+        if self.disturbed:
+            runs = "run is" if self.disturbed == 1 else "runs are"
+            said.append(
+                f"{self.disturbed} plain {runs} left out: a method beside it came out far above its tokens a pass, "
+                "which no method can, so that something else slowed the plain run."
+            )
+        return " ".join(said)
+
+    @property
     def command(self) -> str:
         """What runs it."""
         chosen = self.best
@@ -131,5 +154,6 @@ class Recommendation:
             "best": self.best and self.best.method, "rivals": self.rivals,
             "ranking": [choice.to_wire() for choice in self.ranking], "repeats": self.repeats,
             "prompts": self.prompts, "seconds": self.seconds, "passes": self.passes, "complete": self.complete,
-            "failed": self.failed, "machine": self.machine,
+            "failed": self.failed, "machine": self.machine, "asked": self.asked, "unreached": self.unreached,
+            "disturbed": self.disturbed, "limits": self.limits,
         }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli import checks, hostcosts, rightanswers, verifiercosts
+from workbench.cli import checks, hostcosts, rightanswers, verifiercosts, whatifs
 from workbench.cli.loading import load
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
@@ -55,6 +55,8 @@ VERIFIERS = "verifiers"
 """A suite of rules: what judging a draft of 64 nodes costs, by vocabulary."""
 HOST = "host"
 """A suite of drafters: what proposing and observing cost the host, by context."""
+WHATIF = "whatif"
+"""A suite of predictions: every what-if beside the run that it predicts."""
 KINDS = (".md", ".json", ".csv", ".parquet", ".html")
 
 
@@ -74,8 +76,8 @@ def bench(
             "copy-edit, summary, retrieval, refactoring, json, chat, stories, maths, repeat; answers: problems whose "
             "answers are checked; acceptance: drafters of forced acceptance against Hugging Face; gpu: targets of 1B "
             "and 8B shape made on the GPU, and smollm2 where it is there, against Hugging Face; vision: held-out "
-            "scenes, all vision drafters; verifiers: the cost of each rule; or host: what drafters cost the host, by "
-            "context."
+            "scenes, all vision drafters; verifiers: the cost of each rule; host: what drafters cost the host, by "
+            "context; or whatif: every prediction of `workbench whatif` beside the run that it predicts."
         ),
     ] = "bundled",
     data: Annotated[Path | None, typer.Option(help="Folder with the files of the suites that are not bundled.")] = None,
@@ -154,7 +156,7 @@ def bench(
                    "--target": target != DEFAULT_TARGET, "--drafter": drafter != DEFAULT_DRAFTER,
                    "--drafter-dtype": drafter_dtype != "auto"}  # fmt: skip
         _check_gpu(device, [name for name, given in refused.items() if given], method or ())
-    own = prompts is not None or suite in (ACCEPTANCE, GPU)
+    own = prompts is not None or suite in (ACCEPTANCE, GPU, WHATIF)
     chosen = load_prompts(prompts) if own else load_suite(suite, data)
     with about("group"):
         for name in group or ():
@@ -170,6 +172,8 @@ def bench(
         return rightanswers.measure(
             lambda: load(target, drafter, device, dtype, drafter_dtype), scale, out or [], as_json
         )
+    if suite == WHATIF:
+        return whatifs.measure(lambda: load(target, drafter, device, dtype), chosen, max_new_tokens, as_json)
     values = _settle(method, parse_settings(settings))
     for name in method or ():
         checks.method(name, values[name], pair)

@@ -44,7 +44,7 @@ def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: in
         WorkbenchError: `option` says what is wrong.
     """
     if name is None:
-        name, why = choose_method(pair)
+        name, why = _with_own_heads(pair, pictures) or choose_method(pair)
         if why:
             say.note(f"{why} Decoding with {name}; --method and --drafter choose otherwise.")
     with about("method"):
@@ -61,6 +61,28 @@ def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: in
             more = "Name a draft model with --drafter. " if DRAFTERS & set(needs) and pair[1] is None else ""
             raise MethodUnavailableError(error.message, f"{more}{error.remedy}") from None
     return name
+
+
+def _with_own_heads(pair: Pair, pictures: int | None) -> tuple[str, str] | None:
+    """Return the method that drafts with the first of the user's own heads that suits the target, and why it is taken.
+
+    Heads of one's own are those of `--head` and of `WORKBENCH_HEADS`; of the latter some may be for other targets.
+    """
+    from workbench.engine.checkpoints import own
+    from workbench.engine.names import folder_of
+
+    if not own.places():
+        return None
+    reason, target = static_reasons(*pair), pair[0] or ""
+    for heads in own.own_heads():
+        if own.problem(heads, target, folder_of(target)):
+            continue
+        able = known.drafting_with(heads.kind)
+        for name in sorted(able, key=lambda name: name != heads.kind):
+            method = known.get(name)
+            if not (method.draws_on_pictures and pictures == 0) and not reason(method.needs):
+                return name, f"{heads.folder} has {heads.kind} heads for {target}."
+    return None
 
 
 def lanes(given: Sequence[str] | None, usual: Sequence[str], pair: Pair) -> list[str]:

@@ -36,6 +36,7 @@ from workbench.cli.train import train
 from workbench.cli.whatif import whatif
 from workbench.core.errors import ParameterError, PromptError, UnknownNameError, WorkbenchError
 from workbench.core.panics import no_panic
+from workbench.engine.placed import with_paths
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
@@ -154,11 +155,11 @@ def _report(error: WorkbenchError, status: int, debug: bool, as_json: bool) -> i
         traceback.print_exc()
     option = f"--{error.option}" if error.option else ""
     if as_json:
-        told = {"type": type(error).__name__, "message": error.message, "remedy": error.remedy}
+        told = {"type": type(error).__name__, "message": error.message, "remedy": with_paths(error.remedy)}
         print(json.dumps({"error": told | {"option": option or None, "exit_code": status}}, ensure_ascii=False))
         return status
     named = f"{option}: " if option and option not in str(error) else ""
-    print(f"error: {named}{error}", file=sys.stderr)
+    print(f"error: {named}{with_paths(str(error))}", file=sys.stderr)
     return status
 
 

@@ -102,6 +102,7 @@ def to_markdown(found: Recommendation) -> str:
     """The answer, the ranking, and the command."""
     from workbench.bench.markdown import markdown, shown
     from workbench.engine.machine import describe
+    from workbench.engine.placed import with_paths
 
     columns: dict[str, Any] = {
         "method": lambda c: " ".join([c.method, *(f"{k}={v}" for k, v in c.params.items())]),
@@ -113,9 +114,8 @@ def to_markdown(found: Recommendation) -> str:
     }
     ended = "" if found.complete else "Stopped before the time was up. "
     failed = "".join(f"{name} could not run: {harmless(why)}\n" for name, why in found.failed.items())
-    measured = (
-        f"{ended}{len(found.prompts)} prompts, {found.passes} passes, {found.seconds:.0f} s, greedy, on "
-        f"{describe(found.machine)}."
-    )
+    reached = f"{len(found.prompts)} of {found.asked} prompts" if found.asked else f"{len(found.prompts)} prompts"
+    limits = f"{harmless(found.limits)}\n" if found.limits else ""
+    measured = f"{ended}{reached}, {found.passes} passes, {found.seconds:.0f} s, greedy, on {describe(found.machine)}."
     table = f"{markdown(columns, found.ranking, left=('speed-up',))}\n\n" if found.ranking else ""
-    return f"{found.answer}\n\n  {found.command}\n\n{table}{failed}{measured}"
+    return f"{found.answer}\n\n  {with_paths(found.command)}\n\n{table}{failed}{limits}{measured}"

@@ -35,7 +35,9 @@ def is_verbose() -> bool:
 def note(text: str) -> None:
     """A line on standard error about what was done, unless -q was given."""
     if not is_quiet():
-        print(f"note: {text}", file=sys.stderr)
+        from workbench.engine.placed import with_paths
+
+        print(f"note: {with_paths(text)}", file=sys.stderr)
 
 
 def detail(text: str) -> None:

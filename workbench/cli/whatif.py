@@ -35,10 +35,11 @@ def whatif(
 
     Example: workbench whatif draft-tree autoregressive medusa
     """
+    from workbench.bench import whatif_errors
     from workbench.trace import whatif as analysis
 
     trace, *others = [read(name) for name in files]
-    found = analysis.analyse(trace, others)
+    found = analysis.analyse(trace, others, errors=whatif_errors.errors())
     if as_json:
         print(json.dumps(found, ensure_ascii=False, indent=2))
     else:
@@ -77,6 +78,9 @@ def _print(found: dict[str, Any]) -> None:
         _table(
             console, "Other draft lengths, by the run's own times", ("draft", "τ", "tokens/s", "× as recorded"), rows
         )
+        _error(console, found, "τ", "lengths")
+        _error(console, found, "× as recorded", "speeds")
+        _error(console, found, "no draft", "plain")
     if found["rescues"]:
         rows = [
             (e["depth"], e["tested"], *(e["ranks"].get(r, 0) for r in "123"), e["beyond"], e["unknown"])
@@ -87,12 +91,15 @@ def _print(found: dict[str, Any]) -> None:
         taus = ", ".join(f"{w['width']} wide {w['tau']:.2f}" for w in found["widths"])
         lost = "; unknown counts as lost" if any(e["unknown"] for e in found["rescues"]) else ""
         console.print(f"τ of a tree, estimated from how often each depth passed where it was tested: {taus}{lost}")
+        _error(console, found, "τ of a tree", "width")
     for c in found["combinations"]:
         console.print(
             f"{harmless(c['first'])} gives τ {c['tau_first']:.2f}, {harmless(c['second'])} {c['tau_second']:.2f}; the "
             f"better of both at every place {c['tau']:.2f} ({c['tokens']} common tokens).",
             markup=False,
         )
+    if found["combinations"]:
+        _error(console, found, "the better of both", "combination")
     if theory["rate"] is not None:
         best = theory["best"]
         console.print(
@@ -104,6 +111,9 @@ def _print(found: dict[str, Any]) -> None:
                 else ""
             )
         )
+        _error(console, found, "by position", "by-position")
+        _error(console, found, "if every draft were accepted alike", "iid")
+        _error(console, found, "speed-up by the formula", "formula")
         for b in theory["transport"]:
             console.print(
                 f"{b['siblings']} sampled siblings: {b['accepted']:.0%} of {b['places']} places accepted one; no exact "
@@ -125,6 +135,12 @@ def _print(found: dict[str, Any]) -> None:
         ("whose", "name", "formula", "counts", "value"),
         rows,
     )
+
+
+def _error(console: Console, found: dict[str, Any], name: str, key: str) -> None:
+    """Print the measured error of a prediction beside it."""
+    if said := found["errors"].get(key):
+        console.print(f"  {name}: {said}", markup=False)
 
 
 def _table(console: Console, title: str, head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:

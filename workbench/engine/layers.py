@@ -34,7 +34,9 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def refuse_unverifiable(model: PreTrainedModel) -> None:
-    """Say no to models whose state cannot be rolled back to an earlier token.
+    """Refuse models whose state cannot be rolled back to an earlier token.
+
+    A model of a hybrid family whose layers are all attention keeps no such state: the check at loading decides.
 
     Raises:
         ModelError: names the kind of layer and what to use instead.
@@ -43,12 +45,11 @@ def refuse_unverifiable(model: PreTrainedModel) -> None:
     name = type(model).__name__
     types = list(getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or [])
     bad = sorted({t for t in types if any(word in t for word in RECURRENT)})
-    if not bad and getattr(model, "_is_stateful", False):
-        bad = ["recurrent state"]
-    if bad:
+    is_attention = bool(types) and all("attention" in t for t in types)
+    if bad or (getattr(model, "_is_stateful", False) and not is_attention):
+        where = f" in its layers of type {', '.join(bad)}" if bad else ""
         raise ModelError(
-            f"{name} keeps a recurrent state in its layers of type {', '.join(bad)}, which cannot be rolled back to "
-            "the accepted part of a draft tree.",
+            f"{name} keeps a recurrent state{where}, which cannot be rolled back to the accepted part of a draft tree.",
             "Use a target whose layers are all attention (Llama, Qwen2/3, Mistral, Gemma 3, …).",
         )
     if getattr(model.config, "is_encoder_decoder", False):

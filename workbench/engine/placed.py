@@ -7,6 +7,8 @@ a model goes by its name. Names are given once in a process: a second path that 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import threading
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,26 @@ def path_of(model: str) -> Path:
         inside = model.replace("\\", "/").replace(":", "").lstrip("/")  # an absolute path would be that path
         return Path(os.devnull) / inside  # under which nothing lies
     return _PLACES.get(model) or Path(model).expanduser()
+
+
+def with_paths(text: str) -> str:
+    """Replace the short names of models in folders by their paths in the commands of a text, for a terminal.
+
+    A short name is no argument: only this process knows it. Texts for a page keep it, since a path says how a machine
+    is laid out.
+
+    Example:
+        >>> with_paths("Train some: workbench train eagle-3 --target smollm2.")
+        'Train some: workbench train eagle-3 --target smollm2.'
+    """
+    return re.sub(r"(--(?:target|drafter) )([^\s`]*[^\s`.,;:])", lambda found: found[1] + as_argument(found[2]), text)
+
+
+def as_argument(model: str) -> str:
+    """Return what a shell takes for a model in any folder: the quoted absolute path of one in a folder or file."""
+    place = path_of(model)
+    is_own = model not in bundled() and model not in PUBLISHED and not isinstance(model, HubId) and place.exists()
+    return shlex.quote(str(place.resolve())) if is_own else model
 
 
 def trained_for(config: dict[str, Any]) -> str:

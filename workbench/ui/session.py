@@ -154,6 +154,7 @@ class Session:
 
         `others`: its plain run, and runs to combine with; `pairs`: speed-ups of pairs of runs like these two.
         """
+        from workbench.bench import whatif_errors
         from workbench.trace import export, whatif  # Polars and scipy, which few visits need
         from workbench.trace.speedup import MOST_PAIRS, MOST_RATE, estimate
         from workbench.ui.files import PLOTLY
@@ -167,7 +168,7 @@ class Session:
         gone()
         ratios = [r for r in request.get("pairs") or [] if isinstance(r, int | float) and 0 < r < MOST_RATE]
         measured = estimate({0: ratios[:MOST_PAIRS]}) if ratios else None
-        return whatif.analyse(trace, others, measured) | {"plotly": PLOTLY}
+        return whatif.analyse(trace, others, measured, whatif_errors.errors()) | {"plotly": PLOTLY}
 
     def estimate(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a run is expected to cost, in words; empty where nobody can say."""

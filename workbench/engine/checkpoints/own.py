@@ -16,7 +16,7 @@ from workbench.engine.bundle import config_of
 from workbench.engine.checkpoints.description import Checkpoint
 from workbench.engine.checkpoints.fits import Wanted, why_not
 from workbench.engine.checkpoints.reading import read
-from workbench.engine.placed import named, trained_for
+from workbench.engine.placed import as_argument, named, trained_for
 
 ENV = "WORKBENCH_HEADS"
 """Folders of heads that are found beside the bundled ones, separated as in PATH."""
@@ -145,4 +145,4 @@ def check(place: str, target: str, folder: Path | None) -> None:
         ModelError: with what would suit it.
     """
     if said := problem(open_heads(place), target, folder):
-        raise ModelError(said, f"Look at them: workbench heads inspect {place} --target {target}.")
+        raise ModelError(said, f"Look at them: workbench heads inspect {as_argument(place)} --target {target}.")

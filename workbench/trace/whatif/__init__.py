@@ -1,12 +1,13 @@
 """What a recorded run says about runs that were not made: where its time went, and what other drafts could have given.
 
 No model is asked. What follows from the recorded verdicts is exact for a drafter whose proposals depend on the text
-alone, as greedy drafting does; what is estimated from the run's mean times says so.
+alone, as greedy drafting does; what is estimated from the run's mean times says so. Each prediction was held against
+real runs: see `workbench.bench.whatif_suite`, whose error stands beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -28,13 +29,19 @@ __all__ = [
 PLAIN = "autoregressive"
 
 
-def analyse(trace: Trace, others: Sequence[Trace] = (), measured: Estimate | None = None) -> dict[str, Any]:
+def analyse(
+    trace: Trace,
+    others: Sequence[Trace] = (),
+    measured: Estimate | None = None,
+    errors: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Everything at once, as plain JSON: what the command line prints and the Live page draws.
 
     Args:
         trace: the run that is looked at.
         others: plain decoding of the same prompt serves as baseline; any other run is combined with `trace`.
         measured: speed-up over plain decoding from several pairs of runs like these two, where it was measured.
+        errors: the measured error of each prediction, in words (`workbench.bench.whatif_errors.errors`).
     """
     plain = next((t for t in others if t.header.method == PLAIN), None)
     found, rounds = budget(trace, plain), trace.rounds
@@ -50,5 +57,6 @@ def analyse(trace: Trace, others: Sequence[Trace] = (), measured: Estimate | Non
         "rescues": [entry.to_wire() for entry in rescues(rounds)],
         "widths": [asdict(entry) for entry in widths(rounds)] if lengths else [],
         "theory": overlay(trace, plain),
+        "errors": dict(errors or {}),
         "definitions": [d.to_wire() for d in acceptance.definitions(rounds, trace.header.rules)],
     }

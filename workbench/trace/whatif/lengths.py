@@ -13,6 +13,7 @@ from workbench.trace.events import Round, Trace
 from workbench.trace.stalls import calm
 from workbench.trace.tokens import CORRECTED
 from workbench.trace.whatif.predicted import depths
+from workbench.trace.whatif.shorter import starts
 from workbench.trace.whatif.timing import plain_rounds
 
 
@@ -109,24 +110,27 @@ def draft_lengths(trace: Trace, plain: Trace | None = None) -> Lengths:
     """How fast the run would have been with other draft lengths.
 
     A draft cut to k levels is verified sooner: the round ends after at most k accepted tokens and the target's own, and
-    the next round drafts what the recorded one had drafted there. A token behind a whole accepted draft counts as one
-    that the drafter would not have guessed, so that longer drafts are never flattered.
+    the next round starts there, inside the recorded draft. `shorter.starts` says how many rounds that comes to; a round
+    costs what its levels and nodes up to k cost in the recorded round that it starts in. A tree keeps its shape up to
+    level k: one that spends its nodes on fewer levels anew may accept more.
+
+    The measured error of τ is in `assets/boards/whatif.json` (`workbench bench --suite whatif`).
     """
     rounds, model = trace.rounds, costs(trace, plain)
     levels, tokens = depths(rounds), metrics.emitted(rounds)
     base = tokens / sum(model.round_s(d, len(r.nodes)) for d, r in zip(levels, rounds, strict=True))
 
-    def made(name: str, depth: int | None, n_rounds: int, seconds: float) -> Alternative:
+    def made(name: str, depth: int | None, n_rounds: float, seconds: float) -> Alternative:
         return Alternative(name, depth, tokens / n_rounds, tokens / seconds, tokens / seconds / base)
 
     fixed = list[Alternative]()
     for k in range(max(levels, default=0) + 1):
-        counts = [_rounds_when_cut(r, k) for r in rounds]
-        seconds = sum(
-            n * model.round_s(min(k, d), sum(deep <= k for deep in r.nodes.depth))
-            for n, d, r in zip(counts, levels, rounds, strict=True)
-        )
-        fixed.append(made(f"at most {k}" if k else "no draft", k, sum(counts), seconds))
+        begins, n_rounds, seconds, at = starts(rounds, k), 0.0, 0.0, 0
+        for d, r in zip(levels, rounds, strict=True):
+            n = sum(begins[at : at + len(r.emitted)])
+            n_rounds, at = n_rounds + n, at + len(r.emitted)
+            seconds += n * model.round_s(min(k, d), sum(deep <= k for deep in r.nodes.depth))
+        fixed.append(made(f"at most {k}" if k else "no draft", k, n_rounds, seconds))
     if found := calm(plain_rounds(trace, plain)[0]):
         fixed[0] = made("no draft", 0, tokens, tokens * sum(r.seconds for r in found) / metrics.emitted(found))
     exact = sum(model.round_s(len(r.path), len(r.path)) for r in rounds)
@@ -138,16 +142,6 @@ def draft_lengths(trace: Trace, plain: Trace | None = None) -> Lengths:
         cut_short=sum(_is_whole(r) for r in rounds),
         costs=model,
     )
-
-
-def _rounds_when_cut(r: Round, k: int) -> int:
-    """Rounds that emit the same tokens when no draft is deeper than k."""
-    left, n = len(r.emitted), 0
-    accepted = sum(e.node is not None for e in r.emitted)
-    while left > 0:
-        step = min(accepted, k) + 1
-        left, accepted, n = left - step, max(0, accepted - step), n + 1
-    return n
 
 
 def _is_whole(r: Round) -> bool:

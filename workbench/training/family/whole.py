@@ -6,6 +6,7 @@ Each part goes on where it was stopped, so the same command after a kill does wh
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from workbench.core.errors import ParameterError
 from workbench.engine.bundle import bundled_folder
 from workbench.engine.layers import text_config
 from workbench.engine.names import locate
-from workbench.engine.placed import named
+from workbench.engine.placed import as_argument, named
 from workbench.methods import registry
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA
@@ -172,8 +173,20 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
         options.target, work / "answers", out, options.each, options.measured_tokens, only=kind, **both
     )
     evaluate_family(measure, report)
-    report(f"{kind}: done, in {ready.folder}: see its README.md; `workbench generate --target {options.target}` drafts")
+    command = draft_command(options.target, kind, ready.folder)
+    report(f"{kind}: done, in {ready.folder}: see its README.md. Draft with it: {command}")
     return figures
+
+
+def draft_command(target: str, kind: str, folder: Path) -> str:
+    """Return the command that drafts with a finished head, from any working folder.
+
+    Heads in the workbench's own folder are found by their target; others are named.
+    """
+    place = folder.resolve()
+    is_found = place.parent == bundled_folder().resolve()
+    which = f"--method {kind}" if is_found else f"--head {shlex.quote(str(place))}"
+    return f'workbench generate --chat "…" --target {as_argument(target)} {which}'
 
 
 def _check_place(asked: ChatHeadOptions) -> None:

@@ -260,6 +260,7 @@ function draw(view, { found: made, last }) {
     h("small", {}, "Speed-up over plain decoding of the same prompts, their geometric mean, with its 95 % interval; the dashed line is plain " +
       "decoding. The reasons count all rounds of all prompts together, so that their quotient may differ a little."),
     ...failed,
+    ...(last && made.limits ? [h("small", {}, made.limits)] : []),
     ...(last ? [h("p", {}, h("code", {}, made.command))] : []),
     ...(last ? [h("div", { className: "wb-actions" }, live(host, made, view.written), pagehead.copyButton(made.command, "copy command"))] : []),
   );

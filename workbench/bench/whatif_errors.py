@@ -1,0 +1,106 @@
+"""The measured error of each what-if, from the saved pairs of predicted and measured figures. No PyTorch.
+
+`workbench.bench.whatif_suite` makes the pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from workbench.bench import boardfiles
+from workbench.bench.markdown import markdown as table
+from workbench.trace.speedup import estimate
+
+BOARD = "whatif"
+PREDICTIONS = {
+    "lengths": "τ of drafts of at most K",
+    "speeds": "speed of drafts of at most K",
+    "plain": "speed without drafts",
+    "width": "τ with two siblings at every place",
+    "combination": "τ of the better of two drafters",
+    "by-position": "τ of K levels by the acceptance at each position",
+    "iid": "τ of K levels if every draft were accepted alike",
+    "formula": "speed-up by the formula",
+}
+"""What is predicted, by the key of its row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """How far off a prediction is.
+
+    Attributes:
+        what: key of `PREDICTIONS`.
+        bias: geometric mean over prompts of predicted / measured.
+        low: lower end of its 95 % interval.
+        high: upper end.
+        typical: median over prompts and settings of how far a single prediction is off, as a share.
+        prompts: how many.
+        pairs: predictions.
+        target: on which it was measured.
+    """
+
+    what: str
+    bias: float
+    low: float
+    high: float
+    typical: float
+    prompts: int
+    pairs: int
+    target: str
+
+    @property
+    def sentence(self) -> str:
+        """Its error in words: over all, and of a typical single run.
+
+        Example:
+            >>> Error("lengths", 1.006, 0.99, 1.02, 0.03, 25, 200, "text-target").sentence
+            'Against 200 real runs on 25 prompts (text-target): predicted / measured 1.01 [0.99–1.02]; a run 3 % off.'
+        """
+        return (
+            f"Against {self.pairs} real runs on {self.prompts} prompts ({self.target}): predicted / measured "
+            f"{self.bias:.2f} [{self.low:.2f}–{self.high:.2f}]; a run {100 * self.typical:.0f} % off."
+        )
+
+
+def error_of(key: str, row: Mapping[str, Any]) -> Error | None:
+    """Return the error of a saved row; None where nothing can be said of it."""
+    ratios = dict[str, list[float]]()
+    for pair in row.get("pairs", ()):
+        if pair["predicted"] > 0 and pair["measured"] > 0:
+            ratios.setdefault(pair["prompt"], []).append(pair["predicted"] / pair["measured"])
+    found = estimate(ratios)
+    if found is None or found.low is None or found.high is None:
+        return None
+    every = [ratio for own in ratios.values() for ratio in own]
+    typical = median(abs(math.exp(abs(math.log(ratio))) - 1) for ratio in every)
+    return Error(key, found.value, found.low, found.high, typical, found.prompts, found.n, row.get("target", ""))
+
+
+def errors(rows: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, str]:
+    """Return the measured error of each prediction in words, from the saved board."""
+    saved = boardfiles.read(BOARD) if rows is None else rows
+    found = {key: error_of(key, row) for key, row in saved.items()}
+    return {key: error.sentence for key, error in found.items() if error is not None}
+
+
+def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """The board as a page."""
+    found = [e for key in PREDICTIONS if key in rows and (e := error_of(key, rows[key])) is not None]
+    columns: dict[str, Callable[[Error], Any]] = {
+        "prediction": lambda e: PREDICTIONS[e.what],
+        "predicted / measured": lambda e: f"{e.bias:.3f} [{e.low:.3f}–{e.high:.3f}]",
+        "a single one is off by": lambda e: f"{e.typical:.1%}".replace("%", " %"),
+        "predictions": lambda e: e.pairs,
+        "prompts": lambda e: e.prompts,
+    }
+    return (
+        "# What-ifs beside real runs\n\nEvery prediction of `workbench whatif` beside the run that it predicts, made "
+        "by `workbench bench --suite whatif`: geometric mean over prompts of predicted / measured, with its 95 % "
+        "interval, and the median error of a single prediction. τ is counted and the same on every machine; speeds "
+        f"are of the machine named in the data.\n\n{table(columns, found)}\n"
+    )

@@ -1,0 +1,118 @@
+"""How far off a what-if is: each prediction of `workbench.trace.whatif` beside the run that it predicts.
+
+The pairs of predicted and measured figures are kept, prompt by prompt; errors are computed from them where they are
+shown. Figures of τ are counts of greedy runs and do not depend on the machine. Speeds do: each predicted and measured
+speed is over that of the recorded run of the same prompt, made just before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.bench.prompts import BenchPrompt
+from workbench.bench.whatif_errors import PREDICTIONS
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request
+from workbench.methods import registry
+from workbench.trace import metrics, theory, whatif
+from workbench.trace.events import Trace
+
+DEPTH, WIDE_DEPTH, TOKENS = 5, 3, 48
+"""Draft length of the recorded runs, levels of the trees, and tokens of a run."""
+CHAINS: Mapping[str, Mapping[str, Any]] = {
+    "draft-model": {"policy": "fixed"},
+    "eagle-2": {"policy": "fixed", "grower": "chain"},
+}
+"""Recorded methods: one whose drafts depend on the text alone, and one that drafts worse the further it goes."""
+TREE: Mapping[str, Any] = {"policy": "fixed", "grower": "rsd-c", "branching": "2-2-2", "depth": WIDE_DEPTH, "nodes": 14}
+"""`draft-tree` with two siblings at every place."""
+Told = Callable[[int, int, str], None]
+"""Called with prompts done, prompts in all, and the prompt's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Greedy runs of one prompt."""
+
+    engine: Engine
+    ids: list[int]
+    tokens: int
+
+    def make(self, method: str, ids: Sequence[int] | None = None, tokens: int = 0, **params: Any) -> Trace:
+        """Run a method on the prompt, or on other ids, with the recorded rankings that `widths` reads."""
+        chosen = registry.get(method).with_params(**params)
+        sampling = SamplingParams(temperature=0.0)
+        limit = tokens or self.tokens
+        return self.engine.generate(Request(list(ids or self.ids), chosen, sampling=sampling, max_new_tokens=limit))
+
+
+def measure(
+    models: Models, prompts: Sequence[BenchPrompt], tokens: int = TOKENS, told: Told = lambda *_: None
+) -> dict[str, dict[str, Any]]:
+    """Predict and measure on every prompt.
+
+    Args:
+        models: a target with a draft model and EAGLE's layer.
+        prompts: those that the context has room for are taken.
+        tokens: length of every run.
+        told: called before each prompt.
+
+    Returns:
+        A row for each of `PREDICTIONS`, with its `pairs`: `prompt`, `of` (the setting), `predicted`, `measured`.
+    """
+    engine, rows = Engine(models), {key: [] for key in PREDICTIONS}
+    for number, prompt in enumerate(prompts):
+        told(number, len(prompts), prompt.name)
+        ids = prompt.encode(models.tokenizer)
+        if len(ids) + tokens > models.target.context:
+            continue
+        for key, of, predicted, measured in of_prompt(Runs(engine, ids, tokens)):
+            rows[key].append({"prompt": prompt.name, "of": of, "predicted": predicted, "measured": measured})
+    facts = {"target": models.target_name, "drafter": models.drafter_name, "tokens": tokens}
+    return {key: {"predicts": PREDICTIONS[key], **facts, "pairs": pairs} for key, pairs in rows.items()}
+
+
+def of_prompt(runs: Runs) -> Iterator[tuple[str, str, float, float]]:
+    """Yield, for one prompt, which prediction it is, of which setting, the predicted figure and the measured one."""
+    plain = runs.make("autoregressive")
+    for method, params in CHAINS.items():
+        recorded = runs.make(method, depth=DEPTH, **params)
+        base = _speed(recorded)
+        found, rates = whatif.draft_lengths(recorded, plain), whatif.laws(recorded.rounds)
+        budget = whatif.budget(recorded, plain)
+        blind = whatif.draft_lengths(recorded)  # without the plain run, as a user has it who made none
+        yield "plain", method, blind.fixed[0].relative, _speed(plain) / base
+        if budget.predicted and budget.measured:
+            yield "formula", method, budget.predicted, budget.measured
+        for k in range(1, DEPTH):
+            real = runs.make(method, depth=k, **params)
+            tau, of = metrics.tau(real.rounds) or 1.0, f"{method}, K = {k}"
+            yield "lengths", of, found.fixed[k].tau, tau
+            yield "speeds", of, found.fixed[k].relative, _speed(real) / base
+            yield "by-position", of, theory.tau_by_position(rates["rates"][:k]), tau
+            if rates["rate"] is not None:
+                yield "iid", of, theory.expected_tau(rates["rate"], k), tau
+    narrow, wide = runs.make("draft-model", depth=WIDE_DEPTH, policy="fixed"), runs.make("draft-tree", **TREE)
+    yield "width", "draft-model → draft-tree", whatif.widths(narrow.rounds, 2)[1].tau, metrics.tau(wide.rounds) or 1.0
+    yield "combination", "draft-model, prompt-lookup", *_combination(runs)
+
+
+def _combination(runs: Runs) -> tuple[float, float]:
+    """Return τ of the better of two drafters: predicted from their two runs, and as runs from every place give it."""
+    both = {"draft-model": {"depth": WIDE_DEPTH, "policy": "fixed"}, "prompt-lookup": {"depth": WIDE_DEPTH}}
+    first, second = (runs.make(method, **params) for method, params in both.items())
+    predicted = whatif.combine(first, second)
+    text, at, n = first.token_ids[: predicted.tokens], 0, 0
+    while at < len(text):  # a run from here on, of which the first round counts
+        rounds = [
+            runs.make(method, [*runs.ids, *text[:at]], WIDE_DEPTH + 2, **params).rounds[0]
+            for method, params in both.items()
+        ]
+        at, n = at + max(len(r.emitted) for r in rounds), n + 1
+    return predicted.tau, len(text) / n
+
+
+def _speed(trace: Trace) -> float:
+    return metrics.tokens_per_second(trace.rounds) or 0.0

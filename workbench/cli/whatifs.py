@@ -1,0 +1,26 @@
+"""`workbench bench --suite whatif`: every what-if beside the run that it predicts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from workbench.cli import say
+
+if TYPE_CHECKING:
+    from workbench.bench.prompts import BenchPrompt
+    from workbench.engine import Models
+
+
+def measure(load: Callable[[], Models], prompts: Sequence[BenchPrompt], tokens: int, as_json: bool) -> None:
+    """Measure all predictions, save them on the board, and print it."""
+    from workbench.bench import board, whatif_errors, whatif_suite
+    from workbench.cli.bench import progress_bar
+
+    with progress_bar() as bar:
+        rows = whatif_suite.measure(load(), prompts, tokens, bar or (lambda *_: None))
+    for key, row in rows.items():
+        board.save(whatif_errors.BOARD, key, row, whatif_errors.markdown)
+    say.note(f"saved in {board.folder() / whatif_errors.BOARD}.json")
+    print(json.dumps(rows, ensure_ascii=False) if as_json else whatif_errors.markdown(rows))
