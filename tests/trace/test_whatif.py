@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from statistics import fmean
 
+import numpy as np
 import pytest
 
 from workbench.core.errors import WorkbenchError
@@ -165,16 +167,57 @@ def test_the_cost_model_is_found_again() -> None:
 
 def test_shorter_drafts_are_replayed_from_the_verdicts() -> None:
     found = whatif.draft_lengths(RUN, PLAIN)
-    # (4,4) and its bonus: with one draft a round 2 + 2 + 1 tokens, and so on
+    # (4,4) and its bonus, of which nothing was drafted: it was right with a probability
     assert [15 / a.tau for a in found.fixed] == [
-        pytest.approx(n) for n in (15, 3 + 1 + 1 + 2 + 2, 2 + 1 + 1 + 2 + 1, 6, 5)
+        pytest.approx(n, abs=0.5) for n in (15, 3 + 1 + 1 + 2 + 2, 2 + 1 + 1 + 2 + 1, 6, 5)
     ]
+    assert 15 / found.fixed[4].tau == pytest.approx(5)
     assert found.fixed[4].relative == pytest.approx(1)
     cost = lambda n: n * DRAFT_S + VERIFY_S + n * NODE_S + JUDGE_S + HOST_S  # noqa: E731
-    assert found.fixed[2].tokens_per_second == pytest.approx(15 / (7 * cost(2)))
+    assert found.fixed[2].tokens_per_second == pytest.approx(found.fixed[2].tau / cost(2))
     assert found.oracle.tokens_per_second == pytest.approx(15 / sum(cost(n) for n in (4, 1, 0, 3, 2)))
     assert found.oracle.tokens_per_second > found.best.tokens_per_second
     assert found.cut_short == 1
+
+
+def simulate(right: list[list[bool]], most: int) -> list[tuple[int, int]]:
+    """Return (accepted, drafted) of every round of a run with drafts of `most` tokens.
+
+    `right[i][d − 1]`: whether a draft is right at position i and depth d. The last round may end beyond the text.
+    """
+    rounds, at = list[tuple[int, int]](), 0
+    while at < len(right):
+        n = next((d for d in range(most) if at + d >= len(right) or not right[at + d][d]), most)
+        rounds.append((n, most))
+        at += n + 1
+    return rounds
+
+
+@pytest.mark.parametrize("falls", [0.0, 0.25], ids=["by the text alone", "worse with depth"])
+def test_drafts_of_at_most_k_are_predicted_without_bias(falls: float) -> None:
+    """Each cut remainder was charged as a round of its own, so that τ came out too low."""
+    rng, depth, errors = np.random.default_rng(0), 5, dict[int, list[float]]()
+    for _ in range(60):
+        luck = rng.random(120)  # one number a position: a guess that is right far off is right near by
+        right = [[bool(u < 0.8 * (1 - falls * d / depth)) for d in range(depth)] for u in luck]
+        found = whatif.draft_lengths(run(*simulate(right, depth)), PLAIN)
+        for k in range(1, depth + 1):
+            real = simulate(right, k)
+            errors.setdefault(k, []).append(found.fixed[k].tau / (sum(n + 1 for n, _ in real) / len(real)))
+    bias = {k: fmean(ratios) for k, ratios in errors.items()}
+    assert bias == pytest.approx(dict.fromkeys(bias, 1.0), abs=0.03)
+    assert bias[depth] == pytest.approx(1.0, abs=1e-9), "the run as it was"
+
+
+def test_a_cut_draft_goes_on_into_the_rounds_that_follow() -> None:
+    """Drafts of four that were all right: with at most three, a round in four positions, wherever recorded ones end."""
+    found = whatif.draft_lengths(run(*[(4, 4)] * 8), PLAIN)  # 40 tokens
+    assert [a.tau for a in found.fixed[1:]] == [pytest.approx(k + 1, rel=0.05) for k in (1, 2, 3, 4)]
+
+
+def test_the_measured_error_stands_beside_the_prediction() -> None:
+    found = whatif.analyse(RUN, [PLAIN], errors={"lengths": "Against 9 real runs: 1.00."})
+    assert found["errors"] == {"lengths": "Against 9 real runs: 1.00."}
 
 
 def test_the_better_of_two_drafters_at_every_place() -> None:

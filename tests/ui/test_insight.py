@@ -43,7 +43,7 @@ def test_the_session_concludes_from_pairs_of_runs_only() -> None:
     asked = {"trace": trace, "others": [plain]}
     assert "one run, which cannot tell" in session.whatif(asked)["words"][0]
     said = session.whatif(asked | {"pairs": [1.5, 1.52, 1.51, "x", -1, float("nan"), 1e300]})["words"][0]
-    assert said.startswith("1.51×: faster (1.49–1.54×, n = 3, this prompt only).")
+    assert said.startswith("1.51×: faster on this prompt (1.49–1.54×, n = 3).")
 
 
 def test_pairs_are_told_as_they_come_and_stopped_by_their_job() -> None:

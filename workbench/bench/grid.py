@@ -10,6 +10,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.bounds import CELLS, REPEATS, TOKENS
@@ -54,6 +55,10 @@ class Axis:
             first, dots, last = value.strip().partition("..")
             if dots and first.lstrip("-").isdigit() and last.lstrip("-").isdigit():
                 values += [str(i) for i in range(int(first), int(last) + 1)]
+            elif dots and (first.lstrip("-").isdigit() or last.lstrip("-").isdigit()):
+                raise ParameterError(
+                    f"{value.strip()!r} is no range of whole numbers.", f"Write one as in {name.strip()}=1..6."
+                )
             elif value.strip():
                 values.append(value.strip())
         if not equals or not name.strip() or not values:
@@ -266,8 +271,8 @@ class Sweep:
             "    print(update.rows())\n"
         )
 
-    def command(self) -> str:
-        """A command line that measures the same."""
+    def command(self, out: Path | None = None) -> str:
+        """Return a command line that measures the same; with `out`, it resumes the sweep in that folder."""
         import shlex
 
         words = ["workbench", "sweep"]
@@ -282,4 +287,4 @@ class Sweep:
                 words += itertools.chain.from_iterable(("--prompt" if name == "prompts" else option, v) for v in value)
             else:
                 words += [option, str(value)]
-        return shlex.join(words)
+        return shlex.join(words + ([] if out is None else ["--out", str(out)]))

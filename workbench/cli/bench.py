@@ -138,7 +138,7 @@ def bench(
     if read_answers is not None:
         return _print_speeds(*read_answers, as_json)
     from workbench.bench.datasets import load_suite
-    from workbench.bench.prompts import groups_of, load_prompts
+    from workbench.bench.prompts import load_prompts
 
     for path in out or ():
         if path.suffix not in KINDS and suite != HOST:
@@ -158,10 +158,7 @@ def bench(
         _check_gpu(device, [name for name, given in refused.items() if given], method or ())
     own = prompts is not None or suite in (ACCEPTANCE, GPU, WHATIF)
     chosen = load_prompts(prompts) if own else load_suite(suite, data)
-    with about("group"):
-        for name in group or ():
-            if name not in groups_of(chosen):
-                raise UnknownNameError.of("group of prompts", name, groups_of(chosen))
+    checks.groups(group or (), chosen)
     chosen = [p for p in chosen if not group or p.group in group]
     chosen = chosen[:limit] if limit else chosen
     asked_sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from workbench.cli import say
-from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError
+from workbench.core.errors import MethodUnavailableError, PromptError, UnknownNameError, WorkbenchError
 from workbench.engine.declared import DRAFTERS
 from workbench.methods import known
 from workbench.service.checks import about, check_method, check_model, choose_method
@@ -18,6 +18,9 @@ from workbench.service.choices import static_reasons
 from workbench.service.limits import Limits
 from workbench.service.names import Pair
 from workbench.trace.files import check_writable
+
+if TYPE_CHECKING:
+    from workbench.bench.prompts import BenchPrompt
 
 
 def sampling(values: Mapping[str, Any]) -> None:
@@ -105,6 +108,20 @@ def lanes(given: Sequence[str] | None, usual: Sequence[str], pair: Pair) -> list
     for name, why in left_out.items():
         say.note(f"{name} is left out: {why}")
     return [name for name in usual if name not in left_out]
+
+
+def groups(names: Sequence[str], prompts: Sequence[BenchPrompt]) -> None:
+    """Refuse a group that no prompt is of.
+
+    Raises:
+        UnknownNameError: with the nearest known ones.
+    """
+    from workbench.bench.prompts import groups_of
+
+    with about("group"):
+        for name in names:
+            if name not in (found := groups_of(prompts)):
+                raise UnknownNameError.of("group of prompts", name, found)
 
 
 def request(prompt: str, max_new_tokens: int, stop: Sequence[str]) -> None:

@@ -37,6 +37,10 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
         except KeyboardInterrupt:
             raise InterruptError("Interrupted.") from None
 
+    if function.__doc__:
+        from rich.markup import escape
+
+        wrapped.__doc__ = escape(function.__doc__)  # typer shows help as markup: "[defaults]" would be a style
     wrapped.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # pyright: ignore[reportAttributeAccessIssue]
     wrapped.__annotations__ = {p.name: p.annotation for p in wrapped.__signature__.parameters.values()}  # pyright: ignore[reportAttributeAccessIssue]
     return wrapped

@@ -102,7 +102,9 @@ def compare(
     name = "question" if image else "prompt"
     chosen = [BenchPrompt(f"{name} {i + 1}", text, chat=is_chat) for i, (text, is_chat) in enumerate(asked)]
     if prompts is not None or group:
-        chosen += [p for p in load_prompts(prompts) if not group or p.group in group]
+        loaded = load_prompts(prompts)
+        checks.groups(group or (), loaded)
+        chosen += [p for p in loaded if not group or p.group in group]
     if not chosen:
         remedy = "Give a text, --chat MESSAGE, --prompts FILE, or --group copy."
         raise PromptError("There is no prompt to compare on.", remedy)
@@ -164,6 +166,8 @@ def to_markdown(found: Any) -> str:
         if value not in ("", None, [], {}) and name != "greedy"
     ]
     ended = "" if data["complete"] else "Stopped before the end. "
+    if not any(lane["figures"]["tau"] or lane["error"] for lane in data["lanes"]):
+        return f"{ended}Nothing was measured.\n"
     table = markdown(columns, data["lanes"], left=(text,))
     return "\n".join([table, "", f"{ended}Measured on {describe(data['machine'])}; {', '.join(parts)}.", ""])
 

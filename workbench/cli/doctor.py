@@ -44,7 +44,7 @@ def doctor(
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
     device: Device = "auto",
-    dtype: Dtype = "bfloat16",
+    dtype: Dtype = "auto",
     settings: Settings = None,
     max_new_tokens: MaxNewTokens = 64,
     as_json: Json = False,

@@ -26,7 +26,10 @@ app = typer.Typer(
 @app.command()
 def inspect(
     place: Annotated[
-        Path, typer.Argument(metavar="FOLDER_OR_FILE", help="Folder of a checkpoint, or its safetensors.")
+        Path,
+        typer.Argument(
+            metavar="NAME_OR_PLACE", help="Bundled heads by their name, the folder of a checkpoint, or its safetensors."
+        ),
     ],
     target: Annotated[
         str | None,
@@ -39,10 +42,11 @@ def inspect(
 
     Example: workbench heads inspect EAGLE-Vicuna-7B-v1.3 --target ./vicuna-7b-v1.3
     """
+    from workbench.engine.bundle import bundled
     from workbench.engine.checkpoints.own import open_heads
     from workbench.methods import known
 
-    found = open_heads(str(place))
+    found = open_heads(str(bundled().get(str(place), place) if not place.exists() else place))
     said: dict[str, Any] = {"layout": "workbench", "architecture": found.kind, "folder": str(found.folder)}
     if found.checkpoint is None:
         said |= {"facts": {key: value for key, value in found.config.items() if key not in _LONG}}

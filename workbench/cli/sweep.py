@@ -110,7 +110,9 @@ def sweep(
                 bar(last.done, last.total, last.text)
     if export is not None:
         write(last, export)
-    print(json.dumps(last.to_wire(everything=True), ensure_ascii=False, indent=2) if as_json else to_markdown(last))
+    print(
+        json.dumps(last.to_wire(everything=True), ensure_ascii=False, indent=2) if as_json else to_markdown(last, out)
+    )
     if not last.complete:
         raise typer.Exit(130)
 
@@ -145,13 +147,16 @@ def write(update: Any, path: Path) -> None:
         write_rows(update.rows(), path)
 
 
-def to_markdown(update: Any) -> str:
-    """The grid of speed-ups and of τ, rows by the first axis, columns by the second; what failed is said below."""
+def to_markdown(update: Any, out: Path | None = None) -> str:
+    """Return the grid of speed-ups and of τ, rows by the first axis, columns by the second, and what failed.
+
+    The command at the end measures the rest, into the folder `out` where there is one.
+    """
     from workbench.bench.markdown import markdown
 
     first, *more = update.sweep.axes
     parts = []
-    for metric, title in (("speedup", "speed-up"), ("tau", "τ")):
+    for metric, title in (("speedup", "speed-up"), ("tau", "τ")) if update.results else ():
         columns: dict[str, Callable[[Any], Any]] = {
             f"{title}: {first.name} ↓ {f'{more[0].name} →' if more else ''}": str
         }
@@ -164,7 +169,7 @@ def to_markdown(update: Any) -> str:
     kept = f"; {update.kept} were there already" if update.kept else ""
     parts.append(f"{update.done} of {update.total} cells{kept}. Mean (speed-ups: geometric), 95 % interval, n.")
     parts += [update.note] if update.note else []
-    parts.append(update.sweep.command())
+    parts.append(update.sweep.command(out))
     return "\n\n".join(parts) + "\n"
 
 

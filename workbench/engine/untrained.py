@@ -6,6 +6,9 @@ import json
 from functools import cache
 from pathlib import Path
 
+from workbench.engine.bundle import bundled, config_of
+from workbench.engine.placed import trained_for
+
 RECIPES = Path(__file__).resolve().parents[1] / "training" / "recipes.json"
 """The list of recipes, which `workbench docs` writes."""
 
@@ -21,4 +24,8 @@ def no_heads(kind: str, target: str) -> str:
     """What is said where there are none of a kind for a target, and what trains them where one command does."""
     said = f"There are no {kind} heads trained for {target or 'this target'}."
     how = f" Train some: workbench train {kind} --target {target}." if target and kind in by_one_command() else ""
+    there = sorted({trained_for(config) for config in map(config_of, bundled().values())
+                    if config.get("workbench_head") == kind and trained_for(config) != target})  # fmt: skip
+    if there:
+        how = f" There are some for {' and '.join(there)}: choose --target {there[0]}.{how}"
     return said + how

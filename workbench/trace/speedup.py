@@ -67,7 +67,11 @@ class Estimate:
             return _runs(self.n)
         if self.prompts >= FEWEST_PROMPTS:
             return f"n = {self.n}" + (f": {self.prompts} prompts" if self.n > self.prompts else " prompts")
-        return f"n = {self.n}, {'this prompt' if self.prompts == 1 else f'these {self.prompts} prompts'} only"
+        return f"n = {self.n}, {self._these} only"
+
+    @property
+    def _these(self) -> str:
+        return "this prompt" if self.prompts == 1 else f"these {self.prompts} prompts"
 
     @property
     def sentence(self) -> str:
@@ -78,8 +82,14 @@ class Estimate:
             '1.01×: cannot be told yet (0.80–1.30×, n = 4, this prompt only)'
             >>> Estimate(1.5, None, None, 1, 1).sentence
             '1.50×: one run'
+            >>> Estimate(1.5, 1.4, 1.6, 4, 2).sentence
+            '1.50×: faster on these 2 prompts (1.40–1.60×, n = 4)'
         """
-        return f"{self.value:.2f}×: {self.verdict}" + ("" if self.low is None else f" ({self.range}, {self.basis})")
+        if self.low is None:
+            return f"{self.value:.2f}×: {self.verdict}"
+        if self.prompts < FEWEST_PROMPTS and self.verdict != OPEN:  # says nothing of other prompts
+            return f"{self.value:.2f}×: {self.verdict} on {self._these} ({self.range}, n = {self.n})"
+        return f"{self.value:.2f}×: {self.verdict} ({self.range}, {self.basis})"
 
     @property
     def range(self) -> str:

@@ -63,6 +63,16 @@ export function widthWords(widths, rescues) {
   return `Rank 2 held the target's token in ${saved} of ${tests} tests. τ of a tree, estimated from how often each depth passed where it was tested: ${taus}${lost}.`;
 }
 
+/** The measured error of predictions, each by its key and a name, as sentences behind others. Pure.
+ *  @param {{errors?: Record<string, string>}} found
+ *  @param {...[string, string]} named */
+export function errorWords(found, ...named) {
+  return named
+    .filter(([key]) => found.errors?.[key])
+    .map(([key, name]) => ` ${name[0].toUpperCase()}${name.slice(1)}: ${found.errors?.[key]}`)
+    .join("");
+}
+
 /** Open the window over the page. */
 export async function open(page) {
   const state = (page.whatif ??= build(page));
@@ -183,11 +193,11 @@ function draw(state) {
   drawRanks(state, found);
   kit.write(
     state.cut,
-    found.lengths?.cut_short
+    (found.lengths?.cut_short
       ? `${found.lengths.cut_short} rounds accepted their whole draft: a longer one might have given more there, which no figure here counts.${found.lengths.costs.fitted ? "" : " What another token costs the target could not be seen, since all passes had one size."}`
-      : "",
+      : "") + (found.lengths ? errorWords(found, ["lengths", "τ of shorter drafts"], ["speeds", "their speed"], ["plain", "no draft"]) : ""),
   );
-  kit.write(state.widths, widthWords(found.widths, found.rescues));
+  kit.write(state.widths, widthWords(found.widths, found.rescues) + (found.widths.length ? errorWords(found, ["width", "τ of a tree"]) : ""));
   kit.write(
     state.combined,
     found.combinations
@@ -195,9 +205,9 @@ function draw(state) {
         (c) =>
           `${c.first} gives τ ${two(c.tau_first)} and ${c.second} ${two(c.tau_second)} on the ${c.tokens} tokens both wrote alike. The better of both at every place, or both in one tree, gives ${two(c.tau)}: ${c.first} reaches further in ${share(c.share_first)} of the rounds, ${c.second} in ${share(c.share_second)}.`,
       )
-      .join(" "),
+      .join(" ") + (found.combinations.length ? errorWords(found, ["combination", "the better of both"]) : ""),
   );
-  kit.write(state.theory, theoryWords(found.theory));
+  kit.write(state.theory, theoryWords(found.theory) + errorWords(found, ["by-position", "τ by position"], ["iid", "τ if all were accepted alike"], ["formula", "speed-up by the formula"]));
   tables.render(state.definitions, {
     head: ["whose", "name", "formula", "counts", "value", "note", "read in"],
     rows: found.definitions.map((d) => [

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { budgetBars, rankBars, theoryWords, widthWords } from "./whatif.js";
+import { budgetBars, errorWords, rankBars, theoryWords, widthWords } from "./whatif.js";
 
 const budget = {
   tau: 2,
@@ -72,4 +72,10 @@ test("theory in words: best length and bound only where they are known", () => {
     ),
   );
   assert.equal(theoryWords({ rate: null }), "");
+});
+
+test("the measured error of a prediction stands behind it; where none was measured, nothing does", () => {
+  const found = { errors: { lengths: "Against 9 real runs: 1.00." } };
+  assert.equal(errorWords(found, ["lengths", "shorter drafts"], ["plain", "no draft"]), " Shorter drafts: Against 9 real runs: 1.00.");
+  assert.equal(errorWords({}, ["lengths", "shorter drafts"]), "");
 });

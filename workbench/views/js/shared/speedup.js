@@ -117,15 +117,20 @@ export function basis(found) {
   if (found.low === null) return runs(found.n);
   if (found.prompts >= FEWEST_PROMPTS)
     return `n = ${found.n}${found.n > found.prompts ? `: ${found.prompts} prompts` : " prompts"}`;
-  return `n = ${found.n}, ${found.prompts === 1 ? "this prompt" : `these ${found.prompts} prompts`} only`;
+  return `n = ${found.n}, ${these(found)} only`;
 }
+
+const these = (found) => (found.prompts === 1 ? "this prompt" : `these ${found.prompts} prompts`);
 
 /** The interval, as in "1.31–1.77×"; empty where there is none. Pure. */
 export function range(found) {
   return found.low === null ? "" : `${found.low.toFixed(2)}–${found.high.toFixed(2)}×`;
 }
 
-/** Figure and verdict in one line: nothing is concluded while the interval holds 1×. Pure. */
+/** Figure and verdict in one line: nothing is concluded while the interval holds 1×, nor of prompts that were not run.
+ *  Pure. */
 export function sentence(found) {
+  if (found.low !== null && found.prompts < FEWEST_PROMPTS && verdict(found) !== OPEN)
+    return `${found.value.toFixed(2)}×: ${verdict(found)} on ${these(found)} (${range(found)}, n = ${found.n})`;
   return `${found.value.toFixed(2)}×: ${verdict(found)}${found.low === null ? "" : ` (${range(found)}, ${basis(found)})`}`;
 }

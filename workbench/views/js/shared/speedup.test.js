@@ -71,7 +71,7 @@ test("pairs of runs take the place of the one run; the verdict comes when the in
     ["cannot be told yet, n = 3", "faster, n = 3"],
   );
   assert.match(of([1.5, 1.52, 1.51]).unit, /^1\.4\d–1\.5\d×$/);
-  assert.match(of([1.5, 1.52, 1.51]).worked, /^1\.51×: faster .*this prompt only\)$/, "one figure, not that of the run as well");
+  assert.match(of([1.5, 1.52, 1.51]).worked, /^1\.51×: faster on this prompt \(.*n = 3\)$/, "one figure, not that of the run as well");
 });
 
 test("a lane's rate leaves the reading of the prompt out; without a time of decoding, all of it counts", () => {
