@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 import worlds
 
-from workbench.bench import board, boardfiles, whatif_errors, whatif_suite
-from workbench.bench.prompts import BenchPrompt, load_prompts
+from workbench.bench import board, whatif_errors, whatif_suite
+from workbench.bench.prompts import BenchPrompt
 from workbench.cli import main
-from workbench.engine import Engine
-from workbench.engine.models import load_models
-from workbench.trace import metrics, whatif
 
 
 def row(*pairs: tuple[str, float, float]) -> dict[str, Any]:
@@ -28,27 +25,6 @@ def test_an_error_is_a_mean_over_prompts_and_the_median_of_single_ones() -> None
     said = "Against 4 real runs on 3 prompts (t): predicted / measured 1.10 [1.10–1.10]; a run 10 % off."
     assert found.sentence == said
     assert whatif_errors.error_of("lengths", row(("a", 1.0, 1.0))) is None, "one prompt says nothing of others"
-
-
-def test_every_prediction_was_held_against_real_runs_on_enough_prompts() -> None:
-    rows = boardfiles.read(whatif_errors.BOARD)
-    found = {key: whatif_errors.error_of(key, rows[key]) for key in whatif_errors.PREDICTIONS}
-    assert all(error is not None and error.prompts >= 20 for error in found.values()), found
-    lengths = found["lengths"]
-    assert lengths is not None
-    assert 0.97 < lengths.low < lengths.high < 1.03, "at most K is unbiased"
-    assert whatif_errors.errors() == {key: error.sentence for key, error in found.items() if error is not None}
-
-
-def test_the_saved_pairs_are_what_the_command_measures() -> None:
-    """One of them again: counts of greedy runs, the same on every machine."""
-    saved = boardfiles.read(whatif_errors.BOARD)["lengths"]
-    models, prompt = load_models(saved["target"], saved["drafter"]), load_prompts(None)[0]
-    runs = whatif_suite.Runs(Engine(models), prompt.encode(models.tokenizer), saved["tokens"])
-    recorded, real = (runs.make("draft-model", depth=k, policy="fixed") for k in (whatif_suite.DEPTH, 2))
-    pair = next(p for p in saved["pairs"] if p["prompt"] == prompt.name and p["of"] == "draft-model, K = 2")
-    assert pair["predicted"] == pytest.approx(whatif.draft_lengths(recorded).fixed[2].tau)
-    assert pair["measured"] == pytest.approx(metrics.tau(real.rounds))
 
 
 def test_the_suite_measures_and_the_command_line_prints_the_errors(

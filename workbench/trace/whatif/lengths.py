@@ -114,7 +114,7 @@ def draft_lengths(trace: Trace, plain: Trace | None = None) -> Lengths:
     costs what its levels and nodes up to k cost in the recorded round that it starts in. A tree keeps its shape up to
     level k: one that spends its nodes on fewer levels anew may accept more.
 
-    The measured error of τ is in `assets/boards/whatif.json` (`workbench bench --suite whatif`).
+    `workbench bench --suite whatif` measures the error of τ against real runs and saves it for the page.
     """
     rounds, model = trace.rounds, costs(trace, plain)
     levels, tokens = depths(rounds), metrics.emitted(rounds)
