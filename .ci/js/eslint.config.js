@@ -41,12 +41,4 @@ export default [
     languageOptions: { globals: { element: "readonly", props: "readonly", server: "readonly", trigger: "readonly" } },
   },
   { files: ["**/*.test.js"], languageOptions: { globals: globals.node } },
-  { files: ["**/*.js"], ignores: ["**/*.test.js"], rules: { "max-lines": ["error", 300] } },
-  { // longer since lines end at 120: to be taken apart, and no longer than they are
-    files: [
-      "compare/page", "compare/tworuns", "learn/page", "live/stage", "live/tree", "live/treeplaces", "live/whatif",
-      "shared/controls", "shared/exports", "shared/ribbon", "sweep/stage", "vision/stage", "vision/view",
-    ].map((name) => `workbench/views/js/${name}.js`),
-    rules: { "max-lines": ["error", 520] },
-  },
 ];

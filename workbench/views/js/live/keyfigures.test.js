@@ -66,7 +66,8 @@ test("one is not many", () => {
 
 test("a run whose rounds were held back says so beside its times and its speed-up", () => {
   const round = (signals) => ({
-    nodes: { status: [] }, path: [], emitted: [{}], seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1, signals,
+    nodes: { status: [] }, path: [], emitted: [{}], signals,
+    seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1,
   });
   const speed = figure({ mine: 10, plain: 5, none: "" }),
     by = (rounds, id) => items(summary(rounds), { tokens_per_second: 5 }, definitions, speed).find((i) => i.id === id);

@@ -1,6 +1,7 @@
-/** Runs that are held back so that people can follow: how fast, and what of the newest round is to be seen yet. The
- *  engine waits between rounds, and the wait slows the next round: see `workbench.engine.pace`. A round that has come is shown as it went: drafted, then one verdict after the other,
- *  then accepted. */
+/** Runs that are held back so that people can follow: their pace, and how much of the newest round is shown yet.
+ *
+ *  The engine waits between rounds, and the wait slows the next round: see `workbench.engine.pace`. A round is shown in
+ *  the order in which it was made: drafted, then one verdict after the other, then accepted. */
 
 import * as store from "../shared/store.js";
 

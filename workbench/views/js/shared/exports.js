@@ -144,9 +144,13 @@ export function chromeTrace({ header, rounds }) {
   };
 }
 
+/** At most 60 letters and digits of a text, with hyphens for all else: a part of a file name. Pure. */
+export function clean(text) {
+  return `${text ?? ""}`.replace(/[^A-Za-z0-9]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 60);
+}
+
 /** A file name that says what is in it, of harmless characters only. Pure. */
 export function fileName(header, ending, part = "") {
-  const clean = (text) => `${text ?? ""}`.replace(/[^A-Za-z0-9]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 60);
   const day = clean(`${header.created ?? ""}`.slice(0, 16).replace(":", ""));
   return `${[clean(header.method) || "run", clean(header.target), day, clean(part)].filter(Boolean).join("_")}.${ending}`;
 }
@@ -307,7 +311,7 @@ function dress(originals, copies, properties) {
   gone.forEach((copy) => copy.remove());
 }
 
-/** What the stylesheet draws before an element, as an element: a picture has no stylesheet. Null where it is nothing. */
+/** Return as an element what the stylesheet draws before `original`: an exported picture has no stylesheet. Or null. */
 function before(original, properties) {
   const style = getComputedStyle(original, "::before"), { content } = style;
   if (!content || content === "none" || content === "normal" || style.display === "none") return null;

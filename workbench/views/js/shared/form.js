@@ -36,8 +36,8 @@ export function step(kind, min, max) {
   return Number((power * (lead < 1.5 ? 1 : lead < 3.5 ? 2 : lead < 7.5 ? 5 : 10)).toPrecision(1));
 }
 
-/** Step of a slider that stands at `value`: its own where the value lies on it, else any, for a browser moves a slider to
- *  its nearest step and it would disagree with its field. Pure. */
+/** Step of a slider at `value`: its own if the value lies on a step, else any, because a browser would move the slider
+ *  to its nearest step, away from the value of its field. Pure. */
 export function stepAt(value, min, step) {
   const n = (value - min) / Number(step);
   return Math.abs(n - Math.round(n)) < 1e-6 ? String(step) : "any";

@@ -62,8 +62,8 @@ function list({ parts }) {
     button.dataset.kind = kind;
     return button;
   };
-  const cards = exports.views(parts.stage).flatMap(({ name, title }) =>
-    ["svg", "png"].map((ending) => entry(`${name}.${ending}`, `${title}: ${ending.toUpperCase()}`)));
+  const cards = exports.views(parts.stage).flatMap(({ title }) =>
+    ["svg", "png"].map((ending) => entry(`${exports.clean(title)}.${ending}`, `${title}: ${ending.toUpperCase()}`)));
   parts.exports.append(
     entry("json", "JSON: laws, acceptance, what was drawn"), entry("csv", "CSV: acceptance of every rule by k"), ...cards,
   );
@@ -80,7 +80,7 @@ async function save(page, kind) {
   const found = page.figures(), [name, ending] = kind.split(".");
   if (kind === "json") return said(exports.save(`${FILE}.json`, JSON.stringify(found, null, 1), "application/json"));
   if (kind === "csv") return said(exports.save(`${FILE}.csv`, csv(found.acceptance), "text/csv"));
-  const view = exports.views(page.parts.stage).find((each) => each.name === name);
+  const view = exports.views(page.parts.stage).find((each) => exports.clean(each.title) === name);
   if (!view) return "Not saved: this card is not shown.";
   const made = exports.picture(view, `COMPUTED · p and q: ${page.state.from} · Speculative Decoding Workbench`);
   const content = ending === "png" ? await exports.png(made) : made.text;

@@ -111,7 +111,9 @@ function lane(page, seat, rounds, shown, lexicon) {
     grounded: run ? d.grounded({ rounds, attribution: run.attribution }) : null,
     kinds: lexicon ? d.wordKinds(rounds, lexicon) : rounds.flatMap((r) => r.emitted.map(() => d.OTHER)),
     marks: d.pictureMarks(rounds),
-    bands: figures.methodSegments(rounds, (name) => page.catalogue?.methods.find((x) => x.name === name)?.title || name),
+    bands: figures.methodSegments(
+      rounds, (name) => page.catalogue?.methods.find((x) => x.name === name)?.title || name,
+    ),
     tokenOf: (at) =>
       at && at.token !== null && at.token !== undefined && rounds[at.round] ? starts[at.round] + at.token : null,
   };
