@@ -62,7 +62,7 @@ def long(page: Any) -> None:
 
 
 def stop(page: Any) -> None:
-    page.click("[data-press=stop]")
+    page.click("[data-press=stop]:visible, [data-near=stop]:visible")
     state(page, "cancelled")
 
 
@@ -90,7 +90,7 @@ def test_a_change_in_mid_run_takes_effect_and_is_marked(fake_app: str, open_page
     page.keyboard.press("Tab")
     page.wait_for_selector(".wb-change text:text-is('depth 4 → 7')")
     page.select_option("[data-what=method]", "draft-tree")
-    banded(page, "draft-tree")
+    banded(page, "Draft tree, top-k")
     page.wait_for_selector("[data-param=width]")  # the sliders follow the method
     says(page, ".wb-note", "was applied at round")
     stop(page)
@@ -157,6 +157,7 @@ def test_on_a_phone_tokens_and_the_controls_of_a_run_are_in_sight(fake_app: str,
     page = open_page(fake_app + "/?pace=8", viewport={"width": 390, "height": 844}, has_touch=True)
     assert page.evaluate("matchMedia('(pointer: coarse)').matches"), "a finger"
     seen = "(e) => { const box = e.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight; }"
+    page.wait_for_selector(".wb-token")
     page.wait_for_function(f"({seen})(document.querySelector('.wb-token'))")  # the recording, before anything is done
     assert page.evaluate("scrollY") == 0
     assert page.is_visible("[data-near=pause]")
@@ -226,7 +227,7 @@ def test_a_run_survives_a_reload_and_is_steered_as_before(fake_app: str, open_pa
     seen = page.evaluate(ROUNDS)
     assert seen == list(range(len(seen))), "every round once, those of before the reload too"
     page.select_option("[data-what=method]", "draft-tree")
-    banded(page, "draft-tree")
+    banded(page, "Draft tree, top-k")
     page.click("[data-press=pause]")
     state(page, "paused")
     page.reload()
@@ -366,7 +367,7 @@ def test_no_width_scrolls_sideways(fake_app: str, open_page: Opener, width: int,
     page = open_page(fake_app, viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.evaluate("document.querySelector('.wb-settings').open = true")
     long(page)
-    page.click("[data-press=run]")
+    page.click("[data-press=run]:visible, [data-near=run]:visible")  # narrow pages have one Run, in the bar
     wait_rounds(page, 5)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     ground = page.evaluate("getComputedStyle(document.querySelector('.wb')).backgroundColor")
@@ -391,7 +392,7 @@ def test_controls_have_names_and_the_ribbon_is_one_tab_stop(fake_app: str, open_
     page.click("[data-press=run]")
     state(page, "finished")
     nameless = page.evaluate("""[...document.querySelectorAll('.wb :is(button, input, select, textarea)')].filter((e) =>
-      !(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).map((e) => e.outerHTML)""")
+      !(e.hidden || e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).map((e) => e.outerHTML)""")
     assert nameless == []
     assert page.locator(".wb-ribbon [tabindex]").count() == 0
     unsaid = page.evaluate(

@@ -155,9 +155,16 @@ RULES = (
     "Claims about speed keep the figure of the last measurement on an idle machine. `workbench claims --all --report` "
     "measures everything again, with `--target smollm2` for SmolLM2.",
 )
+
+
+def _count_of(verdict: str) -> Callable[[dict[str, Any]], str]:
+    """Return a column of the table of counts: how many rows have a verdict."""
+    return lambda row: str(row[verdict])
+
+
 COUNTS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "target": lambda row: COLUMNS.get(row["column"], row["column"]),
-    **{verdict: partial(lambda verdict, row: str(row[verdict]), verdict) for verdict in VERDICTS},
+    "target": lambda row: str(COLUMNS.get(row["column"]) or row["column"]),
+    **{verdict: _count_of(verdict) for verdict in VERDICTS},
 }
 MEASURED: dict[str, Callable[[dict[str, Any]], str]] = {
     "claim": lambda row: f"`{row['name']}`",

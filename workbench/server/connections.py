@@ -20,6 +20,8 @@ class PunctualProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """uvicorn's protocol for HTTP, with a time-out for headers."""
 
     headers_s = HEADERS_S
+    cycle: Any
+    transport: Any
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:

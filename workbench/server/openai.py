@@ -258,7 +258,7 @@ def _speculation(trace: Trace, figures: dict[str, Any]) -> dict[str, Any]:
 def _in_force(method: str, params: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters that act: not those of policies, growers and verifiers that were not chosen."""
     try:
-        specs = known.sampling() | dict(known.get(method).params)
+        specs = {**known.sampling(), **known.get(method).params}
     except UnknownNameError:  # a method of another process
         return params
     return {name: value for name, value in params.items() if name not in specs or specs[name].acts(params)}

@@ -71,7 +71,7 @@ def client_with_trials(answers: Path, notebook: Any, **options: Any) -> Any:
     """
     from workbench.site import execution
 
-    client = execution.client(notebook, **options)
+    client: Any = execution.client(notebook, **options)
     if not answers.is_file():
         return client
     source, execute_cell = answers.read_text(encoding="utf-8"), client.async_execute_cell

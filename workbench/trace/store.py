@@ -17,7 +17,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -320,13 +320,13 @@ class RunStore:
         return entry
 
     @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
+    def _lock(self) -> Generator[None]:
         """Keep other processes and threads from changing the store.
 
         Raises:
             WorkbenchError: the folder cannot be written, or another process keeps the lock.
         """
-        lock = FileLock(self.folder / "lock", timeout=LOCK_S)
+        lock: Any = FileLock(self.folder / "lock", timeout=LOCK_S)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock.acquire()

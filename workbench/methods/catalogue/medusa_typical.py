@@ -13,7 +13,7 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.answers import ANSWERED
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
-STRICTEST_FIRST = ({"epsilon": 0.5, "delta": 0.7}, {"epsilon": 0.3, "delta": 0.55}, {})
+STRICTEST_FIRST: tuple[dict[str, float], ...] = ({"epsilon": 0.5, "delta": 0.7}, {"epsilon": 0.3, "delta": 0.55}, {})
 METHOD = Method(
     "medusa-typical",
     title="Medusa, typical acceptance",

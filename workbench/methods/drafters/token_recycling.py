@@ -78,8 +78,8 @@ class Successors(Owned):
 def read_prompt(table: Successors, row: Row, models: Models) -> None:
     """Write the target's likeliest successors of all committed tokens but the last into a table; later places win."""
     features, at = read_features(row, models), 0
-    for piece in features.split(AT_ONCE):
-        logits = models.target.lm_head(piece)
+    for start in range(0, len(features), AT_ONCE):
+        logits = models.target.lm_head(features[start : start + AT_ONCE])
         for top in to_host([logits.topk(min(RANKS, logits.shape[-1])).indices])[0]:
             table.write(row.committed[at], top)
             at += 1
