@@ -391,8 +391,9 @@ def test_controls_have_names_and_the_ribbon_is_one_tab_stop(fake_app: str, open_
     page = open_page(fake_app)
     page.click("[data-press=run]")
     state(page, "finished")
-    nameless = page.evaluate("""[...document.querySelectorAll('.wb :is(button, input, select, textarea)')].filter((e) =>
-      !(e.hidden || e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).map((e) => e.outerHTML)""")
+    nameless = page.evaluate("""[...document.querySelectorAll('.wb :is(button, input, select, textarea)')]
+      .filter((e) => !(e.hidden || e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim()))
+      .map((e) => e.outerHTML)""")
     assert nameless == []
     assert page.locator(".wb-ribbon [tabindex]").count() == 0
     unsaid = page.evaluate(
