@@ -11,14 +11,17 @@ from workbench.service.choices import static_reasons
 
 
 @pytest.mark.parametrize(
-    ("name", "train"),
+    ("name", "instead", "train"),
     [
-        ("kangaroo", " Train some: workbench train kangaroo --target text-target."),
-        ("flash", ""),  # its heads are for targets that read pictures, and take more than one command
+        ("kangaroo", "smollm2", " Train some: workbench train kangaroo --target text-target."),
+        ("flash", "vision-target", ""),  # its heads are for targets that read images, and take more than one command
     ],
 )
-def test_what_trains_them_is_said_where_one_command_does(name: str, train: str) -> None:
-    said = f"There are no {name} heads trained for text-target.{train}"
+def test_the_message_names_the_target_that_has_some_and_the_command(name: str, instead: str, train: str) -> None:
+    said = (
+        f"There are no {name} heads trained for text-target. There are some for {instead}: choose --target {instead}."
+    )
+    said += train
     needs = next(method.needs for method in known.methods() if method.name == name)
     assert static_reasons("text-target", None)(needs) == said
     models = worlds.small_world(6)
@@ -27,7 +30,10 @@ def test_what_trains_them_is_said_where_one_command_does(name: str, train: str) 
 
 
 def test_a_target_without_a_name_gets_no_command() -> None:
-    assert no_heads("mtp", "") == "There are no mtp heads trained for this target."
+    said = (
+        "There are no mtp heads trained for this target. There are some for text-target: choose --target text-target."
+    )
+    assert no_heads("mtp", "") == said
 
 
 def test_each_command_is_a_recipe_for_a_head() -> None:
