@@ -138,7 +138,9 @@ def test_a_stream_of_pieces_is_the_whole_and_reads_each_token_once(echo: bool) -
     n_prompt = 9 if echo else 0
     asked = Extras(logprobs=0, prompt_logprobs=0 if echo else None)
     request = SimpleNamespace(extras=asked, scores=[], prompt_scores=line[:n_prompt])
-    run: Any = SimpleNamespace(request=request, trace=SimpleNamespace(header=SimpleNamespace(prompt_text=["x"])))
+    run: Any = SimpleNamespace(
+        request=request, trace=SimpleNamespace(header=SimpleNamespace(prompt="x", prompt_text=["x"]))
+    )
     wanted: Any = SimpleNamespace(echo=echo, chat=False)
     teller, pieces = server_openai.Teller(wanted, run), []
     Read.reads = 0

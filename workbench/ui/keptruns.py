@@ -59,9 +59,10 @@ class KeptRuns:
         from workbench.trace import export  # Polars, which few visits need
         from workbench.trace.speedup import Baseline
 
+        store = self._store()  # refuses other users before their data is read
         held, baseline = request.get("trace"), Baseline.from_wire(request.get("baseline"))
         trace = export.read_wire(held if isinstance(held, dict) else {})
-        return {"id": self._store().save(trace, baseline=baseline)}
+        return {"id": store.save(trace, baseline=baseline)}
 
     def kept(self, request: dict[str, Any]) -> dict[str, Any]:
         """Kept runs, newest first. `search`: words, #tags, conditions such as tau>=2; `first`: how many to leave out.
