@@ -57,7 +57,9 @@ def run(page: Any) -> None:
 
 
 def at(page: Any, card: str, column: int, row: int) -> tuple[float, float]:
-    box = page.locator(f"{V}.wb-card-{card} .wb-vis svg").bounding_box()
+    drawing = page.locator(f"{V}.wb-card-{card} .wb-vis svg")
+    drawing.scroll_into_view_if_needed()
+    box = drawing.bounding_box()
     return box["x"] + box["width"] * (column + 0.5) / 8, box["y"] + box["height"] * (row + 0.5) / 8
 
 
@@ -120,6 +122,7 @@ def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: O
     box = page.locator(f"{V}.wb-card-drafter .wb-picturebox").bounding_box() or {}
     assert box["y"] + box["height"] <= 768, "what the drafter sees is in the first screen"
     page.set_viewport_size({"width": 1440, "height": 1100})
+    drawn(page)
     # A word, then its patches; a patch, then its words.
     captions[0].locator(".wb-token:has-text('red')").first.click()
     says(page, ".wb-card-target em", "for “red”")
