@@ -64,7 +64,7 @@ def wrong(folder: Path) -> dict[tuple[str, ...], str]:
         (*hello, "--target", "text-target-medusa"): "is a head trained for text-target",
         (*hello, "--drafter", "text-draftr"): "--drafter: There is no model 'text-draftr'",
         (*hello, "--drafter", "none", "--method", "draft-model"): "Name a draft model with --drafter",
-        (*hello, "--method", "flash"): "There are no flash heads trained for text-target. These run on text-target",
+        (*hello, "--method", "flash"): "There are some for vision-target: choose --target vision-target. These run on",
         (*hello, "--method", "kangaroo"): "Train some: workbench train kangaroo --target text-target. These run on",
         (*hello, "--method", "vlm-draft"): "there is none. Give one with --image FILE and --target vision-target",
         (*hello, "--method", "vlm-draft", "--target", "vision-target"): "vlm-draft is made for prompts with pictures",
