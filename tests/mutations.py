@@ -1620,7 +1620,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "engine/untrained.py",
         " if target and kind in by_one_command() else",
         " if target else",
-        "tests/service/test_untrained.py::test_what_trains_them_is_said_where_one_command_does",
+        "tests/service/test_untrained.py::test_the_message_names_the_target_that_has_some_and_the_command",
         why="who lacks heads is sent to a recipe that does not exist",
     ),
     _m(
