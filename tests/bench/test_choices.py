@@ -113,7 +113,7 @@ def test_what_never_drafts_has_shown_nothing(models: Models) -> None:
 def test_a_row_of_the_board_is_of_its_setting_and_target(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(board, "folder", lambda: tmp_path)
+    monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path))
     choice = next(c for c in every(registry.methods()) if c.values == {"verifier": "typical"})
     findings = list(check_choice(choice, models, PROMPTS, 8, runs=20))
     board.save_choice(choice.configured, "there", "float64", findings)

@@ -15,6 +15,7 @@ from workbench.core.errors import CapacityError
 from workbench.core.tree import ancestors, depths_of
 from workbench.engine import Runner
 from workbench.engine.attention_span import AttentionSpan, AttentionSpans, attention_spans
+from workbench.engine.cache import TreeCache, Window
 from workbench.engine.masks import MaskMaker
 from workbench.engine.runner import SCRATCH
 from workbench.engine.segment import Segment
@@ -223,3 +224,12 @@ def test_a_gpus_masks_begin_where_it_can_read_sixteen_bytes(n: int, start: int) 
     assert mask.untyped_storage().nbytes() == 2 * n * 128
     here = MaskMaker(kinds, torch.bfloat16, torch.device("cpu")).chain(start, n, 128)
     assert torch.equal(here, MaskMaker(kinds, torch.bfloat16, torch.device("cpu")).tree([start], [None], n, 128))
+
+
+def test_positions_are_zero_again_where_buffers_were_allocated_meanwhile() -> None:
+    """A drafter may read text beside the rounds before anything was prefilled."""
+    cache, entry = TreeCache(1, rows=1, capacity=4), torch.ones(1, 1, 2, 3)
+    with cache.kept(0, 0, 2):
+        cache.window = Window(slice(0, 1), start=0, used=2)
+        cache.update(entry, entry, 0)
+    assert cache.update(entry[:, :, :0], entry[:, :, :0], 0)[0].tolist() == torch.zeros(1, 1, 2, 3).tolist()

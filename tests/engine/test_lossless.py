@@ -132,8 +132,9 @@ def random_setting(method: Method, rng: random.Random) -> Configured:
             low, high = values_of(spec)
             high = min(high, 24) if name == "nodes" else high
             values[name] = rng.randint(low, high) if spec.kind == "int" else rng.uniform(low, high)
-    # of the clock: fine when greedy, not when runs are compared; or with a head that random models have not
-    if values.get("policy") in ("planned", "bandit", "specdec++"):
+    # By the clock, sampled runs draft and so draw differently; the other kind needs a head that these worlds lack.
+    unfit = {policy.name for policy in method.policies if policy.timed or policy.head}
+    if values.get("policy") in unfit:
         values["policy"] = method.params["policy"].default
     if values.get("verifier") in {verifier.name for verifier in method.verifiers if not verifier.keeps_greedy}:
         values["verifier"] = method.params["verifier"].default

@@ -285,13 +285,21 @@ def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
     row.cancel()
 
 
+class NoUpdates(TokenRecycling):
+    """Keep the table as it was before the first round."""
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        pass
+
+
 def test_the_prompts_own_logits_fill_the_table_before_the_first_round() -> None:
     """The token behind which the target has named successors is the one that it read there; the last is not read."""
     models = worlds.world("llama", noise=None)
     prompt = [1, 2, 3, 4]
     for reads, known in ((True, [1, 2, 3]), (False, [])):
         engine = Engine(models)
-        row = engine.submit(Request(prompt, registry.get("token-recycling").with_params(prompt=reads)))
+        method = registry.get("token-recycling").with_params()
+        row = engine.submit(Request(prompt, dataclasses.replace(method, drafter=NoUpdates(prompt=reads))))
         while not row.primed:
             engine.step()
         assert row.state.seen.nonzero()[0].tolist() == known

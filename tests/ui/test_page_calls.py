@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from fake_client import FakeWorkbench
+from ui.fake_client import FakeWorkbench
 
 from workbench.client.wire import error_to_wire
 from workbench.ui import build, hosting

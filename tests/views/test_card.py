@@ -138,9 +138,10 @@ def expected(trace: Trace, r: int, node: int, move: dict[str, Any]) -> tuple[flo
     nodes, place, token = of.nodes, of.nodes.parents[node] + 1, of.nodes.tokens[node]
     p = dict(zip(of.top_p[place].tokens, of.top_p[place].prob, strict=True))
     to = move["temperature"]
-    if to == 0:
+    if to == 0:  # where it was 0 already, the card shows the model's own probabilities
         best = max(p, key=lambda t: p[t])
-        return float(token == best), {t: float(t == best) for t in p}, float(token == best)
+        left = {t: float(t == best) for t in p} if before else p
+        return float(token == best), left, float(token == best)
     p = heated(p, (before or 1) / to)
     elders = [i for i in range(node) if nodes.parents[i] == nodes.parents[node]]
     if nodes.rule[node] == "typical":

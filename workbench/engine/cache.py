@@ -179,13 +179,13 @@ class TreeCache(Cache):
 
     @contextlib.contextmanager
     def kept(self, row: int, start: int, stop: int) -> Iterator[None]:
-        """Whatever is written to these positions of a row meanwhile, they are as they were when it ends."""
-        held = [stack[:, :, row, :, start:stop].clone() for stack in self._stacks]
+        """Restore these positions of a row at the end. Buffers allocated in between are zero there again."""
+        saved = [stack[:, :, row, :, start:stop].clone() for stack in self._stacks]
         try:
             yield
         finally:
-            for stack, entries in zip(self._stacks, held, strict=True):
-                stack[:, :, row, :, start:stop] = entries
+            for i, stack in enumerate(self._stacks):
+                stack[:, :, row, :, start:stop] = saved[i] if i < len(saved) else 0
 
     @property
     def n_bytes(self) -> int:

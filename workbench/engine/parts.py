@@ -278,6 +278,8 @@ class Policy(Part):
 
     simulates: ClassVar[bool] = False
     """Whether it knows what no real one could: with it every method is a simulation (`Promise.SIMULATION`)."""
+    timed: ClassVar[bool] = False
+    """Whether it decides by measured seconds: two runs of one request may then draft differently."""
     grows: ClassVar[type[Grower] | None] = None
     """The way of growing that its plans name, whichever was chosen for the method; None: they leave it to that."""
 

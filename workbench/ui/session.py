@@ -14,7 +14,7 @@ from typing import Any
 from workbench.client import Client, RunHandle, wire
 from workbench.client.follow import follow
 from workbench.client.requests import Changing, Control, Generation, OfRun, Remembering
-from workbench.core.errors import ModelError, PromptError, UnknownNameError, WorkbenchError
+from workbench.core.errors import ModelError, ParameterError, PromptError, UnknownNameError, WorkbenchError
 from workbench.engine.declared import ANY_DRAFTER
 from workbench.methods import known
 from workbench.methods.choice import choose
@@ -159,14 +159,17 @@ class Session:
         from workbench.trace.speedup import MOST_PAIRS, MOST_RATE, estimate
         from workbench.ui.files import PLOTLY
 
-        given = [request.get("trace"), *(request.get("others") or [])[:MOST_OTHERS]]
+        others, pairs = request.get("others") or [], request.get("pairs") or []
+        if not isinstance(others, list) or not isinstance(pairs, list):
+            raise ParameterError("others and pairs have to be lists.", "Give traces, and speed-ups of pairs of runs.")
+        given = [request.get("trace"), *others[:MOST_OTHERS]]
         gone, traces = watch(), []
         for held in given:
             gone()
             traces.append(export.read_wire(held if isinstance(held, dict) else {}))
         trace, *others = traces
         gone()
-        ratios = [r for r in request.get("pairs") or [] if isinstance(r, int | float) and 0 < r < MOST_RATE]
+        ratios = [r for r in pairs if isinstance(r, int | float) and 0 < r < MOST_RATE]
         measured = estimate({0: ratios[:MOST_PAIRS]}) if ratios else None
         return whatif.analyse(trace, others, measured, whatif_errors.errors()) | {"plotly": PLOTLY}
 

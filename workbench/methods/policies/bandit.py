@@ -62,6 +62,7 @@ class Bandit(Policy):
     """
 
     name: ClassVar[str] = "bandit"
+    timed: ClassVar[bool] = True
     depth: int = param(4, **DEPTH)
     exploration: float = param(0.2, ge=0.0, le=2.0, doc="weight c of what is not known yet")
     remembered: int = param(200, **REMEMBERED)

@@ -91,6 +91,7 @@ class Buckets(Policy):
     """
 
     name: ClassVar[str] = "buckets"
+    timed: ClassVar[bool] = True
     depth: int = param(4, **DEPTH)
     chance: float = param(0.1, ge=0.0, le=1.0, doc="share ε of the rounds whose length is drawn by chance")
     remembered: int = param(200, **REMEMBERED)

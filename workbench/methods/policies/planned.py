@@ -148,6 +148,7 @@ class Planned(Policy):
     """
 
     name: ClassVar[str] = "planned"
+    timed: ClassVar[bool] = True
     depth: int = param(4, **DEPTH)
     forgetting: float = param(0.9, ge=0.5, le=1.0, doc="weight of a past round, by the next one")
 
