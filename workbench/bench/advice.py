@@ -158,11 +158,12 @@ def _steps(
 
     def now(text: str, waiting: str = "", last: bool = False) -> Advice:
         nonlocal found, counted
-        if (last or heats.done != counted) and (ranking := heats.ranking()):
+        if (last or heats.done != counted) and ((ranking := heats.ranking()) or heats.refused):
             seen = sorted({s.prompt for s in heats.plain})
             found = Recommendation(
                 target, [names[i] for i in seen], ranking, repeats(ids, heats.plain), spent, heats.passes, complete,
                 machine, heats.failed, len(texts), heats.unreached, len(heats.disturbed),
+                heats.refused,
             ).to_wire()  # fmt: skip
         counted = heats.done
         return Advice(spent, seconds, heats.done, text, waiting, found, last)

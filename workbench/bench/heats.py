@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from statistics import median
 from typing import Any
 
 from workbench.bench.recommendation import Choice
@@ -27,8 +28,9 @@ WARM_UP_SHARE = 0.4
 FEWEST = 3
 """Methods that are measured even where one pass over the prompts does not fit the time."""
 FAR = 1.5
-"""Speed-up / τ of one run above which its plain run was disturbed. A round costs at least about a plain step, so that a
-speed-up cannot exceed τ; the rest is room for noise."""
+"""How far off is too far: a plain run so many times slower than the median one was disturbed, and a speed-up so many
+times τ is refused (a round costs at least about a plain step, so that it cannot exceed τ). The rest is room for noise.
+"""
 KNOWN_BY = 3
 """Tokens that have stood before, for the one behind them to count as repeated."""
 
@@ -170,18 +172,20 @@ class Heats:
 
     @property
     def disturbed(self) -> set[tuple[int, int]]:
-        """(prompt, repeat) of the plain runs beside which some method came out impossibly fast; see `FAR`."""
+        """(prompt, repeat) of the plain runs that something else slowed: their rate is less than the median / `FAR`."""
         plain = rates(self.plain)
-        return {
-            key for entrant in self.entrants[1:] for s in self.samples[entrant.name]
-            if s.rounds and (rate := plain.get(key := (s.prompt, s.repeat)))
-            and s.decode_rate / rate > FAR * len(s.token_ids) / s.rounds
-        }  # fmt: skip
+        typical = median(plain.values()) if plain else 0.0
+        return {key for key, rate in plain.items() if rate * FAR < typical}
+
+    @property
+    def refused(self) -> list[str]:
+        """Methods whose speed-up is above `FAR` · τ, which none can reach: something else slowed the plain runs."""
+        return [choice.method for choice in self._choices() if _is_impossible(choice)]
 
     def _beside(self, entrant: Entrant) -> tuple[list[Sample], list[Sample]]:
         """Return the runs of an entrant and of plain decoding that share prompt and pass, without disturbed ones."""
-        mine, left_out = self.samples[entrant.name], self.disturbed
-        both = {(s.prompt, s.repeat) for s in mine} & {(s.prompt, s.repeat) for s in self.plain} - left_out
+        mine = self.samples[entrant.name]
+        both = {(s.prompt, s.repeat) for s in mine} & {(s.prompt, s.repeat) for s in self.plain} - self.disturbed
         own, plain = ([s for s in side if (s.prompt, s.repeat) in both] for side in (mine, self.plain))
         return own, plain
 
@@ -193,10 +197,13 @@ class Heats:
         return [e for e in alive if (s := found.get(e.name)) is not None and s.high is not None and s.high < best]
 
     def ranking(self) -> list[Choice]:
-        """Fastest first, without plain decoding and those of which nothing is known."""
-        found = [self._choice(entrant) for entrant in self.entrants[1:]]
-        known = [choice for choice in found if choice.speedup is not None]
+        """Fastest first, without plain decoding, those of which nothing is known, and refused ones."""
+        known = [choice for choice in self._choices() if not _is_impossible(choice)]
         return sorted(known, key=lambda choice: -choice.speedup.value if choice.speedup else 0.0)
+
+    def _choices(self) -> list[Choice]:
+        """Return the figures of every entrant with a measured speed-up."""
+        return [c for entrant in self.entrants[1:] if (c := self._choice(entrant)).speedup is not None]
 
     def _choice(self, entrant: Entrant) -> Choice:
         """Return the figures of an entrant beside those plain runs that it shares prompt and pass with."""
@@ -209,6 +216,11 @@ class Heats:
             rounds / plain_rounds if rounds and plain_rounds else None,
             own.ms_per_round("draft"), own.ms_per_round("verify"), self.left.get(entrant.name, 0),
         )  # fmt: skip
+
+
+def _is_impossible(choice: Choice) -> bool:
+    """Whether a speed-up is far above τ. A round takes at least about as long as a plain step."""
+    return choice.speedup is not None and choice.tau is not None and choice.speedup.value > FAR * choice.tau
 
 
 def is_candidate(method: Known) -> bool:

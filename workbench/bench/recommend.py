@@ -135,4 +135,5 @@ def recommend(
     return Recommendation(
         models.target_name, [prompts[i].name for i in seen], heats.ranking(), repeats(ids, heats.plain), now() - begun,
         heats.passes, complete, machine_facts(), heats.failed, len(prompts), heats.unreached, len(heats.disturbed),
+        heats.refused,
     )  # fmt: skip

@@ -74,7 +74,8 @@ class Recommendation:
         failed: methods that could not run, and why.
         asked: prompts that were given.
         unreached: methods that the time did not suffice for.
-        disturbed: plain runs that are left out, since a method beside them came out impossibly fast.
+        disturbed: number of plain runs that are left out, far slower than the others.
+        refused: methods left out of the ranking, since their speed-up is far above their tokens a pass.
     """
 
     target: str
@@ -89,6 +90,7 @@ class Recommendation:
     asked: int = 0
     unreached: list[str] = field(default_factory=list)
     disturbed: int = 0
+    refused: list[str] = field(default_factory=list)
 
     @property
     def best(self) -> Choice | None:
@@ -134,8 +136,12 @@ class Recommendation:
         if self.disturbed:
             runs = "run is" if self.disturbed == 1 else "runs are"
             said.append(
-                f"{self.disturbed} plain {runs} left out: a method beside it came out far above its tokens a pass, "
-                "which no method can, so that something else slowed the plain run."
+                f"{self.disturbed} plain {runs} left out: far slower than the others, so that something else slowed it."
+            )
+        if self.refused:
+            said.append(
+                f"Left out of the ranking: {', '.join(self.refused)}, measured far above the tokens a pass gives, "
+                "which no method can reach. Measure again on an idle machine, with more prompts."
             )
         return " ".join(said)
 
@@ -155,5 +161,5 @@ class Recommendation:
             "ranking": [choice.to_wire() for choice in self.ranking], "repeats": self.repeats,
             "prompts": self.prompts, "seconds": self.seconds, "passes": self.passes, "complete": self.complete,
             "failed": self.failed, "machine": self.machine, "asked": self.asked, "unreached": self.unreached,
-            "disturbed": self.disturbed, "limits": self.limits,
+            "disturbed": self.disturbed, "refused": self.refused, "limits": self.limits,
         }  # fmt: skip
