@@ -514,7 +514,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "a-pass-beside-the-rounds-stays-in-the-cache",
         "engine/cache.py",
-        "                stack[:, :, row, :, start:stop] = entries",
+        "                stack[:, :, row, :, start:stop] = saved[i] if i < len(saved) else 0",
         "                pass",
         "tests/engine/test_halves.py::test_passes_beside_the_rounds_leave_nothing_behind",
         why="what a thinned target read of the text is taken for the target's own reading of it",
