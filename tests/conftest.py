@@ -35,6 +35,12 @@ torch.set_num_threads(1)  # test models are small: threads that wait for each ot
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", help="device of the engine's tests: cpu, cuda, cuda:1 …; cuda with -m gpu, else cpu")
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json, which orders files")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(weights.Recorder())
 
 
 def asks_for_gpu(config: pytest.Config) -> bool:

@@ -1,47 +1,51 @@
-"""In which order xdist deals the test files out: the longest first, and beside one that computes one that waits.
+"""The order in which xdist hands out test files: the longest first, waiting ones beside computing ones.
 
-By itself it deals by the number of tests: files of a few long tests then come last, side by side, and one worker ends
-minutes after the other. Which tests are long is said by their marks; what these do not tell, a mark of `seconds` does.
+xdist itself orders by the number of tests, so that files with a few long tests come last and one worker ends minutes
+after the others. Durations come from `durations.json`, written by `pytest --record-durations`; a file that is not in
+it counts by the kind of its tests.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-NOTEBOOK_S, OF_ITS_OWN_S, SLOW_S, QUICK_S = 20.0, 6.0, 4.0, 0.2
-"""About what one takes on a quiet machine: a lesson, a browser or processes to wait for, a slow test, any other."""
+RECORD = Path(__file__).with_name("durations.json")
+"""Seconds of each test file in the last recorded run."""
+NOTEBOOK_S, WAITING_S, SLOW_S, QUICK_S = 20.0, 6.0, 4.0, 0.2
+"""Seconds assumed for a test of a file without a record: a lesson, one that waits for a browser or processes, a slow
+one, any other."""
 
 
 def file_of(item: pytest.Item) -> str:
-    """What xdist keeps on one worker with `--dist loadfile`."""
+    """Return the part of a test's id that xdist keeps on one worker with `--dist loadfile`."""
     return item.nodeid.partition("::")[0]
 
 
 def waits(item: pytest.Item) -> bool:
-    """Whether others compute for it: a browser, a kernel, servers."""
+    """Return whether others compute for it: a browser, a kernel, servers."""
     marked = item.get_closest_marker("browser") or item.get_closest_marker("processes")
     return bool(marked) or file_of(item).endswith(".ipynb")
 
 
-def seconds(item: pytest.Item) -> float:
-    """About how long it takes."""
-    if said := item.get_closest_marker("seconds"):
-        return float(said.args[0])
+def assumed_seconds(item: pytest.Item) -> float:
+    """Return about how long a test takes, by its kind."""
     if file_of(item).endswith(".ipynb"):
         return NOTEBOOK_S
-    return OF_ITS_OWN_S if waits(item) else SLOW_S if item.get_closest_marker("slow") else QUICK_S
+    return WAITING_S if waits(item) else SLOW_S if item.get_closest_marker("slow") else QUICK_S
 
 
 def dealt(files: Mapping[str, tuple[float, bool]]) -> list[str]:
-    """Names of files in the order in which they are dealt out.
+    """Return the names of files in the order in which they are handed out.
 
     Args:
-        files: seconds of each, and whether these are waited for.
+        files: seconds of each, and whether these are spent waiting.
 
     Returns:
-        Of either kind the longest first; the next one is of the kind of which less has been dealt, as a part of it.
+        The longest first within each kind; the next one is of the kind of which less has been handed out, in proportion.
     """
     kinds = [sorted((name for name in files if files[name][1] is kind), key=lambda name: (-files[name][0], name))
              for kind in (True, False)]  # fmt: skip
@@ -54,11 +58,35 @@ def dealt(files: Mapping[str, tuple[float, bool]]) -> list[str]:
     return order
 
 
-def sort(items: list[pytest.Item]) -> None:
-    """Put the tests into the order of their files; within a file they stay as they are."""
+def recorded() -> dict[str, float]:
+    """Return the seconds of each recorded file; empty where nothing was recorded."""
+    return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
+
+
+def sort(items: list[pytest.Item], record: Mapping[str, float] | None = None) -> None:
+    """Sort tests by the order of their files; within a file they stay as they are."""
+    record = recorded() if record is None else record
     files: dict[str, tuple[float, bool]] = {}
     for item in items:
         so_far, waited = files.get(file_of(item), (0.0, False))
-        files[file_of(item)] = so_far + seconds(item), waited or waits(item)
+        files[file_of(item)] = so_far + assumed_seconds(item), waited or waits(item)
+    files = {name: (record.get(name, assumed), waited) for name, (assumed, waited) in files.items()}
     place = {name: i for i, name in enumerate(dealt(files))}
     items.sort(key=lambda item: place[file_of(item)])
+
+
+class Recorder:
+    """Add up the seconds of each file and write them to `RECORD` when the session ends (`--record-durations`)."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count set-up, call and tear-down."""
+        name = report.nodeid.partition("::")[0]
+        self.seconds[name] = self.seconds.get(name, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Files that were not run keep their record."""
+        rows = {name: round(seconds, 1) for name, seconds in sorted((recorded() | self.seconds).items())}
+        RECORD.write_text(json.dumps(rows, indent=0) + "\n", encoding="utf-8")

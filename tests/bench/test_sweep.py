@@ -393,7 +393,6 @@ def wait_for_cells(folder: Path, n: int, process: subprocess.Popen[bytes]) -> di
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.timeout(900)
-@pytest.mark.seconds(60)
 def test_a_sweep_on_a_ray_cluster_ends_complete_though_one_of_two_machines_is_killed() -> None:
     """In processes of their own: Ray changes signal handlers and starts servers."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'speculative-decoding-workbench[ray]'")

@@ -26,7 +26,7 @@ from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 
-pytestmark = [pytest.mark.slow, pytest.mark.seconds(1.5)]
+pytestmark = [pytest.mark.slow]
 ALPHA = 1e-5
 VOCABULARY = 6
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1]
