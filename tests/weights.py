@@ -45,7 +45,7 @@ def dealt(files: Mapping[str, tuple[float, bool]]) -> list[str]:
         files: seconds of each, and whether these are spent waiting.
 
     Returns:
-        The longest first within each kind; the next one is of the kind of which less has been handed out, in proportion.
+        The longest first within each kind; the next one is of the kind of which less, in proportion, was handed out.
     """
     kinds = [sorted((name for name in files if files[name][1] is kind), key=lambda name: (-files[name][0], name))
              for kind in (True, False)]  # fmt: skip

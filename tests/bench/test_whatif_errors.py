@@ -33,7 +33,9 @@ def test_the_suite_measures_and_the_command_line_prints_the_errors(
     monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path / "boards"))
     models = worlds.world("llama", noise=0.15, heads=tmp_path / "heads", context=128)
     prompts = [BenchPrompt(name, text) for name, text in (("a", "abcabcabc"), ("b", "adadad"), ("c", "cdcdcd"))]
-    rows = whatif_suite.measure(models, prompts, tokens=12)
+    counted, rows = (whatif_suite.measure(models, prompts, tokens=12, timed=timed) for timed in (False, True))
+    assert {key in whatif_errors.TIMED for key in rows} == {True}
+    rows |= counted
     assert {key: len(row["pairs"]) > 0 for key, row in rows.items()} == dict.fromkeys(whatif_errors.PREDICTIONS, True)
     for key, saved in rows.items():
         board.save(whatif_errors.BOARD, key, saved, whatif_errors.markdown)

@@ -26,7 +26,9 @@ PREDICTIONS = {
     "iid": "τ of K levels if every draft were accepted alike",
     "formula": "speed-up by the formula",
 }
-"""What is predicted, by the key of its row."""
+"""The predicted figure, by the key of its row."""
+TIMED = ("speeds", "plain", "formula")
+"""Predictions of speeds, whose real runs need an idle machine. The others count tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ speed is over that of the recorded run of the same prompt, made just before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from workbench.bench.prompts import BenchPrompt
-from workbench.bench.whatif_errors import PREDICTIONS
+from workbench.bench.whatif_errors import PREDICTIONS, TIMED
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
@@ -49,7 +49,11 @@ class Runs:
 
 
 def measure(
-    models: Models, prompts: Sequence[BenchPrompt], tokens: int = TOKENS, told: Told = lambda *_: None
+    models: Models,
+    prompts: Sequence[BenchPrompt],
+    tokens: int = TOKENS,
+    told: Told = lambda *_: None,
+    timed: bool | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Predict and measure on every prompt.
 
@@ -58,24 +62,38 @@ def measure(
         prompts: those that the context has room for are taken.
         tokens: length of every run.
         told: called before each prompt.
+        timed: only predictions of speeds (`TIMED`), for an idle machine, or only the others; None: all.
 
     Returns:
-        A row for each of `PREDICTIONS`, with its `pairs`: `prompt`, `of` (the setting), `predicted`, `measured`.
+        A row for each prediction, with its `pairs`: `prompt`, `of` (the setting), `predicted`, `measured`.
     """
-    engine, rows = Engine(models), {key: [] for key in PREDICTIONS}
+    keys = [key for key in PREDICTIONS if timed is None or (key in TIMED) is timed]
+    engine, rows = Engine(models), {key: [] for key in keys}
     for number, prompt in enumerate(prompts):
         told(number, len(prompts), prompt.name)
         ids = prompt.encode(models.tokenizer)
         if len(ids) + tokens > models.target.context:
             continue
-        for key, of, predicted, measured in of_prompt(Runs(engine, ids, tokens)):
+        for key, of, predicted, measured in of_prompt(Runs(engine, ids, tokens), keys):
             rows[key].append({"prompt": prompt.name, "of": of, "predicted": predicted, "measured": measured})
     facts = {"target": models.target_name, "drafter": models.drafter_name, "tokens": tokens}
     return {key: {"predicts": PREDICTIONS[key], **facts, "pairs": pairs} for key, pairs in rows.items()}
 
 
-def of_prompt(runs: Runs) -> Iterator[tuple[str, str, float, float]]:
-    """Yield, for one prompt, which prediction it is, of which setting, the predicted figure and the measured one."""
+def of_prompt(runs: Runs, keys: Collection[str]) -> Iterator[tuple[str, str, float, float]]:
+    """Yield, for one prompt and the named predictions: key, setting, predicted figure, measured figure."""
+    for found in _of_chains(runs):
+        if found[0] in keys:
+            yield found
+    if "width" in keys:
+        narrow, wide = runs.make("draft-model", depth=WIDE_DEPTH, policy="fixed"), runs.make("draft-tree", **TREE)
+        predicted = whatif.widths(narrow.rounds, 2)[1].tau
+        yield "width", "draft-model → draft-tree", predicted, metrics.tau(wide.rounds) or 1.0
+    if "combination" in keys:
+        yield "combination", "draft-model, prompt-lookup", *_combination(runs)
+
+
+def _of_chains(runs: Runs) -> Iterator[tuple[str, str, float, float]]:
     plain = runs.make("autoregressive")
     for method, params in CHAINS.items():
         recorded = runs.make(method, depth=DEPTH, **params)
@@ -94,9 +112,6 @@ def of_prompt(runs: Runs) -> Iterator[tuple[str, str, float, float]]:
             yield "by-position", of, theory.tau_by_position(rates["rates"][:k]), tau
             if rates["rate"] is not None:
                 yield "iid", of, theory.expected_tau(rates["rate"], k), tau
-    narrow, wide = runs.make("draft-model", depth=WIDE_DEPTH, policy="fixed"), runs.make("draft-tree", **TREE)
-    yield "width", "draft-model → draft-tree", whatif.widths(narrow.rounds, 2)[1].tau, metrics.tau(wide.rounds) or 1.0
-    yield "combination", "draft-model, prompt-lookup", *_combination(runs)
 
 
 def _combination(runs: Runs) -> tuple[float, float]:

@@ -100,6 +100,13 @@ def bench(
     top_p: TopP = 1.0,
     seed: Seed = 0,
     depth: Annotated[int, typer.Option(min=1, help="Draft length of the suites `acceptance` and `gpu`.")] = 5,
+    timed: Annotated[
+        bool | None,
+        typer.Option(
+            "--timed/--untimed",
+            help="Suite `whatif`: only speeds (on an idle machine), or only the rest.",
+        ),
+    ] = None,
     connect: Annotated[str | None, typer.Option(hidden=True)] = None,
     out: Annotated[
         list[Path] | None,
@@ -170,7 +177,7 @@ def bench(
             lambda: load(target, drafter, device, dtype, drafter_dtype), scale, out or [], as_json
         )
     if suite == WHATIF:
-        return whatifs.measure(lambda: load(target, drafter, device, dtype), chosen, max_new_tokens, as_json)
+        return whatifs.measure(lambda: load(target, drafter, device, dtype), chosen, max_new_tokens, timed, as_json)
     values = _settle(method, parse_settings(settings))
     for name in method or ():
         checks.method(name, values[name], pair)

@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from workbench.engine import Models
 
 
-def measure(load: Callable[[], Models], prompts: Sequence[BenchPrompt], tokens: int, as_json: bool) -> None:
-    """Measure all predictions, save them on the board, and print it."""
-    from workbench.bench import board, whatif_errors, whatif_suite
+def measure(
+    load: Callable[[], Models], prompts: Sequence[BenchPrompt], tokens: int, timed: bool | None, as_json: bool
+) -> None:
+    """Measure predictions (all; only of speeds; or only of token counts), save them on the board, and print it."""
+    from workbench.bench import board, boardfiles, whatif_errors, whatif_suite
     from workbench.cli.bench import progress_bar
 
     with progress_bar() as bar:
-        rows = whatif_suite.measure(load(), prompts, tokens, bar or (lambda *_: None))
+        rows = whatif_suite.measure(load(), prompts, tokens, bar or (lambda *_: None), timed)
     for key, row in rows.items():
         board.save(whatif_errors.BOARD, key, row, whatif_errors.markdown)
     say.note(f"saved in {board.folder() / whatif_errors.BOARD}.json")
-    print(json.dumps(rows, ensure_ascii=False) if as_json else whatif_errors.markdown(rows))
+    print(json.dumps(rows, ensure_ascii=False) if as_json else whatif_errors.markdown(boardfiles.read("whatif")))
