@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.paired import pays
-from workbench.bench.statistics import Totals, mean, rates, speedup_of, typical
+from workbench.bench.statistics import Totals, geometric_mean, mean, rates, speedup_of, typical
 from workbench.trace.whatif import laws
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
     formula = pays(lane, plain) if plain is not None and lane is not plain else None
     return {
         "speedup": faster and faster.to_wire(),
-        "tau": mean([t.tau for t in first if t.tau is not None]),
+        "tau": geometric_mean([t.tau for t in first if t.tau is not None]),
         "acceptance_rate": mean([t.acceptance_rate for t in first if t.acceptance_rate is not None]),
         "tokens_per_second": rate and rate.to_wire(),
         "speedup_iid": mean([formula["predicted"]] if formula else []),
-        "tau_iid": mean([found["tau_iid"] for found in predicted]),
-        "tau_by_position": mean([found["tau_by_position"] for found in predicted]),
+        "tau_iid": geometric_mean([found["tau_iid"] for found in predicted]),
+        "tau_by_position": geometric_mean([found["tau_by_position"] for found in predicted]),
     }

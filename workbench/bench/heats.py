@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.bench.recommendation import Choice
 from workbench.bench.sample import Sample
-from workbench.bench.statistics import Totals, rates
+from workbench.bench.statistics import Totals, acceptance_of, rates, tau_of
 from workbench.bench.turns import order, turns
 from workbench.core.errors import WorkbenchError
 from workbench.methods.known import Known
@@ -212,7 +212,7 @@ class Heats:
         rounds, plain_rounds = own.ms_per_round("decode"), beside.ms_per_round("decode")
         return Choice(
             entrant.name, entrant.title, dict(entrant.params),
-            speedup(rates(mine), rates(plain)), own.tau, own.acceptance_rate,
+            speedup(rates(mine), rates(plain)), tau_of(mine), acceptance_of(mine),
             rounds / plain_rounds if rounds and plain_rounds else None,
             own.ms_per_round("draft"), own.ms_per_round("verify"), self.left.get(entrant.name, 0),
         )  # fmt: skip

@@ -11,7 +11,7 @@ from workbench.bench.lanes import BASELINE
 from workbench.bench.markdown import shown
 from workbench.bench.prompts import BenchPrompt, groups_of
 from workbench.bench.sample import Contender, Sample
-from workbench.bench.statistics import Rates, Totals, rates, share, typical
+from workbench.bench.statistics import Rates, Totals, acceptance_of, rates, share, tau_of, typical
 from workbench.trace.speedup import Estimate, by_prompt, estimate, speedup
 
 ESTIMATES = (
@@ -35,8 +35,8 @@ class BenchRow:
         promise: what the method promises.
         parameters: values of its parameters.
         prompts: prompts measured.
-        tau: tokens emitted / target verification passes, over all prompts.
-        acceptance_rate: accepted / tested drafted tokens; None without drafts or where the other side does not say.
+        tau: tokens emitted / target verification passes: geometric mean over prompts, as speed-ups are.
+        acceptance_rate: accepted / tested drafted tokens, mean over prompts; None without drafts or where unknown.
         tokens_per_second: of decoding, prefill left out: geometric mean, prompts weighing alike; None for other
             engines, which do not say when prefill ends.
         call_tokens_per_second: the same of whole calls, prefill included: every engine has it.
@@ -123,8 +123,8 @@ def _row(contender: Contender, runs: dict[str, Runs], greedy: bool) -> BenchRow:
         promise=contender.promise,
         parameters=contender.parameters,
         prompts=len({prompt for prompt, _ in own}),
-        tau=totals.tau,
-        acceptance_rate=totals.acceptance_rate if is_ours else None,
+        tau=tau_of(own.values()),
+        acceptance_rate=acceptance_of(own.values()) if is_ours else None,
         acceptance_by_position=_by_position(own.values()),
         **speeds(contender.name, is_ours, decode, call),
         overhead_share=totals.overhead_share if is_ours else None,
