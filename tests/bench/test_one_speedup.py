@@ -184,3 +184,15 @@ def test_the_race_replays_the_repeat_nearest_to_the_prompts_estimate() -> None:
     assert paired.replayed(made, 0) == 2
     made["draft-model"].samples.pop((0, 2))
     assert paired.replayed(made, 0) == 0, "the lanes race in a repeat that all of them ran; the first of two as near"
+
+
+def test_tau_is_averaged_as_speed_ups_are_everywhere() -> None:
+    """40 tokens in 20 rounds and in 5: τ 2 and 8, geometric mean 4; pooled it would be 3.2."""
+    samples = [
+        Sample("draft-model", prompt, 0, [7] * TOKENS, 1.0, 1.0, rounds, {"accepted": 9.0, "tested": 18.0})
+        for prompt, rounds in ((0, 20), (1, 5))
+    ]
+    (row,) = build_rows(samples, [Scripted("draft-model", 1)], greedy=True)
+    lane = Measured(Lane("draft-model"), "Draft model", samples={(s.prompt, s.repeat): s for s in samples})
+    found = [row.tau, statistics.tau_of(samples), estimates.estimates(lane, None)["tau"]["value"]]
+    assert found == [pytest.approx(4.0)] * 3
