@@ -30,7 +30,7 @@ def test_a_slider_changes_what_would_have_come_of_a_node_and_nothing_that_was_re
     assert boxes[0]["y"] <= boxes[1]["y"], "the verdict is in sight as soon as one asks"
     assert boxes[1]["y"] + boxes[1]["height"] <= boxes[0]["y"] + boxes[0]["height"]
     assert play.locator("button").is_disabled()
-    u = play.get_by_role("slider", name="uniform that was drawn")
+    u = play.get_by_role("slider", name="uniform random number")
     u.press("Home")
     page.wait_for_selector(".wb-play-verdict:has-text('would be accepted; it was rejected')")
     assert "not recorded" in play.locator(".wb-play-badge").inner_text()
@@ -46,7 +46,7 @@ def test_a_slider_changes_what_would_have_come_of_a_node_and_nothing_that_was_re
         del r["nodes"]["rule"], r["nodes"]["inputs"]
     upload(page, "old.json", old | {"header": old["header"] | {"schema": 2}})
     page.locator(".wb-ghost.is-rejected").first.click()
-    page.wait_for_selector(".wb-facts :text('does not say by which rule')")
+    page.wait_for_selector(".wb-facts :text('does not name the rule')")
     assert play.is_hidden()
     half = json.loads((FIXTURES / "chain.json").read_text())
     for r in half["rounds"]:

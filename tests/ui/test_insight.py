@@ -72,7 +72,7 @@ def test_what_is_no_trace_is_said_in_words() -> None:
 
 
 def opened(page: Any) -> Any:
-    page.get_by_role("button", name="why this fast?").click()
+    page.get_by_role("button", name="Explain this speed").click()
     page.wait_for_selector(".wb-whybody:not([hidden])")
     return page.locator(".wb-whatif")
 
@@ -99,7 +99,7 @@ def test_why_this_fast(fake_app: str, open_page: Opener, tmp_path: Path, width: 
     medusa = tmp_path / "medusa.json"
     medusa.write_text(json.dumps(recorded.trace("medusa").to_wire()))
     with page.expect_file_chooser() as chooser:
-        dialog.get_by_role("button", name="compare with another run").click()
+        dialog.get_by_role("button", name="Compare with another run").click()
     chooser.value.set_files(medusa)
     page.wait_for_function("document.querySelector('.wb-whatif').innerText.includes('and medusa 2.')")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -130,15 +130,15 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     size = go_on.bounding_box() or {}
     assert min(size["width"], size["height"]) >= 24
     go_on.click()
-    says(page, ".wb-origin", f"branch at round {at + 1}")
+    says(page, ".wb-origin", f"branched at round {at + 1}")
     state(page, "finished")
     assert word in page.inner_text(".wb-origin")
     assert page.inner_text(".wb-prompt").rstrip().endswith(word), "the chosen token is the end of the prompt"
     assert "ids=" in page.evaluate("location.search") or page.wait_for_function("location.search.includes('ids=')")
     branch = page.evaluate(TEXT)
     page.reload()
-    says(page, ".wb-origin", f"branch at round {at + 1}")
-    page.get_by_text("show the run it came from").click()
+    says(page, ".wb-origin", f"branched at round {at + 1}")
+    page.get_by_text("show the original run").click()
     page.wait_for_function(f"{TEXT} === {json.dumps(before)}")
     assert not page.is_visible(".wb-branch"), "the panel holds that run's prompt"
     page.get_by_text("show the branch").click()
@@ -154,7 +154,7 @@ def test_a_branch_of_a_run_in_progress_stops_it_first(fake_app: str, open_page: 
     page.click("[data-press=run]")
     page.locator(".wb-ghost.is-rejected").first.click()
     page.click(".wb-bar.is-own .wb-from")
-    says(page, ".wb-origin", "branch at round")
+    says(page, ".wb-origin", "branched at round")
     wait_rounds(page, 2)
     stop(page)
 

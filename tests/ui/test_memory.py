@@ -36,7 +36,7 @@ def entries(page: Any) -> int:
 def test_the_card_shows_size_hits_and_the_entry_of_the_latest_draft(fake_app: str, open_page: Opener) -> None:
     page = opened(open_page, fake_app)
     assert "of at most 4,096 tokens" in page.inner_text(".wb-memorysize")
-    assert "look-ups found something" in page.inner_text(".wb-memorysize")
+    assert "look-ups had a hit" in page.inner_text(".wb-memorysize")
     assert page.inner_text(".wb-memorymade").startswith("Round ")
     assert page.evaluate("document.querySelector('.wb-memory meter').value") == entries(page)
     assert "<b>bold</b>⏎" in page.inner_text(f"{CARD} table"), "text of a model is text"

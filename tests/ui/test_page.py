@@ -238,7 +238,7 @@ def test_a_run_survives_a_reload_and_is_steered_as_before(fake_app: str, open_pa
     page.reload()
     page.wait_for_selector(".wb[data-ready=true] .wb-round")
     says(page, ".wb-badge", "RECORDED")
-    says(page, ".wb-card-ribbon h3 em", "stopped by you")
+    says(page, ".wb-card-ribbon h3 em", "cancelled")
     short(page, 16)
     page.click("[data-press=run]")
     state(page, "finished")

@@ -64,7 +64,7 @@ def test_how_a_run_ends(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app, viewport={"width": 1280, "height": 900})
     start(page, "limit")
     state(page, "finished")
-    says(page, ".wb-card-ribbon h3 em", "stopped by a limit of this server")
+    says(page, ".wb-card-ribbon h3 em", "stopped: limit of this server reached")
     says(page, "[data-figure=speedup] .wb-label", "no baseline")
     shoot(page, "limit")
     start(page, "out of memory")
@@ -83,7 +83,7 @@ def test_how_a_run_ends(fake_app: str, open_page: Opener) -> None:
     shoot(page, "running")
     page.click("[data-press=stop]")
     state(page, "cancelled")
-    says(page, ".wb-card-ribbon h3 em", "stopped by you")
+    says(page, ".wb-card-ribbon h3 em", "cancelled")
     shoot(page, "stopped")
 
 
@@ -101,7 +101,7 @@ def test_a_truncated_trace_and_a_simulation_are_named(fake_app: str, open_page: 
     page = open_page(fake_app, viewport={"width": 1280, "height": 900})
     data = trace("oracle", {"depth": 3, "temperature": 0.7}, 8)
     upload(page, "cut.json", {"header": data["header"], "rounds": data["rounds"]})
-    says(page, ".wb-card-ribbon h3 em", "truncated: the trace has no end")
+    says(page, ".wb-card-ribbon h3 em", "truncated: the trace has no footer")
     assert page.is_visible(".is-simulation.wb-badge")
     shoot(page, "truncated")
 

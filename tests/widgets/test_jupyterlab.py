@@ -281,4 +281,4 @@ def test_a_run_is_stepped_changed_and_stopped_from_the_notebook(lab: Lab) -> Non
     until(lambda: lab.kernel("live.selection").get("round") == 0, "the click")
     live.locator("[data-press=stop]:enabled").click()
     until(lambda: lab.kernel("run.state") == "cancelled", "the end")
-    live.locator(".wb-card-ribbon em").get_by_text("stopped by you").wait_for()
+    live.locator(".wb-card-ribbon em").get_by_text("cancelled").wait_for()

@@ -1,4 +1,4 @@
-/** What the Compare panel holds: lanes, prompts, numbers; the request made from it, and its address. No DOM. */
+/** State of the Compare panel: lanes, prompts, numbers; its request and its address. No DOM. */
 
 import * as form from "../shared/form.js";
 import * as strangers from "../shared/strangers.js";
@@ -7,7 +7,7 @@ const FIRST = ["draft-model", "draft-tree", "prompt-lookup"],
   FIRST_OF_PICTURES = ["vlm-draft", "specvlm", "vlm-text-only"];
 export const OWN = "vision";
 
-/** The first choice a visitor sees. */
+/** Return the initial choice. */
 export function first(catalogue) {
   const pictures = reads(catalogue, catalogue.chosen.target);
   return {
@@ -22,7 +22,7 @@ export function first(catalogue) {
   };
 }
 
-/** The lanes that a target begins with. */
+/** Return the initial lanes of a target. */
 function lanesOf(catalogue, pictures) {
   const usable = (pictures ? FIRST_OF_PICTURES : FIRST).filter((name) =>
     catalogue.methods.some((m) => m.name === name && m.available !== false),
@@ -30,18 +30,18 @@ function lanesOf(catalogue, pictures) {
   return usable.map((method) => ({ method, params: {}, drafter: null }));
 }
 
-/** The picture and the questions that a target begins with. */
+/** Return the initial image and questions of a target. */
 function picturesOf(catalogue, pictures) {
   const scene = pictures ? catalogue.scenes?.[0] : null;
   return { scene: scene?.name ?? "", own: null, questions: scene?.questions.slice(0, 2) ?? [] };
 }
 
-/** Whether a target reads pictures: its prompts are then questions about one. Pure. */
+/** Whether a target takes images; its prompts are then questions about one. Pure. */
 export function reads(catalogue, target) {
   return Boolean(catalogue.targets.find((t) => t.name === target)?.pictures);
 }
 
-/** The picture that is asked about, and the questions that go with it. Pure.
+/** Return the image of the prompts, and the questions offered for it. Pure.
  *  @returns {{url: string, alt: string, offered: string[]}} */
 export function picture(choice, catalogue) {
   const scene = catalogue.scenes?.find((each) => each.name === choice.scene),
@@ -50,7 +50,7 @@ export function picture(choice, catalogue) {
   return { url: scene?.url ?? own?.url ?? "", alt: scene?.alt ?? own?.alt ?? "", offered };
 }
 
-/** What changes when another picture is taken: a scene by its name, or the one of the Vision tab. Pure. */
+/** Return the choices that change with another image: a scene's name, or the image of the Vision tab. Pure. */
 export function take(choice, catalogue, name, shown) {
   const scene = catalogue.scenes.find((each) => each.name === name),
     fits = (q) => (scene?.questions ?? []).includes(q) || catalogue.questions.includes(q);
@@ -59,25 +59,25 @@ export function take(choice, catalogue, name, shown) {
   return { scene: name, questions, own: name === OWN ? (shown ?? null) : null };
 }
 
-/** The words for a picture by what it shows. Pure. */
+/** Return the alternative text of an image. Pure. */
 export function altOf(catalogue, url) {
-  return catalogue?.scenes?.find((scene) => scene.url === url)?.alt || "the picture that is asked about";
+  return catalogue?.scenes?.find((scene) => scene.url === url)?.alt || "the image of the questions";
 }
 
-/** Own words, a question a line. Pure. */
+/** Split typed text into questions, one per line. Pure. */
 function lines(text) {
   return text.split("\n").map((line) => line.trim()).filter(Boolean);
 }
 
-/** How many prompts are chosen. Pure. */
+/** Count the chosen prompts. Pure. */
 function count(choice) {
   return choice.pictures
     ? new Set([...choice.questions, ...lines(choice.text)]).size
     : choice.presets.length + (choice.text.trim() ? 1 : 0);
 }
 
-/** Whether the panel asks for what a comparison holds: target, lanes and prompts. A message is the same one whether it
- *  was sent as such or, as older comparisons did, as text with markers. Pure. */
+/** Whether the panel asks for the same target, lanes and prompts as a comparison. A chat message equals the same text
+ *  with role markers, which older comparisons used. Pure. */
 export function asksFor(choice, catalogue, made, roles) {
   if (!catalogue) return true;
   const { prompts } = request(choice, catalogue, roles),
@@ -87,7 +87,7 @@ export function asksFor(choice, catalogue, made, roles) {
   return choice.target === made.settings.target && `${mine}` === `${theirs}` && said(prompts) === said(made.prompts);
 }
 
-/** Keep what still exists after the target changed. */
+/** Keep the choices that still exist after the target changed. */
 export function revise(choice, catalogue) {
   const has = (entries, name) => entries.some((e) => e.name === name && e.available !== false);
   const lanes = choice.lanes
@@ -110,33 +110,33 @@ export function revise(choice, catalogue) {
   return { ...choice, lanes: lanes.length ? lanes : usual.lanes };
 }
 
-/** What cannot be measured, and what to do; null when it can. Pure. */
+/** Return an error if the choice cannot be measured, else null. Pure. */
 export function problem(choice, catalogue) {
   if (!choice.lanes.length)
-    return { message: "There is no lane.", remedy: "Add one: plain decoding is measured beside it." };
+    return { message: "No lane is chosen.", remedy: "Add a lane; plain decoding is always measured as well." };
   if (choice.pictures && !picture(choice, catalogue).url)
     return {
-      message: "There is no picture.",
-      remedy: "Choose one of the scenes, or open one in the Vision tab first.",
+      message: "No image is chosen.",
+      remedy: "Choose a scene, or open an image in the Vision tab first.",
     };
   if (choice.pictures && !count(choice))
-    return { message: "There is no question.", remedy: "Choose one, or write your own." };
+    return { message: "No question is chosen.", remedy: "Choose a question, or write your own." };
   if (!choice.pictures && !count(choice))
-    return { message: "There is no prompt.", remedy: "Choose one, or write your own." };
+    return { message: "No prompt is chosen.", remedy: "Choose a prompt, or write your own." };
   const said = choice.lanes.map((lane) => laneText(lane));
   if (new Set(said).size < said.length)
-    return { message: "Two lanes are the same.", remedy: "Change a parameter of one, or remove it." };
+    return { message: "Two lanes have the same method and parameters.", remedy: "Change a parameter of one lane, or remove the lane." };
   return null;
 }
 
-/** Runs of the comparison: lanes and plain decoding, a warm-up each. Pure. */
+/** Count the runs of the comparison: lanes and plain decoding, with one warm-up run each. Pure. */
 export function runs(choice) {
   const lanes = choice.lanes.length + (choice.lanes.some((l) => l.method === "autoregressive") ? 0 : 1);
   return lanes * (count(choice) * choice.repeats + 1);
 }
 
-/** The request, with values inside their ranges. A message goes as its words, marked `chat`: the target's own format is
- *  put around them. @param {{split: Function}} roles  takes a prompt with markers apart */
+/** Return the request, with values clamped to their ranges. A message is sent as its text, marked `chat`: the backend
+ *  adds the target's chat template. @param {{split: Function}} roles  splits a prompt with role markers */
 export function request(choice, catalogue, roles, clamp = (spec, value) => ({ value })) {
   const held = (specs, given) =>
     Object.fromEntries(
@@ -171,7 +171,7 @@ export function request(choice, catalogue, roles, clamp = (spec, value) => ({ va
   };
 }
 
-/** A lane as one line, as the command line reads it. Pure. */
+/** Write a lane as one argument of the command line. Pure. */
 export function laneText({ method, params, drafter }) {
   const pairs = [
     ...Object.entries(params).filter(([, v]) => v !== undefined),
@@ -180,7 +180,7 @@ export function laneText({ method, params, drafter }) {
   return method + (pairs.length ? `:${pairs.join(",")}` : "");
 }
 
-/** The command line that measures the same. Pure. */
+/** Return the command line of the same comparison. Pure. */
 export function command(choice, catalogue, roles) {
   const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
   const { prompts } = request(choice, catalogue, roles),
@@ -207,7 +207,7 @@ export function command(choice, catalogue, roles) {
   return words.join(" ");
 }
 
-/** The query that restores the choice. Pure. */
+/** Return the query that restores the choice. Pure. */
 export function toQuery(choice, catalogue) {
   const query = new URLSearchParams(),
     put = (name, value) => value !== null && value !== undefined && value !== "" && query.append(name, String(value));
@@ -225,7 +225,7 @@ export function toQuery(choice, catalogue) {
   return query.toString();
 }
 
-/** What an address asks for. What is wrong is left out and said. @returns {{choice: object, problems: string[]}} */
+/** Parse an address; invalid parts are left out and listed. @returns {{choice: object, problems: string[]}} */
 export function fromQuery(search, catalogue, clamp) {
   const query = new URLSearchParams(search),
     choice = first(catalogue),
@@ -244,7 +244,7 @@ export function fromQuery(search, catalogue, clamp) {
       const lane = readLane(text, catalogue, clamp);
       if (lane.why) bad(name, text, lane.why);
       else if (lane.method === catalogue.baseline)
-        continue; // is measured beside any lanes, and the panel's select leaves it out
+        continue; // always measured; the panel's select leaves it out
       else if (lanes.length < catalogue.lanes) lanes.push(lane);
       else bad(name, text, `at most ${catalogue.lanes} lanes`);
     } else if (name === "prompts") {
@@ -253,22 +253,22 @@ export function fromQuery(search, catalogue, clamp) {
         unknown = asked.filter((n) => !known(n));
       choice.presets = asked.filter(known);
       if (unknown.length)
-        bad(name, unknown.join(","), `no such prompt; there are ${catalogue.presets.map((p) => p.name).join(", ")}`);
+        bad(name, unknown.join(","), `unknown prompt; choose from ${catalogue.presets.map((p) => p.name).join(", ")}`);
     } else if (name === "text") choice.text = text;
     else if (name === "scene") {
       if (catalogue.scenes?.some((scene) => scene.name === text)) choice.scene = text;
-      else bad(name, text, "no such picture in the gallery");
+      else bad(name, text, "unknown scene");
     } else if (name === "question") questions.push(text);
     else if (name === "target") choice.target = text;
     else if (name in catalogue.numbers) {
       if (/^\d{1,16}$/.test(text) && form.whole(catalogue.numbers[name], text) === Number(text))
         choice[name] = Number(text);
-      else bad(name, text, "not a whole number in range");
+      else bad(name, text, "not a whole number in the allowed range");
     } else if (sampling.has(name)) {
       const spec = sampling.get(name), value = text.trim() === "" ? NaN : Number(text);
       if (clamp(spec, value).value === value) choice.sampling[name] = value;
       else bad(name, text, "out of range");
-    } else if (name !== "tab" && !name.startsWith("__")) bad(name, text, "unknown");
+    } else if (name !== "tab" && !name.startsWith("__")) bad(name, text, "unknown setting");
   }
   if (query.has("prompts") && !query.has("text") && !choice.presets.length) choice.presets = first(catalogue).presets;
   if (lanes.length) choice.lanes = /** @type {any[]} */ (lanes);
@@ -280,15 +280,15 @@ function readLane(text, catalogue, clamp) {
   const at = text.indexOf(":"),
     name = at < 0 ? text : text.slice(0, at),
     method = catalogue.methods.find((m) => m.name === name);
-  if (!method) return { why: "no such method" };
+  if (!method) return { why: "unknown method" };
   const lane = { method: name, params: {}, drafter: null };
   for (const pair of at < 0 ? [] : text.slice(at + 1).split(",")) {
     const [key, value] = [pair.slice(0, pair.indexOf("=")), pair.slice(pair.indexOf("=") + 1)],
       spec = method.params.find((p) => p.name === key);
     if (key === "drafter") lane.drafter = value;
-    else if (!spec) return { why: `${name} has no ${key || pair}` };
+    else if (!spec) return { why: `${name} has no parameter ${key || pair}` };
     else if (spec.choices?.length) {
-      if (!spec.choices.includes(value)) return { why: `${key} is one of ${spec.choices.join(", ")}` };
+      if (!spec.choices.includes(value)) return { why: `${key} must be one of ${spec.choices.join(", ")}` };
       lane.params[key] = value;
     } else if (spec.kind === "bool") lane.params[key] = /^(true|1)$/i.test(value);
     else if (value.trim() === "" || clamp(spec, Number(value)).value !== Number(value))

@@ -93,7 +93,7 @@ test("a prompt that is not there and a fifth lane are said, too", () => {
   const { choice, problems } = fromQuery(`?tab=compare&prompts=story,nonsense${lanes}`, catalogue, clamp);
   assert.deepEqual(choice.presets, ["story"]);
   assert.equal(choice.lanes.length, 4);
-  assert.match(problems[0], /nonsense: no such prompt; there are story, copy/);
+  assert.match(problems[0], /nonsense: unknown prompt; choose from story, copy/);
   assert.match(problems[1], /at most 4 lanes/);
 });
 
@@ -116,8 +116,8 @@ test("runs are counted with plain decoding and a warm-up each", () => {
 test("what cannot be measured is said before it is asked for", () => {
   const choice = first(catalogue);
   assert.equal(problem(choice), null);
-  assert.match(problem({ ...choice, lanes: [] }).message, /no lane/);
-  assert.match(problem({ ...choice, presets: [], text: " " }).message, /no prompt/);
+  assert.match(problem({ ...choice, lanes: [] }).message, /No lane/);
+  assert.match(problem({ ...choice, presets: [], text: " " }).message, /No prompt/);
   assert.match(problem({ ...choice, lanes: [choice.lanes[0], { ...choice.lanes[0] }] }).message, /the same/);
 });
 
@@ -177,7 +177,7 @@ test("an address restores the picture and its questions; one that is not there i
   assert.deepEqual(fromQuery(`?tab=compare&${toQuery(choice, seeing)}`, seeing, clamp), { choice, problems: [] });
   assert.match(
     fromQuery("?tab=compare&target=vision-target&scene=nine", seeing, clamp).problems[0],
-    /nine: no such picture/,
+    /nine: unknown scene/,
   );
 });
 
@@ -186,8 +186,8 @@ test("the Vision tab's picture can be asked about, and where there is none that 
   assert.equal(picture(choice, seeing).url, "data:own");
   assert.equal(problem(choice, seeing), null);
   assert.deepEqual(choice.questions, ["Describe it."], "questions that fit any picture stay");
-  assert.match(problem({ ...choice, own: null }, seeing).message, /no picture/);
-  assert.match(problem({ ...choice, questions: [] }, seeing).message, /no question/);
+  assert.match(problem({ ...choice, own: null }, seeing).message, /No image/);
+  assert.match(problem({ ...choice, questions: [] }, seeing).message, /No question/);
 });
 
 test("an example that the panel does not ask for is told apart", () => {

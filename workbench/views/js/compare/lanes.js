@@ -1,6 +1,6 @@
-/** The side panel of the Compare view. It holds no state: it shows `data` and emits events.
+/** Side panel of the Compare view. It holds no state: it shows `data` and emits events.
  *
- *  Events: `wb:choose` {…what changed} · `wb:param` {name, value, note} (from the forms) · `wb:press` {button}. */
+ *  Events: `wb:choose` {…changes} · `wb:param` {name, value, note} (from the forms) · `wb:press` {button}. */
 
 import * as comparechoice from "./choice.js";
 import * as comparepicture from "./picture.js";
@@ -27,7 +27,7 @@ export function render(el, data) {
   ui.presets.hidden = ui.presets.previousSibling.hidden = choice.pictures;
   if (choice.pictures)
     comparepicture.render(ui.pictured, { catalogue, choice, shown: window.workbenchPicture?.() ?? null });
-  kit.write(ui.textLabel, choice.pictures ? "Your own questions, one a line" : "Your own prompt, beside those chosen");
+  kit.write(ui.textLabel, choice.pictures ? "Your own questions, one per line" : "Your own prompt, in addition");
   while (ui.presets.childElementCount < catalogue.presets.length) ui.presets.append(h("button", { type: "button" }));
   catalogue.presets.forEach((preset, i) => {
     const chip = ui.presets.children[i];
@@ -39,7 +39,7 @@ export function render(el, data) {
   const own = choice.pictures ? { words: choice.text, chat: true } : roles.split(choice.text);
   if (document.activeElement !== ui.text && ui.text.value !== own.words) ui.text.value = own.words;
   if (choice.text) ui.chat.checked = own.chat;
-  ui.chat.parentElement.hidden = choice.pictures; // a question about a picture is a message
+  ui.chat.parentElement.hidden = choice.pictures; // a question about an image is always a chat message
   form.limit(ui, (ui.numbers = catalogue.numbers));
   for (const name of Object.keys(catalogue.numbers))
     if (document.activeElement !== ui[name] && ui[name].value !== `${choice[name]}`) ui[name].value = choice[name];
@@ -56,12 +56,12 @@ export function render(el, data) {
   const runs = comparechoice.runs(choice);
   kit.write(ui.runs, `${runs} runs`);
   ui.measure.disabled = data.measuring;
-  ui.measure.title = data.measuring ? "it is being measured" : "";
+  ui.measure.title = data.measuring ? "a comparison is being measured" : "";
   ui.stop.disabled = !data.measuring;
-  ui.stop.title = data.measuring ? "" : "nothing is being measured";
+  ui.stop.title = data.measuring ? "" : "no comparison is being measured";
   const raced = Boolean(data.made?.lanes.some((each) => each.race));
   ui.race.disabled = data.measuring || !raced;
-  ui.race.title = raced ? "" : "measure first: the race replays what was recorded";
+  ui.race.title = raced ? "" : "measure first: the race replays the recorded runs";
   kit.write(ui.note, data.note);
   ui.note.classList.toggle("is-empty", !data.note);
   kit.write(ui.command, comparechoice.command(choice, catalogue, roles));
@@ -81,7 +81,7 @@ function showLane(card, held, i, data) {
   if (drafts)
     controls.select(
       card._drafter,
-      [{ value: "", text: "the target's own", disabled: false }, ...controls.options(strangers.drafters(catalogue, held.method))],
+      [{ value: "", text: "the target's default", disabled: false }, ...controls.options(strangers.drafters(catalogue, held.method))],
       held.drafter ?? "",
     );
   card._drafter.setAttribute("aria-label", `Drafter of lane ${i + 1}`);
@@ -185,7 +185,7 @@ function build(el) {
   ui.presets.setAttribute("aria-label", "Prompts");
   const text = labelled(
     "text",
-    "Your own prompt, beside those chosen",
+    "Your own prompt, in addition",
     h("textarea", { rows: 2, spellcheck: false, oninput: () => say() }),
   );
   ui.textLabel = text[0];
@@ -221,7 +221,7 @@ function build(el) {
           "div",
           { className: "wb-lanecard is-plain" },
           "Plain decoding ",
-          h("small", {}, "always measured: the reference"),
+          h("small", {}, "always measured as the reference"),
         ),
         ui.lanes,
         ui.add,
@@ -238,11 +238,11 @@ function build(el) {
       h(
         "div",
         { className: "wb-pick" },
-        h("span", { className: "wb-side-label" }, "Sampling, the same for all lanes"),
+        h("span", { className: "wb-side-label" }, "Sampling (same for all lanes)"),
         ui.sampling,
         h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling"), ui.more),
       ),
-      h("details", { className: "wb-moresampling" }, h("summary", {}, "The same on the command line"), ui.command),
+      h("details", { className: "wb-moresampling" }, h("summary", {}, "As a command line"), ui.command),
     ),
     h(
       "div",
@@ -254,14 +254,14 @@ function build(el) {
       h(
         "p",
         { className: "wb-estimate" },
-        "Each lane has the device to itself, in turn, prompt by prompt. The race replays what was measured.",
+        "Lanes run one at a time, prompt by prompt, alone on the device. The race replays the measured runs.",
       ),
     ),
   );
   return ui;
 }
 
-/** The first method that can run and has no lane yet. */
+/** Return the first available method without a lane. */
 function next({ catalogue, choice }) {
   const used = new Set(choice.lanes.map((each) => each.method));
   const usable = catalogue.methods.filter((each) => each.available !== false && each.name !== catalogue.baseline);

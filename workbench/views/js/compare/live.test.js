@@ -55,7 +55,7 @@ test("the lane that runs shows its tokens, the others how many runs they have", 
   );
   assert.deepEqual(
     found.map((row) => row.text),
-    ["2 of 6 so far", "16 of at most 64 tokens · run 2 of 6", "waits for its turn", "left out"],
+    ["2 of 6 runs so far", "16 of at most 64 tokens · run 2 of 6", "waiting", "left out (error)"],
   );
   assert.equal(found[1].share, 0.25);
   assert.deepEqual(found.map((row) => row.now), [false, true, false, false]);
@@ -65,7 +65,7 @@ test("the lane that runs shows its tokens, the others how many runs they have", 
       made(lane("Plain"), lane("Draft", { figures: { n: 1, speedup: { value: 1.5 } } })),
       words,
     )[1].text,
-    "1 of 6 so far · 1.50×",
+    "1 of 6 runs so far · 1.50×",
   );
   assert.equal(
     rows({ ...step, waiting: "waiting for the device" }, made(lane("Draft")), words)[0].text,
@@ -90,6 +90,6 @@ test("what is still being measured was not stopped", () => {
 });
 
 test("an example is called one, with its machine and date, and whether it is what the panel asks for", () => {
-  assert.match(banner(made(), true), /^RECORDED example, measured on X, 2 cores, float32; 2026-11-22\. Measure/);
-  assert.match(banner(made(), false), /not those of the panel/);
+  assert.match(banner(made(), true), /^RECORDED example, measured on X, 2 cores, float32; 2026-11-22\. Press Measure/);
+  assert.match(banner(made(), false), /differ from the panel/);
 });

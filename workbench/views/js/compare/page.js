@@ -1,5 +1,5 @@
-/** The Compare view: lanes are measured alone on the device, then raced on one clock from what was recorded. Joins its
- *  panel and its drawings with a host; everything below is drawn from one comparison as plain data. */
+/** The Compare view: measure lanes one at a time on the device, then replay them as a race on one clock. Connects panel
+ *  and drawings with a host; everything is drawn from one comparison as plain data. */
 
 import * as comparechoice from "./choice.js";
 import * as comparelanes from "./lanes.js";
@@ -17,7 +17,7 @@ import * as speedup from "../shared/speedup.js";
 const SCHEMA = 3;
 const KEPT = "wb-compare-last";
 
-/** Put the view into `el`. @param {any} el  @param {{host: any}} given */
+/** Mount the view in `el`. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
   const parts = comparestage.build(el, host);
   const page = {
@@ -47,7 +47,7 @@ export async function mount(el, { host }) {
   return page;
 }
 
-/** Ask again what there is, for another target. */
+/** Fetch the catalogue for another target. */
 async function look(page) {
   const found = await jobs.look(page);
   if (!found) return;
@@ -147,8 +147,8 @@ function press(page, button, lane) {
         };
     host.remember?.[page.pin ? "setItem" : "removeItem"]("wb-compare-pin", JSON.stringify(page.pin));
     page.parts.live.textContent = page.pin
-      ? `${at.name} is the reference: all figures show their difference to it`
-      : "No reference";
+      ? `${at.name} is the reference: all figures show the difference from it`
+      : "Reference removed";
   } else if (button === "live") jobs.openRun(page, { job: page.job, lane, prompt: page.prompt });
   page.draw();
 }
@@ -160,7 +160,7 @@ export function measuring(page) {
 function pinned(host) {
   try {
     const pin = JSON.parse(host.remember?.getItem("wb-compare-pin") ?? "null");
-    // a pin of schema 1 has medians
+    // a pin of schema 1 has medians and is dropped
     return typeof pin?.figures?.speedup?.value === "number" && typeof pin.name === "string" ? pin : null;
   } catch {
     return null;
@@ -187,7 +187,7 @@ function measure(page) {
     shown: null,
   });
   page.pictured = request.images[0];
-  page.race.t = Infinity; // what is there is shown whole, until it is raced
+  page.race.t = Infinity; // show complete runs until a race starts
   page.host.decode({ ...request, channel: page.channel });
   page.parts.live.textContent = "Measuring";
 }
@@ -214,29 +214,29 @@ function hear(page, message) {
   page.draw();
 }
 
-/** A comparison with today's figures. */
+/** Convert a comparison of an older schema to the current figures. */
 function current(made) {
   return made.schema < SCHEMA ? comparetable.renew(made, speedup) : made;
 }
 
-/** Show the recorded example, where nothing else is shown. */
+/** Show the recorded example if nothing else is shown. */
 function adopt(page, made) {
   if (page.made || made.schema > SCHEMA) return;
   Object.assign(page, { made: current(made), from: "example" });
   comparerace.seek(page, 1);
 }
 
-/** Keep what was measured for this browser tab: a reload, which follows when the app was started again, loses
+/** Store the measured comparison for this browser tab, so that a reload (needed after the app was restarted) loses
  *  nothing. */
 function keep(page) {
   try {
     page.host.remember?.setItem(KEPT, JSON.stringify({ query: page.asking, job: page.job, made: page.made }));
   } catch {
-    page.host.remember?.removeItem(KEPT); // too large for the browser's store
+    page.host.remember?.removeItem(KEPT); // too large for the browser's storage
   }
 }
 
-/** Show it again where the address asks for the same lanes and prompts. */
+/** Restore the stored comparison if the address names the same lanes and prompts. */
 function recall(page) {
   const { host, choice, catalogue } = page;
   if (!catalogue || (page.made && page.from !== "example") || measuring(page)) return;
@@ -263,7 +263,7 @@ function save(page, kind) {
   else jobs.saveTable(page, { job, kind }, name);
 }
 
-/** Show a comparison that was saved as JSON. */
+/** Open a comparison saved as JSON. */
 export async function open(page, file) {
   const fail = (message, remedy) => page.errors.push({ kind: "error", message: `${file.name}: ${message}`, remedy });
   if (!file || measuring(page)) return;
@@ -276,9 +276,9 @@ export async function open(page, file) {
       !made.prompts?.length ||
       !made.lanes.every((lane) => lane.figures && typeof lane.name === "string")
     )
-      fail("it is no comparison.", "Open a file that Export wrote as JSON, or workbench compare --out x.json.");
+      fail("not a comparison.", "Open a JSON file written by Export or by workbench compare --out x.json.");
     else if (made.schema > SCHEMA)
-      fail(`it has schema ${made.schema}; this workbench reads up to ${SCHEMA}.`, "Update the workbench to open it.");
+      fail(`schema ${made.schema} is newer than ${SCHEMA}.`, "Update the workbench to open it.");
     else {
       Object.assign(page, {
         made: current(made),
@@ -291,7 +291,7 @@ export async function open(page, file) {
       comparerace.seek(page, 1);
     }
   } catch {
-    fail("it is not JSON.", "Open a file that Export wrote as JSON.");
+    fail("not valid JSON.", "Open a JSON file written by Export.");
   }
   page.draw();
 }

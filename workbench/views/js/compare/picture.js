@@ -1,12 +1,12 @@
-/** The part of the Compare panel that asks about a picture: which one, and which questions. Shown where the target
- *  reads pictures, in the place of the text prompts. Emits `wb:picture` {scene} and `wb:choose` {questions}. */
+/** Image part of the Compare panel: the image and the questions about it. Replaces the text prompts for targets that
+ *  take images. Emits `wb:picture` {scene} and `wb:choose` {questions}. */
 
 import * as comparechoice from "./choice.js";
 import * as kit from "../shared/kit.js";
 import { h, tell } from "../shared/kit.js";
 
 /** Draw into `el`. @param {any} el  @param {{catalogue: object, choice: object, shown: {url: string, alt:
- *  string}|null}} data  shown: in Vision */
+ *  string}|null}} data  shown: image of the Vision tab */
 export function render(el, { catalogue, choice, shown }) {
   const ui = (el._ui ??= build(el)), { offered } = comparechoice.picture(choice, catalogue);
   const own =
@@ -17,7 +17,7 @@ export function render(el, { catalogue, choice, shown }) {
         : null;
   const pictures = [
     ...catalogue.scenes.map((scene) => ({ name: scene.name, url: scene.url, words: scene.title })),
-    ...(own ? [{ name: comparechoice.OWN, url: own.url, words: "The Vision tab's picture" }] : []),
+    ...(own ? [{ name: comparechoice.OWN, url: own.url, words: "Image of the Vision tab" }] : []),
   ];
   ui.choice = choice;
   while (ui.pictures.childElementCount > pictures.length) ui.pictures.lastChild.remove();
@@ -53,7 +53,7 @@ function build(el) {
           : [...questions, button.textContent],
       });
   } });
-  for (const [part, label] of [["pictures", "Picture"], ["questions", "Questions about it"]]) {
+  for (const [part, label] of [["pictures", "Image"], ["questions", "Questions about the image"]]) {
     ui[part].setAttribute("role", "group");
     ui[part].setAttribute("aria-label", label);
     el.append(h("span", { className: "wb-side-label" }, label), ui[part]);

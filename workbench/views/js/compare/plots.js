@@ -1,5 +1,5 @@
-/** Finished charts of a comparison, by Plotly: what a token costs, and at which acceptance drafting pays. Each has its
- *  numbers as a table and one sentence that says the same. */
+/** Plotly charts of a comparison: cost per token, and the acceptance rate from which drafting pays off. Each has its
+ *  numbers as a table and a one-sentence summary. */
 
 import * as comparetable from "./table.js";
 import * as kit from "../shared/kit.js";
@@ -10,7 +10,8 @@ const PHASES = [["draft", "--wb-draft"], ["verify", "--wb-verify"], ["overhead",
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"],
   MARKS = ["circle", "square", "diamond", "triangle-up", "x"];
 
-/** Bars of what a token costs. Pure. @returns {{names: string[], parts: Record<string, (number|null)[]>, totals:
+/** Return the bars of the cost per token. Pure. @returns {{names: string[], parts: Record<string, (number|null)[]>,
+ *  totals:
  *  (number|null)[]}} */
 export function costBars(lanes) {
   const shown = lanes.filter((lane) => lane.figures.n);
@@ -21,9 +22,9 @@ export function costBars(lanes) {
   };
 }
 
-/** The acceptance at which a curve gives a speed-up: where the measured point stands on it. Pure.
+/** Return the acceptance rate at which a curve reaches a speed-up: the place of the measured point on it. Pure.
  *  @param {[number, number][]} curve  rising, acceptance and speed-up  @param {number} value  a speed-up
- *  @returns {number|null}  null: the curve does not come there */
+ *  @returns {number|null}  null: the curve does not reach it */
 export function reached(curve, value) {
   for (let i = 1; i < curve.length; i += 1) {
     const [[x0, y0], [x1, y1]] = [curve[i - 1], curve[i]];
@@ -32,22 +33,22 @@ export function reached(curve, value) {
   return null;
 }
 
-/** What the break-even chart says of a lane. Pure. */
+/** Describe a lane in the break-even chart. Pure. */
 export function paysWords(lane) {
   const { pays, figures } = lane;
-  if (!pays) return `${lane.name}: nothing was drafted`;
+  if (!pays) return `${lane.name}: no drafts`;
   const limit = pays.always
-    ? "pays at any acceptance"
+    ? "pays off at any acceptance rate"
     : pays.break_even === null
-      ? "does not pay at any acceptance, at these costs"
-      : `pays above ${pays.break_even.toFixed(2)} acceptance`;
+      ? "does not pay off at any acceptance rate, at these costs"
+      : `pays off above an acceptance rate of ${pays.break_even.toFixed(2)}`;
   const measured = figures.speedup?.value ?? null,
     at = measured === null ? null : reached(pays.curve, measured);
-  const said = measured === null ? "" : `; measured ${measured.toFixed(2)}×${at === null ? "" : `, as at ${at.toFixed(2)}`}`;
+  const said = measured === null ? "" : `; measured ${measured.toFixed(2)}×${at === null ? "" : `, as at an acceptance rate of ${at.toFixed(2)}`}`;
   return `${lane.name} ${limit}${said}`;
 }
 
-/** Bars: draft, verify and overhead of one token. */
+/** Bars of draft, verify and overhead time per token. */
 export function costs(page) {
   const { parts, made } = page,
     bars = costBars(made.lanes),
@@ -62,8 +63,8 @@ export function costs(page) {
   table(
     page,
     "costs",
-    `One token costs: ${said}.`,
-    ["lane", "draft ms", "verify ms", "overhead ms", "all ms"],
+    `Time per token: ${said}.`,
+    ["lane", "draft ms", "verify ms", "overhead ms", "total ms"],
     bars.names.map((name, i) => [name, ...PHASES.map(([part]) => number(bars.parts[part][i])), labels[i]]),
   );
   const order = [...bars.names.keys()].reverse(),
@@ -74,10 +75,10 @@ export function costs(page) {
         PHASES.reduce((sum, [part]) => sum + (bars.parts[part][i] ?? 0), 0),
       ),
     ),
-    max = Math.max(...long), // phases that overlap add up to more than the whole
+    max = Math.max(...long), // overlapping phases add up to more than the total
     ticks = bars.names.map((name) => wrapped(words(name))),
     tall = Math.max(36, 8 + 15 * Math.max(...ticks.map((lines) => lines.length))),
-    places = order.map((_, k) => k); // a lane is its place: names may be alike once they are cut
+    places = order.map((_, k) => k); // index per lane: cut names may be equal
   plots.plot(page, parts.costs, (css) => ({
     data: PHASES.map(([part, colour]) => ({
       type: "bar",
@@ -113,11 +114,11 @@ export function costs(page) {
         xshift: 6,
       })),
     },
-    label: `One token costs: ${said}`,
+    label: `Time per token: ${said}`,
   }));
 }
 
-/** Lines: the speed-up that the measured costs allow at each acceptance, and what was measured. */
+/** Lines: the speed-up that the measured costs allow at each acceptance rate, and the measured speed-up. */
 export function pays(page) {
   const { parts, made } = page,
     lanes = made.lanes.filter((lane) => lane.pays),
@@ -125,7 +126,7 @@ export function pays(page) {
       .filter((lane) => !lane.plain && !lane.error)
       .map(paysWords)
       .join("; ");
-  kit.write(parts.paysNote, "speed-up at the measured costs, by acceptance; marked: the measured speed-up");
+  kit.write(parts.paysNote, "speed-up at the measured costs, by acceptance rate; markers: measured speed-up");
   const delta = (lane) =>
     page.pin?.figures.speedup && lane.figures.speedup && page.pin.key !== comparetable.key(made, lane)
       ? comparetable.signed(lane.figures.speedup.value - page.pin.figures.speedup.value, 2)
@@ -136,13 +137,13 @@ export function pays(page) {
     `${said}.`,
     [
       "lane",
-      "pays above",
-      "measured as at",
-      "tested and accepted",
-      "measured",
+      "pays off above",
+      "acceptance rate for the measured speed-up",
+      "measured acceptance rate",
+      "measured speed-up",
       "difference",
-      "draft ms a round",
-      "verify ms a round",
+      "draft ms per round",
+      "verify ms per round",
       "depth",
     ],
     lanes.map((lane) => [
@@ -171,7 +172,7 @@ export function pays(page) {
         x: lane.pays.curve.map(([x]) => x),
         y: lane.pays.curve.map(([, y]) => y),
         line: { color: colour(i, css), width: 2, dash: DASHES[i % DASHES.length] },
-        hovertemplate: `${words(lane.name)}: %{y:.2f}× at acceptance %{x:.2f}<extra></extra>`,
+        hovertemplate: `${words(lane.name)}: %{y:.2f}× at acceptance rate %{x:.2f}<extra></extra>`,
       },
       ...(lane.figures.speedup && reached(lane.pays.curve, lane.figures.speedup.value) !== null
         ? [
@@ -193,7 +194,7 @@ export function pays(page) {
                 },
               }),
               marker: { color: colour(i, css), size: 11, symbol: MARKS[i % MARKS.length] },
-              hovertemplate: `${words(lane.name)}, measured: %{y:.2f}× at acceptance %{x:.2f}<extra></extra>`,
+              hovertemplate: `${words(lane.name)}, measured: %{y:.2f}× at acceptance rate %{x:.2f}<extra></extra>`,
             },
           ]
         : []),
@@ -204,7 +205,7 @@ export function pays(page) {
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       xaxis: {
         range: [0, 1],
-        title: { text: "acceptance of a drafted token, were all accepted alike", font: { size: 12 } },
+        title: { text: "acceptance rate, if every drafted token is equally likely", font: { size: 12 } },
         fixedrange: true,
         gridcolor: css("--wb-hair"),
       },
@@ -239,7 +240,7 @@ export function pays(page) {
               {
                 x: lane.pays.break_even,
                 y: (0.05 + 0.085 * (i % 4)) * top,
-                text: `pays above ${lane.pays.break_even.toFixed(2)}`,
+                text: `pays off above ${lane.pays.break_even.toFixed(2)}`,
                 showarrow: false,
                 xanchor: lane.pays.break_even > 0.7 ? "right" : "left",
                 xshift: lane.pays.break_even > 0.7 ? -4 : 4,
@@ -258,12 +259,12 @@ function number(value) {
   return value === null || value === undefined ? "–" : value.toFixed(2);
 }
 
-/** Plotly reads some tags in its texts: names come from the registry and from users, and are only text. */
+/** Remove HTML characters: Plotly interprets some tags, and names come from the registry and from users. */
 function words(text) {
   return `${text}`.replace(/[<>&]/g, " ");
 }
 
-/** A name in lines of about 24 characters, three at most; what differs stands at its end, and is kept. Pure.
+/** Break a name into at most three lines of about 24 characters; the distinctive end is kept. Pure.
  *  @param {string} text  @returns {string[]} */
 export function wrapped(text) {
   const lines = [""];

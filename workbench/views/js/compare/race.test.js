@@ -118,7 +118,7 @@ test("a measured point stands where its curve gives the measured speed-up", () =
   assert.equal(reached(curve, 4), null);
   const pays = { always: false, break_even: 0.5, curve, acceptance: 0.2, predicted: 0.7 };
   const said = paysWords({ name: "L", pays, figures: { speedup: { value: 2 } } });
-  assert.equal(said, "L pays above 0.50 acceptance; measured 2.00×, as at 0.75");
+  assert.equal(said, "L pays off above an acceptance rate of 0.50; measured 2.00×, as at an acceptance rate of 0.75");
 });
 
 test("figures show their difference to the pinned lane", () => {
@@ -167,9 +167,9 @@ test("a divergence is told with the target's margin, and read by the promise", (
 
 test("break-even is said in words for every case", () => {
   const lane = (pays) => ({ name: "L", pays, figures: { speedup: null } });
-  assert.equal(paysWords(lane(null)), "L: nothing was drafted");
-  assert.equal(paysWords(lane({ always: false, break_even: 0.441 })), "L pays above 0.44 acceptance");
-  assert.equal(paysWords(lane({ always: true, break_even: null })), "L pays at any acceptance");
+  assert.equal(paysWords(lane(null)), "L: no drafts");
+  assert.equal(paysWords(lane({ always: false, break_even: 0.441 })), "L pays off above an acceptance rate of 0.44");
+  assert.equal(paysWords(lane({ always: true, break_even: null })), "L pays off at any acceptance rate");
   assert.match(paysWords(lane({ always: false, break_even: null })), /does not pay/);
 });
 

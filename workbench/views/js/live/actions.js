@@ -1,4 +1,4 @@
-/** What the visitor does: choices in the panel, picks in the drawings, buttons and keys. */
+/** Actions of the Live page: form choices, selections in the drawings, buttons and keys. */
 
 import * as backend from "./backend.js";
 import * as bar from "./bar.js";
@@ -20,7 +20,7 @@ import * as view from "./view.js";
 
 const MODES = ["spine", "levels", "mask", "list"];
 
-/** What buttons and keys do in Live. */
+/** Return the state and callbacks that the Live page gives to `of`. */
 function live(page) {
   const { parts } = page, rounds = () => (page.run ? store.visible(page.run) : []);
   const to = (pick) => pick && pin(page, pick);
@@ -51,8 +51,8 @@ function start(page, paused) {
   bar.toTokens(page.parts);
 }
 
-/** What buttons and keys do. @param {any} page  @param {object} own  of a view: the `rounds` it shows, `to` pin one,
- *  `presses` of its buttons, its `views` for the keys 1 to 6 */
+/** Return the functions that buttons and keys call. @param {any} page  @param {object} own  of one view: `rounds` on
+ *  display, `to` selects a place, `presses` handles its buttons, `views` are the targets of keys 1 to 6 */
 export function of(page, { rounds, to, presses, views } = live(page)) {
   const { parts } = page, at = () => selection.shown(page.selection, rounds());
   return {
@@ -99,14 +99,14 @@ export function of(page, { rounds, to, presses, views } = live(page)) {
     press: (button) => {
       const reason = page.catalogue?.barred?.[button];
       if (!reason) return presses[button]();
-      page.note = reason; // a key may ask for what its button does not offer
+      page.note = reason; // a key also works while its button is disabled
       page.draw();
     },
     help: () => parts.keys.showModal(),
   };
 }
 
-/** Hold what is shown at a place of the run. */
+/** Pin a place of the run: it stays selected. */
 export function pin(page, pick) {
   player.stop(page);
   page.touched = true;
@@ -116,20 +116,20 @@ export function pin(page, pick) {
   page.draw();
 }
 
-/** A run has ended: say it, then go on with what was waiting for it. */
+/** React to the end of a run: announce it, then start the run that waits for it. */
 export function ended(page, run) {
   if (run === page.plain) repeats.follow(page, () => view.of(page, performance.now()).pairsBarred);
   if (run !== page.run) return;
   page.stepping = false;
   const next = page.next;
-  if (next) page.announce(true); // another run takes its place now
+  if (next) page.announce(true); // another run replaces it now
   else page.ending = run;
   page.next = null;
   if (next) next();
   else if (page.wantPlain) backend.startPlain(page);
 }
 
-/** Something in the panel was chosen. */
+/** Apply a choice made in the settings panel. */
 export function choose(page, what, value) {
   const { choice } = page, active = store.isActive(page.run);
   page.note = "";
@@ -162,7 +162,7 @@ export function choose(page, what, value) {
   page.draw();
 }
 
-/** A parameter was set; a run in progress takes it over. */
+/** Set a parameter; send it to the run in progress, if any. */
 export function setParam(page, { name, value, note }) {
   page.choice.params[name] = value;
   const barred = store.isActive(page.run) && page.catalogue.barred?.change;
@@ -173,7 +173,7 @@ export function setParam(page, { name, value, note }) {
   page.draw();
 }
 
-/** What a run will cost, where the backend can say. */
+/** Fetch a cost estimate of the run, if the backend offers one. */
 export async function estimate(page) {
   const { choice, catalogue } = page;
   if (!catalogue?.estimates) return;
@@ -184,7 +184,7 @@ export async function estimate(page) {
   page.draw();
 }
 
-/** A new run whose prompt is the text up to a token of choice. A run in progress is stopped first; it is kept. */
+/** Start a run whose prompt is the text up to the selected token. Stop the run in progress first; its rounds stay. */
 export function branch(page, pick) {
   const { run } = page, rounds = store.visible(run);
   const made = branches.continuation(run.header, rounds, pick);
@@ -197,17 +197,17 @@ export function branch(page, pick) {
   } else go();
 }
 
-/** Put a link to what is shown into the clipboard, or under the buttons where there is none. */
+/** Copy a link to the current view; show it under the buttons where the clipboard is not available. */
 export async function copy(page) {
   const shown = query(page), url = page.host.address.url(shown);
   const done = await copying.put(url);
-  page.note = (done ? "The link is in the clipboard." : url) + lacking(shown);
-  page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
+  page.note = (done ? "Link copied to the clipboard." : url) + lacking(shown);
+  page.parts.live.textContent = done ? "Link copied" : "The link is shown under the buttons";
   page.draw();
 }
 
-/** What is shown, as the query of an address. It names the live run only while the panel still holds its settings: a
- *  link is to a run, or to settings. */
+/** Return the current view as a URL query. It names the live run only while the panel holds the run's settings: a link
+ *  is either to a run or to settings. */
 export function query(page) {
   const { choice, catalogue, run } = page, pin = page.playing ? null : (page.selection.pin ?? page.wish);
   const params = choices.parameters(choice, catalogue, choice.method, form.clamp);
@@ -222,12 +222,12 @@ export function query(page) {
   });
 }
 
-/** The settings in the panel alone, as a query: what a run was asked for. */
+/** Return the settings of the panel as a URL query. */
 export function settings({ choice, catalogue }) {
   return link.toQuery(choice, catalogue, choices.parameters(choice, catalogue, choice.method, form.clamp));
 }
 
-/** Play from where one is, or stop. */
+/** Play from the current place, or stop. */
 export function playPause(page) {
   if (page.playing) return player.stop(page), page.draw();
   page.feeding?.stop();

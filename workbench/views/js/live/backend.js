@@ -1,4 +1,4 @@
-/** What goes to the backend and what comes back: runs are started, followed, steered, and their gaps filled. */
+/** Messages to and from the backend: start, follow and control runs, and fetch missing rounds. */
 
 import * as choices from "./choice.js";
 import * as form from "../shared/form.js";
@@ -11,7 +11,7 @@ const CHANGE_MS = 120;
 const LOADING_MS = 2000;
 const EMPTY = { message: "The prompt is empty.", remedy: "Type a prompt or choose a preset." };
 
-/** Ask, and show the error if there is one. @returns {Promise<object|null>} */
+/** Call the backend; show the error if it answers with one. @returns {Promise<object|null>} */
 export async function ask(page, name, payload) {
   try {
     const answer = await page.host.call(name, payload);
@@ -32,7 +32,7 @@ export function fail(page, error) {
   page.draw();
 }
 
-/** Fetch what the panel is made from, for a target and a drafter. */
+/** Fetch the catalogue (the panel's choices) for a target and a drafter. */
 export async function look(page, target, drafter) {
   if (!page.host.call) return;
   const catalogue = await ask(page, "catalogue", { target, drafter, method: page.choice?.method ?? null });
@@ -45,14 +45,14 @@ export async function look(page, target, drafter) {
     page.asksAgain = setTimeout(() => look(page, page.choice.target, page.choice.drafter), LOADING_MS);
   if (!store.isActive(page.run)) {
     const { target, lent, note } = choices.own(page.choice, catalogue), moves = target !== page.choice.target;
-    if (note) page.note = note; // words may have been written while their target was on its way
+    if (note) page.note = note; // the prompt may have been typed while its target was loading
     if (moves) Object.assign(page.choice, { target, lent });
     if (moves) return look(page, target, page.choice.drafter);
   }
   page.draw();
 }
 
-/** Ask again with whose heads methods draft: another tab may have promoted one since. Nothing else is touched. */
+/** Refresh which head each method drafts with: another tab may have promoted one. Change nothing else. */
 export async function heads(page) {
   const { target, drafter, method } = page.choice ?? {};
   const found = page.catalogue && (await page.host.call?.("catalogue", { target, drafter, method })?.catch?.(() => null));
@@ -62,7 +62,7 @@ export async function heads(page) {
   page.draw();
 }
 
-/** A message of the stream, or the answer that filled a gap. */
+/** Apply a message of the event stream, or the answer to `fetch_trace`. */
 export function hear(page, message) {
   const run = [page.run, page.plain].find(
     (r) => r && (r.channel === message.channel || (r.id !== null && r.id === message.run)),
@@ -76,7 +76,7 @@ export function hear(page, message) {
     if (run === page.run) page.host.remember?.setItem("wb-run", run.id);
   }
   if (missing !== null) fill(page, run, missing);
-  if (run.id !== null) run.before = null; // it has begun
+  if (run.id !== null) run.before = null; // the run has started
   else if (message.error && run === page.run && run.before) return giveBack(page, run, message.error);
   if (store.isOver(run) && !run.closed) {
     run.closed = true;
@@ -85,13 +85,13 @@ export function hear(page, message) {
   (page.news ?? page.draw)();
 }
 
-/** The backend refused a run before it began: show the run of before again, with what was wrong. */
+/** Restore the previous run after the backend refused a new one, and show the error. */
 function giveBack(page, run, error) {
   Object.assign(page, { run: run.before.run, recorded: run.before.recorded, stepping: false, wantPlain: false });
   fail(page, error);
 }
 
-/** Fetch the rounds from an index on. While nobody answers, the page says that it reconnects, and asks again. */
+/** Fetch the rounds from an index on. While the backend does not answer, the page shows "reconnecting" and retries. */
 async function fill(page, run, from) {
   if (run.filling || run.id === null) return;
   run.filling = true;
@@ -122,14 +122,14 @@ async function fill(page, run, from) {
     store.apply(run, {
       error: {
         message: "The backend did not answer for a minute.",
-        remedy: "What had arrived is kept. Check that the app is running, then run again.",
+        remedy: "The rounds received so far are kept. Check that the app is running, then run again.",
       },
     });
   }
   page.draw();
 }
 
-/** Called every second: a run that has been silent is asked after. */
+/** Called every second: fetch the missing rounds of a run that sent no message for `SILENCE_MS`. */
 export function watch(page) {
   for (const run of [page.run, page.plain]) {
     if (run?.id && store.isActive(run) && performance.now() - run.heard > SILENCE_MS)
@@ -137,12 +137,12 @@ export function watch(page) {
   }
 }
 
-/** Start a run from what the panel holds. */
+/** Start a run with the settings of the panel. */
 export function start(page, paused) {
   const { choice, catalogue } = page;
   if (!catalogue || store.isActive(page.run) || store.isActive(page.plain)) return;
   if (!choice.prompt_tokens && !choice.prompt?.trim())
-    return fail(page, EMPTY); // the run that is shown stays
+    return fail(page, EMPTY); // keep the run on display
   const { run, recorded } = page, note = choices.foreign(choice, catalogue);
   page.fresh();
   page.note = note;
@@ -151,7 +151,7 @@ export function start(page, paused) {
   page.run.key = choices.pairing(choice, catalogue, form.clamp);
   page.run.asked = page.settings?.();
   page.run.origin = choice.prompt_tokens ? choice.origin : null;
-  page.touched = true; // from now on the address says what runs
+  page.touched = true; // from now on the address describes this run
   page.host.decode({
     ...choices.request(choice, catalogue, page.run.channel, form.clamp, paused),
     pace: pace.rate(choice, catalogue),
@@ -161,15 +161,15 @@ export function start(page, paused) {
   page.draw();
 }
 
-/** The file of a drafter's state that a new run begins with, once. */
+/** Return the saved drafter state that the new run starts from; it is used once. */
 function begins(page) {
   const data = page.begins;
   page.begins = null;
-  return data === null ? {} : { memory: data }; // an empty file is refused like any broken one
+  return data === null ? {} : { memory: data }; // an empty file is sent too: the backend refuses it with an error
 }
 
-/** Go on with a run that the backend knows: one that has not ended is followed and steered like one started here.
- *  @param {object} answer  of `fetch_trace`, from its first round on  @returns {object} its record */
+/** Continue a run that the backend knows. A run that has not ended is followed and can be controlled.
+ *  @param {object} answer  of `fetch_trace`, from round 0 on  @returns {object} its record */
 export function resume(page, answer, kind = "run") {
   const run = newRun(page, kind);
   store.apply(run, answer);
@@ -178,7 +178,7 @@ export function resume(page, answer, kind = "run") {
   return run;
 }
 
-/** Measure the baseline now, or after the run in progress. */
+/** Measure the baseline now, or after the run in progress ends. */
 export function startPlain(page) {
   const { choice, catalogue } = page;
   if (!catalogue || store.isActive(page.plain)) return;
@@ -193,13 +193,13 @@ export function startPlain(page) {
   page.draw();
 }
 
-/** A record of a run under a name that no other has. */
+/** Return an empty run record on a new, unique channel. */
 export function newRun(page, kind) {
   const channel = `${kind}-${(page.channels += 1)}-${Math.random().toString(36).slice(2, 8)}`;
   return Object.assign(store.newRun(channel), { heard: performance.now() });
 }
 
-/** Pause, resume, step or cancel what is running. */
+/** Pause, resume, step or cancel the run in progress. */
 export function control(page, action) {
   const run = store.isActive(page.run) ? page.run : store.isActive(page.plain) ? page.plain : null;
   if (!run) return;
@@ -207,20 +207,20 @@ export function control(page, action) {
   send(run, () => ask(page, "control", { run: run.id, action }));
 }
 
-/** End a run of which nothing has been heard. Should the backend name it after all, it is stopped there, too. */
+/** End a run that sent no message. If the backend names it later, it is cancelled there too. */
 function letGo(page, run) {
   run.closed = true;
   store.apply(run, {
     error: {
-      message: "The backend has said nothing of this run, and it was given up.",
-      remedy: "Run again, with a shorter prompt if this one is very long.",
+      message: "The backend did not answer for this run; the run was cancelled.",
+      remedy: "Run again; if the prompt is very long, shorten it.",
     },
   });
   page.ended(run);
   page.draw();
 }
 
-/** Change method, drafter or parameters of the run in progress; changes that come close together go as one. */
+/** Change method, drafter or parameters of the run in progress; changes within `CHANGE_MS` go as one message. */
 export function change(page, wanted) {
   const run = page.run;
   if (!store.isActive(run)) return;
@@ -234,7 +234,7 @@ export function change(page, wanted) {
   }, CHANGE_MS);
 }
 
-/** Now, or as soon as the backend has given the run its id. */
+/** Send now, or as soon as the backend has given the run its id. */
 function send(run, wish) {
   if (run.id === null) (run.after ??= []).push(wish);
   else wish();

@@ -32,7 +32,7 @@ test("a question that was written while its target was loading goes there once i
   assert.match(page.note, /still loading/);
   await look(page, "t", "d");
   assert.deepEqual([page.choice.target, page.asked], ["big", ["t", "t", "big"]], "its own methods were asked for");
-  assert.match(page.note, /go to big/);
+  assert.match(page.note, /goes to big/);
 });
 
 test("whose head drafts is asked anew, and nothing else of the list changes", async () => {
@@ -52,7 +52,7 @@ test("what is chosen stays while a run goes on", async () => {
   assert.deepEqual([page.choice.target, page.asked], ["t", ["t"]]);
 });
 
-test("a run of which nothing is heard can be given up, and is stopped when it is named after all", async () => {
+test("a run without messages can be cancelled, and is stopped when the backend names it later", async () => {
   const asked = [], ended = [];
   const call = async (name, request) => void asked.push([name, request.run, request.action]);
   const run = Object.assign(newRun("run-1"), { heard: performance.now() });
@@ -64,10 +64,10 @@ test("a run of which nothing is heard can be given up, and is stopped when it is
   assert.equal(run.state, "starting");
   control(page, "cancel");
   assert.deepEqual([run.state, ended], ["error", [run]]);
-  assert.match(run.error.message, /said nothing of this run/);
+  assert.match(run.error.message, /did not answer for this run/);
   assert.deepEqual(asked, []);
   hear(page, { channel: "run-1", run: "r7", state: "running" });
-  assert.equal(run.state, "error", "it stays given up");
+  assert.equal(run.state, "error", "it stays cancelled");
   assert.deepEqual(asked.at(-1), ["control", "r7", "cancel"]);
 });
 

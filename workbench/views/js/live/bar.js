@@ -1,17 +1,17 @@
-/** The controls at hand on a narrow page, where the panel is far above the tokens: run, pause, step, stop, and the
- *  method of the coming rounds. They emit what the panel's own do; see `controls.js`. */
+/** Toolbar of a narrow page, whose panel is far above the tokens: run, pause, step, stop, and the method of the next
+ *  rounds. It emits the same events as the panel; see `controls.js`. */
 
 import * as controls from "../shared/controls.js";
 import * as kit from "../shared/kit.js";
 
 const NAMES = ["run", "pause", "step", "stop"];
 
-/** Build it; a stylesheet shows it where the page is narrow. */
+/** Build the toolbar; the stylesheet shows it on narrow pages only. */
 export function build(parts) {
   const method = kit.h("select", {
     onchange: (event) => kit.tell(parts.bar, "wb:choose", { what: "method", value: event.target.value }),
   });
-  method.setAttribute("aria-label", "Method of the coming rounds");
+  method.setAttribute("aria-label", "Method for the next rounds");
   const buttons = NAMES.map((name) => {
     const button = kit.h(
       "button",
@@ -27,12 +27,13 @@ export function build(parts) {
   return parts.bar;
 }
 
-/** Its buttons, each with the reason why it cannot be pressed. Pure. @param {object} all  of `controls.buttons` */
+/** Return the toolbar's buttons, each with the reason why it is disabled. Pure. @param {object} all  of
+ *  `controls.buttons` */
 export function offered(all) {
   return NAMES.map((name) => ({ name, ...all[name] }));
 }
 
-/** Show what the panel shows. @param {object} data  as `controls.render` takes it */
+/** Draw the panel's state into the toolbar. @param {object} data  as `controls.render` takes it */
 export function render(el, data) {
   controls.select(el._method, controls.options(data.catalogue.methods), data.choice.method);
   offered(controls.buttons(data.run)).forEach(({ label, off }, i) => {
@@ -42,14 +43,14 @@ export function render(el, data) {
   });
 }
 
-/** Whether tokens must be brought into sight: only a narrow page has them below its panel, and beside the panel what is
- *  above them (Vision's pictures) is looked at, too. Pure. @param {{top: number, bottom: number}} card  @param
- *  {{bottom: number}} side */
+/** Return whether the page must scroll to the tokens: only a narrow page has them below its panel. Where they are
+ *  beside the panel, the part above them (the images in Vision) stays visible. Pure. @param {{top: number, bottom:
+ *  number}} card  @param {{bottom: number}} side */
 export function outOfSight(card, side, height) {
   return side.bottom <= card.top + 1 && !(card.top >= 0 && card.top < height / 2 && card.bottom > 0);
 }
 
-/** Bring the tokens into sight where they are not. */
+/** Scroll the tokens into view if they are not visible. */
 export function toTokens({ ribbonCard, side }) {
   if (!outOfSight(ribbonCard.getBoundingClientRect(), side.getBoundingClientRect(), innerHeight)) return;
   ribbonCard.scrollIntoView({

@@ -1,9 +1,9 @@
-/** "Continue from here": a new run whose prompt is the text up to a place of a draft tree, then a token of choice. */
+/** "Continue from here": a new run whose prompt ends at a node of a draft tree, plus one selected token. */
 
 import { standing } from "../shared/canvas.js";
 import { ofRound } from "../shared/own.js";
 
-/** The tokens before a place of a round's tree: prompt, committed text, the nodes that lead there. Pure.
+/** Return the tokens up to a place in a round's tree: prompt, committed text, the nodes on the path to it. Pure.
  *  @param {{prompt_tokens: number[], prompt_text: string[]}} header  @param {object[]} rounds
  *  @param {{round: number, place: number, token: number, text: string}} pick  `place`: a node, or −1 for the root
  *  @returns {{prompt_tokens: number[], prompt: string}} */
@@ -18,29 +18,29 @@ export function continuation(header, rounds, { round, place, token, text }) {
   };
 }
 
-/** What the text went on with at that place; null when it never came there. Pure. */
+/** Return the token that the original text has at that place; null where its path never reached it. Pure. */
 export function instead(round, place) {
   const tip = round.path.at(-1) ?? -1;
   const taken = ofRound(round).find((e) => (e.node === null ? tip : round.nodes.parents[e.node]) === place);
   return taken ? taken.text : null;
 }
 
-/** The line that leads from a branch to the run it came from, and back; null for a run without either. Pure.
- *  @param {any} run  with `origin`, or with the `branch` that was continued from it  @param {boolean} active  whether
- *    the branch goes on
+/** Return the note that links a branch to its original run, and back; null for a run without either. Pure.
+ *  @param {any} run  with `origin` (the original run), or with the `branch` that was continued from it
+ *  @param {boolean} active  whether the branch is still running
  *  @param {(text: string) => string} visible  @returns {{text: string, button: string}|null} */
 export function family(run, active, visible) {
   if (run?.origin) {
     const text = words(run.origin, visible);
     if (!run.origin.run) return { text, button: "" };
     return active
-      ? { text: `${text}. The run it came from is kept, and can be shown when this one has ended.`, button: "" }
-      : { text, button: "show the run it came from" };
+      ? { text: `${text}. The original run is kept; it can be shown when this one has ended.`, button: "" }
+      : { text, button: "show the original run" };
   }
   return run?.branch ? { text: words(run.branch.origin, visible), button: "show the branch" } : null;
 }
 
-/** The origin of a branch in words. Pure. */
+/** Describe the origin of a branch. Pure. */
 export function words({ round, text, instead: was }, visible) {
-  return `branch at round ${round + 1}: “${visible(text)}”${was === null ? "" : ` instead of “${visible(was)}”`}`;
+  return `branched at round ${round + 1}: “${visible(text)}”${was === null ? "" : ` instead of “${visible(was)}”`}`;
 }

@@ -41,15 +41,15 @@ test("it is said what the text went on with, and off the path that it never came
   assert.equal(instead(round, -1), round.emitted[0].text);
   const off = round.nodes.parents.findIndex((_, i) => !round.path.includes(i));
   assert.equal(instead(round, off), null);
-  assert.equal(words({ round: 6, text: " a", instead: " b" }, (t) => t), "branch at round 7: “ a” instead of “ b”");
+  assert.equal(words({ round: 6, text: " a", instead: " b" }, (t) => t), "branched at round 7: “ a” instead of “ b”");
 });
 
 test("a branch leads to the run it came from, and that one back to the branch", () => {
   const parent = { id: "p" }, origin = { run: parent, round: 6, text: " a", instead: null },
     own = { id: "b", origin }, same = (t) => t;
   assert.equal(family(parent, false, same), null);
-  assert.deepEqual(family(own, false, same), { text: "branch at round 7: “ a”", button: "show the run it came from" });
-  assert.match(family(own, true, same).text, /is kept, and can be shown when this one has ended/);
+  assert.deepEqual(family(own, false, same), { text: "branched at round 7: “ a”", button: "show the original run" });
+  assert.match(family(own, true, same).text, /is kept; it can be shown when this one has ended/);
   assert.equal(family(own, true, same).button, "", "the run in progress stays on the page");
   assert.equal(family({ ...parent, branch: own }, false, same).button, "show the branch");
 });

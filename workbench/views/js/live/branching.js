@@ -1,11 +1,11 @@
-/** A branch and the run it came from: how the page goes from one to the other. */
+/** Navigation between a branch and its original run. */
 
 import * as choices from "./choice.js";
 import * as opening from "./opening.js";
 import * as memory from "./recall.js";
 import * as store from "../shared/store.js";
 
-/** Show the other run of a branch: the one it came from, or from that one the branch. Both stay until the next run. */
+/** Show the original run of a branch, or the branch of an original run. Both are kept until the next run. */
 export function turn(page) {
   const { run } = page, other = run.origin?.run ?? run.branch;
   if (!other || store.isActive(run)) return;
@@ -18,10 +18,10 @@ export function turn(page) {
   page.draw();
 }
 
-/** Where the tab keeps which run its last branch came from, for a reload. */
+/** Session-storage key of the original run of the last branch, for a reload. */
 const KEY = "wb-origin";
 
-/** Keep where the run on the page came from, once it has an id. */
+/** Store the origin of the run on the page once the run has an id. */
 export function note({ run, host }) {
   const { origin } = run ?? {};
   if (!run?.id || !origin || origin.noted) return;
@@ -30,7 +30,7 @@ export function note({ run, host }) {
   host.remember?.setItem(KEY, JSON.stringify({ branch: run.id, parent, round, text, instead }));
 }
 
-/** After a reload: tell the run on the page where it came from, as far as the backend still has that run. */
+/** After a reload, restore the origin of the run on the page, if the backend still has the original run. */
 export async function restore({ run, host, channels }) {
   const kept = read(host);
   if (!run?.id || run.origin || kept?.branch !== run.id) return;

@@ -1,10 +1,10 @@
-/** Figures of each stretch of rounds that one method drafted, under the key figures of the whole run. Shown only where
- *  the method changed. */
+/** Table of figures per method, under the key figures of the whole run. Shown only where the method changed during the
+ *  run. */
 
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 
-const HEAD = ["method", "rounds", "tokens", "τ", "accepted of tested", "tok/s", "ms a round"];
+const HEAD = ["method", "rounds", "tokens", "τ", "accepted of tested", "tok/s", "ms per round"];
 
 /** Cells of the table, one row for each segment and one for the whole run. Pure.
  *  @param {{name: string, from: number, to: number, figures: object}[]} segments  of `figures.segmentFigures`
@@ -57,7 +57,7 @@ function build(el) {
 
 function row(el) {
   const button = h("button", { type: "button", className: "wb-link" }, h("i", { className: "wb-band" }), h("span"));
-  button.title = "Count these rounds in the charts by position and of accepted drafts";
+  button.title = "Show only these rounds in the charts by position and by accepted drafts";
   const made = h("tr", {}, h("th", { scope: "row" }, button), ...HEAD.slice(1).map(() => h("td")));
   button.addEventListener("click", () => kit.tell(el, "wb:brush", /** @type {any} */ (made)._range));
   return made;

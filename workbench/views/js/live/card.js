@@ -1,4 +1,4 @@
-/** One node, or one round when no node is chosen: probabilities, the test that was made, what came of it. */
+/** Details of one node, or of one round when no node is selected: probabilities, test, result. */
 
 import { isCell } from "./cells.js";
 import * as benchlink from "../shared/benchlink.js";
@@ -12,7 +12,7 @@ import * as ruling from "./ruling.js";
 import { visible } from "../shared/visible.js";
 
 const ROWS = 5;
-/** What the button beside a token says; the whole of it is its name and its tooltip. */
+/** Visible label of the button beside a token; its accessible name and tooltip are longer. */
 export const FROM = "continue";
 
 /** The likeliest tokens at the place a node was drafted for, target and drafter side by side. Pure.
@@ -45,8 +45,8 @@ export function candidates(round, node) {
   return own && !best.includes(own) ? [...best.slice(0, ROWS - 1), own] : best;
 }
 
-/** Sentences about a node: [term, words] pairs. Pure.
- *  @param {Record<string, object>} rules  what the trace's header says of its rules */
+/** Describe a node: [term, text] pairs. Pure.
+ *  @param {Record<string, object>} rules  rules of the trace's header */
 export function facts(round, node, rules) {
   const { nodes } = round;
   if (node === null) return [];
@@ -67,16 +67,17 @@ export function facts(round, node, rules) {
       : status === "discarded"
         ? `never tested: ${untested(round, node)}`
         : passed
-          ? "nothing: it passed, and another path that passed was taken"
+          ? "nothing: it passed, but another path that also passed was taken"
           : `nothing → ${status}`) + (passed ? "" : sequel(round, node)),
   ]);
   const grown = growth.statement(round, node, formula),
-    there = grown.at(-1)?.[0] === "why there" ? [grown.pop()] : [];
+    there = grown.at(-1)?.[0] === "why drafted" ? [grown.pop()] : [];
   out.push(...grown, ...why);
   const entropy = round.entropy[nodes.parents[node] + 1];
-  if (entropy !== undefined) out.push(["entropy", `${entropy.toFixed(2)} nats, of p`]);
+  if (entropy !== undefined) out.push(["entropy", `${entropy.toFixed(2)} nats (of p)`]);
   const siblings = nodes.parents.flatMap((parent, i) => (parent === nodes.parents[node] ? [i] : []));
-  const rank = siblings.length > 1 ? `, draft ${siblings.indexOf(node) + 1} of ${siblings.length} for it` : "";
+  const rank =
+    siblings.length > 1 ? `, draft ${siblings.indexOf(node) + 1} of ${siblings.length} for this position` : "";
   out.push(
     ["place", `depth ${nodes.depth[node]}${rank}, position ${nodes.position[node]}`],
     ["token", `id ${nodes.tokens[node]}, “${visible(nodes.text[node])}”`],
@@ -89,8 +90,8 @@ export function facts(round, node, rules) {
 
 const short = (v, f) => (v === null || v === undefined ? "–" : f.digits(v, 2));
 
-/** Why a draft was never tested: one it hangs from was rejected, another was accepted in its place, or the round was
- *  over. */
+/** Say why a draft was never tested: an ancestor was rejected, a sibling was accepted, or the accepted path ended
+ *  before it. */
 function untested({ nodes }, node) {
   const { parents, status } = nodes, kept = (i) => i < 0 || status[i] === "accepted";
   let top = node; // where its branch leaves the accepted path
@@ -101,7 +102,7 @@ function untested({ nodes }, node) {
   return `“${visible(nodes.text[winner])}” was accepted in ${top === node ? "its place" : `place of “${visible(nodes.text[top])}”`}`;
 }
 
-/** What followed a rejection: the next draft for the same place, or the target's own token. */
+/** Describe the step after a rejection: the next draft for the same position, or the target's own token. */
 function sequel(round, node) {
   const { nodes, bonus_kind } = round;
   if (nodes.status[node] !== "rejected") return "";
@@ -113,7 +114,8 @@ function sequel(round, node) {
   return own && bonus_kind === "corrected" ? `; “${visible(own.text)}” is the target's own` : "";
 }
 
-/** Σ min(p, q) over the tokens of which both are known: how often a draft from q can be kept. Pure. */
+/** Σ min(p, q) over the tokens whose p and q are both recorded: a lower bound of the acceptance rate of a draft from q.
+ *  Pure. */
 export function overlap(rows) {
   const known = rows.filter((r) => r.p !== null && r.q !== null);
   return known.length ? known.reduce((sum, r) => sum + Math.min(r.p, r.q), 0) : null;
@@ -126,7 +128,7 @@ function timeText(round) {
   return `round ${round.index + 1}: ${ms(round.seconds)} ms for ${n} token${n === 1 ? "" : "s"} = ${ms(round.draft_s)} draft + ${ms(round.verify_s)} verify + ${ms(round.overhead_s)} overhead${waited}`;
 }
 
-/** Facts about a whole round. Pure. */
+/** Describe a whole round: [term, text] pairs. Pure. */
 export function roundFacts(round) {
   const out = [
     ["method", round.method],
@@ -139,15 +141,15 @@ export function roundFacts(round) {
   return out;
 }
 
-/** The place a row of the card stands for: the node it hangs from, or the end of the accepted path. Pure. */
+/** Return the parent of the tokens that the card lists: the node's parent, or the end of the accepted path. Pure. */
 export function placeOf(round, node) {
   return node === null ? (round.path.at(-1) ?? -1) : round.nodes.parents[node];
 }
 
 /** Draw into `el`; emits `wb:branch` {round, place, token, text} when a token is chosen to continue from.
  *  @param {{round: object|null, node: number|null, barred: string, rules: Record<string, object>|undefined,
- *         base?: string}} data  `barred`: why nothing can be continued; `rules`: of the trace's header; `base`: of the
- *         app, where there is one */
+ *         base?: string}} data  `barred`: why no run can be continued; `rules`: of the trace's header; `base`: URL of
+ *         the app, if there is one */
 export function render(el, data) {
   const state = (el._card ??= build(el));
   const { node } = data;
@@ -168,22 +170,22 @@ export function render(el, data) {
     row.hidden = i >= rows.length;
     if (row.hidden) return;
     fill(row, rows[i]);
-    // as the vocabulary has it: a prompt is made of it
+    // the raw vocabulary text: it becomes part of a prompt
     row._pick = { round: round.index, place: placeOf(round, node), token: rows[i].token, text: own[i].text };
     const button = row.lastChild,
       kept = taken.has(rows[i].token);
     kit.set(button, { "aria-label": `Continue from here with “${visible(rows[i].text)}”` });
     button.disabled = Boolean(data.barred) || kept;
     button.title = kept
-      ? "this is what the text goes on with"
-      : data.barred || "continue from here with this token: a new run";
+      ? "the text already continues with this token"
+      : data.barred || "start a new run from here with this token";
   });
   state.key.hidden = rows.length === 0;
   const bench = data.base === undefined ? null : toBench(round, node, rows);
   state.bench.hidden = bench === null;
   if (bench !== null) kit.set(state.bench, { href: `${data.base}/verifiers?${bench}` });
   playcard.render(state.play, { ...data, round });
-  // where nothing was drawn from q, it says nothing
+  // meaningful only where drafts were drawn from q
   const shared = round.top_q[placeOf(round, node) + 1] ? overlap(rows) : null;
   const list = [
     ...facts(round, node, data.rules),
@@ -200,8 +202,8 @@ export function render(el, data) {
   });
 }
 
-/** The query of the verifier bench for the place of a node; null where there is nothing to judge, or no law of the
- *  drafter's was recorded (a score is none). Pure. */
+/** Return the verifier bench's query for a node's position; null where no node is selected or the drafter's
+ *  distribution was not recorded (a score is not a distribution). Pure. */
 export function toBench(round, node, rows) {
   if (node === null || !round.top_q[round.nodes.parents[node] + 1]) return null;
   const drafts = round.nodes.parents.filter((parent) => parent === round.nodes.parents[node]).length;
@@ -218,7 +220,7 @@ function build(el) {
     playcard.keyOf("is-p", "p target"),
   );
   const play = kit.h("div", { hidden: true });
-  const bench = kit.h("a", { className: "wb-tobench", target: "_blank", hidden: true }, "open in the verifier bench ↗");
+  const bench = kit.h("a", { className: "wb-tobench", target: "_blank", hidden: true }, "Open in the verifier bench ↗");
   el.append(bars, key, bench, play, list);
   return { bars, key, list, play, bench };
 }

@@ -1,14 +1,14 @@
-/** Tables among the signals of a round: those named "name [row, column]" are the cells of one. Which drafter tells them
- *  this file does not know. */
+/** Tables among the signals of a round: signals named "name [row, column]" are cells of one table, whichever drafter
+ *  reports them. */
 
 import * as kit from "../shared/kit.js";
 
 const CELL = /^(.+) \[([^,\]]+), ([^,\]]+)\]$/;
 
-/** Whether a signal is a cell of a table, and no figure of its own. Pure. */
+/** Whether a signal is a cell of a table rather than a single figure. Pure. */
 export const isCell = (name) => CELL.test(name);
 
-/** The tables of a round, their rows and columns in the order in which they come. Pure.
+/** Return the tables of a round; rows and columns keep the order of the signals. Pure.
  *  @param {{signals?: Record<string, number|null>}|null} round
  *  @returns {{name: string, rows: string[], columns: string[], values: (number|null)[][]}[]} */
 export function tables(round) {
@@ -27,7 +27,7 @@ export function tables(round) {
   }));
 }
 
-/** How dark each cell is, 0 to 1: the least and the greatest of the table are the ends; what is not known is 0. Pure.
+/** Return the shade of each cell in [0, 1]: the table's minimum is 0, its maximum 1, an unknown value 0. Pure.
  *  @param {(number|null)[][]} values */
 export function shares(values) {
   const known = values.flat().filter((v) => v !== null), low = Math.min(...known), high = Math.max(...known);
@@ -37,7 +37,7 @@ export function shares(values) {
 
 const figure = (v) => (v === null ? "–" : Number.isInteger(v) ? `${v}` : v.toPrecision(3));
 
-/** A table in words, row by row. Pure. */
+/** Describe a table row by row. Pure. */
 export const words = ({ name, rows, values }) =>
   `${name}: ${rows.map((row, i) => `${row} ${values[i].map(figure).join(" ")}`).join("; ")}`;
 

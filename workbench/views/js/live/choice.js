@@ -1,9 +1,9 @@
-/** What the side panel holds, and the requests made from it. Plain data, no DOM. */
+/** State of the settings panel and the requests built from it. Plain data, no DOM. */
 
 import * as roles from "../shared/roles.js";
 import * as strangers from "../shared/strangers.js";
 
-/** The first choice a visitor sees. */
+/** Return the initial choice. */
 export function first(catalogue) {
   const usable = (entries, wanted) =>
     (entries.find((e) => e.name === wanted && e.available !== false) ?? entries.find((e) => e.available !== false))
@@ -26,7 +26,7 @@ export function first(catalogue) {
   };
 }
 
-/** Keep what still exists after the target or the drafter changed and a new catalogue came. */
+/** Keep the choices that a new catalogue still offers. */
 export function revise(choice, catalogue) {
   const fresh = first(catalogue);
   const has = (entries, name) => entries.some((e) => e.name === name && e.available !== false);
@@ -38,7 +38,7 @@ export function revise(choice, catalogue) {
   };
 }
 
-/** Take a preset: its prompt, and the target that it was made for, once that is loaded. `note` says what is waited
+/** Take a preset: its prompt, and the target it was written for once that is loaded. `note` says what the page waits
  *  for. */
 export function pick(choice, catalogue, name) {
   const preset = catalogue.presets.find((p) => p.name === name),
@@ -48,16 +48,17 @@ export function pick(choice, catalogue, name) {
   if (wanted.loading)
     return {
       choice: made,
-      note: `This prompt is made for ${wanted.name}, which is still loading: until then it goes to ${choice.target}.`,
+      note: `This prompt was written for ${wanted.name}, which is still loading; until then ${choice.target} is used.`,
     };
   return {
     choice: { ...made, target: wanted.name },
-    note: `This prompt is made for ${wanted.name}, which is the target now.`,
+    note: `Target changed to ${wanted.name}, for which this prompt was written.`,
   };
 }
 
-/** What to say of a prompt in letters that a bundled target has not learnt: it knows short English stories. Pure.
- *  @returns {string}  empty where there is nothing to say */
+/** Warn of a prompt in a non-Latin script when the target is bundled: bundled targets were trained on short English
+ *  stories. Pure.
+ *  @returns {string}  empty if there is no warning */
 export function foreign(choice, catalogue) {
   const now = catalogue.targets.find((t) => t.name === choice.target),
     other = /[^\P{L}\p{Script=Latin}]/u.test(roles.split(choice.prompt ?? "").words);
@@ -67,8 +68,8 @@ export function foreign(choice, catalogue) {
   return `${now.name} was trained on short English stories: ${remedy}.`;
 }
 
-/** The target for words of a visitor's own: while nobody chose one, a question goes from the bundled pair, which knows
- *  stories alone, to the model that presets ask, once that is there. `note` says so while the words are written. */
+/** Choose the target for a typed prompt. If nobody chose a target, a chat question goes from the bundled pair, which
+ *  knows only stories, to the model that presets use, once it is loaded. `note` says so while the prompt is typed. */
 export function own(choice, catalogue) {
   const { words, chat } = roles.split(choice.prompt), { target } = choice;
   const asks = chat && words.trim() !== "" && choice.preset === null && !choice.fixed;
@@ -76,11 +77,11 @@ export function own(choice, catalogue) {
     able = catalogue.targets.find((t) => catalogue.presets.some((p) => p.target === t.name));
   const lent = choice.lent || Boolean(able?.ready && now?.kind === "bundled");
   if (!asks || !able || (!lent && !(able.loading && now?.kind === "bundled"))) return { target, lent: false, note: "" };
-  if (!lent) return { target, lent, note: `${able.name} is still loading: until then this goes to ${target}.` };
-  return { target: able.name, lent, note: `Words of your own go to ${able.name}; choose any target above.` };
+  if (!lent) return { target, lent, note: `${able.name} is still loading; until then ${target} is used.` };
+  return { target: able.name, lent, note: `Your own prompt goes to ${able.name}; choose any target above.` };
 }
 
-/** All parameters in one flat object: those of `method` and of sampling, held values inside their ranges. */
+/** Return all parameters in one flat object: those of `method` and of sampling, clamped to their ranges. */
 export function parameters(choice, catalogue, method, clamp) {
   const own = catalogue.methods.find((m) => m.name === method)?.params ?? [];
   return Object.fromEntries([...own, ...catalogue.sampling].map((p) => {
@@ -89,7 +90,7 @@ export function parameters(choice, catalogue, method, clamp) {
   }));
 }
 
-/** Take a trace's settings over, as far as the catalogue has them. */
+/** Adopt a trace's settings as far as the catalogue offers them. */
 export function adopt(choice, header, catalogue) {
   const has = (entries, name) => entries.some((e) => e.name === name && e.available !== false);
   return {
@@ -108,7 +109,7 @@ export function adopt(choice, header, catalogue) {
   };
 }
 
-/** The request of a run. A prompt given as tokens goes as tokens; `images` are data-URLs. */
+/** Return the request of a run. A prompt given as tokens is sent as tokens; `images` are data URLs. */
 export function request(choice, catalogue, channel, clamp, paused) {
   const { prompt, prompt_tokens, images, target, drafter, max_new_tokens, seed, method } = choice;
   return {
@@ -126,12 +127,12 @@ export function request(choice, catalogue, channel, clamp, paused) {
   };
 }
 
-/** The request of the baseline: plain decoding of the same prompt, seed and sampling. */
+/** Return the request of the baseline: plain decoding of the same prompt, seed and sampling. */
 export function plainRequest(choice, catalogue, channel, clamp) {
   return { ...request({ ...choice, method: catalogue.baseline }, catalogue, channel, clamp, false), drafter: null };
 }
 
-/** What a run and its baseline must share to be compared. */
+/** Return the settings that a run and its baseline must share to be compared. */
 export function pairing(choice, catalogue, clamp) {
   const { prompt, prompt_tokens, images, target, max_new_tokens, seed } = choice;
   return JSON.stringify([

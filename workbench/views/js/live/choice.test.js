@@ -35,7 +35,7 @@ test("a preset brings the target that it was made for, once that is loaded", () 
   });
   const chosen = first(catalogue), taken = (more) => pick(chosen, listed(more), "ask");
   assert.deepEqual([taken({}).choice.target, taken({}).choice.prompt], ["big", "Why?"]);
-  assert.match(taken({}).note, /made for big, which is the target now/, "it does not change silently");
+  assert.match(taken({}).note, /Target changed to big/, "it does not change silently");
   assert.equal(taken({ loading: true }).choice.target, "t");
   assert.match(taken({ loading: true }).note, /big, which is still loading/);
   assert.deepEqual([taken({ available: false }).choice.target, taken({ available: false }).note], ["t", ""]);
@@ -55,8 +55,8 @@ test("a question of one's own goes to the model that answers questions, once it 
   const asked = { ...first(catalogue), preset: null, prompt: "<|user|>Who?<|assistant|>" };
   const made = own(asked, listed({ ready: true }));
   assert.deepEqual([made.target, made.lent], ["big", true]);
-  assert.match(made.note, /go to big/);
-  assert.match(own({ ...asked, ...made }, listed({ ready: true })).note, /go to big/, "as long as words are written");
+  assert.match(made.note, /goes to big/);
+  assert.match(own({ ...asked, ...made }, listed({ ready: true })).note, /goes to big/, "as long as words are written");
   assert.equal(own(asked, listed({ loading: true })).target, "t");
   assert.match(own(asked, listed({ loading: true })).note, /big is still loading/);
   const stays = (more, there = { ready: true }) => own({ ...asked, ...more }, listed(there));

@@ -1,4 +1,4 @@
-/** Several traces on one clock, which starts where each prompt has been read. */
+/** Wall clock of several traces; time 0 is the end of each prefill. */
 
 import { timeTicks } from "../shared/axis.js";
 import * as kit from "../shared/kit.js";
@@ -38,7 +38,7 @@ export function layout(traces, width, stretches) {
   return { rows, ticks: timeTicks(seconds, scale), seconds };
 }
 
-/** A row in words: those that came with it, else what the rounds say. Pure. */
+/** Label of a trace: the given text, else its tokens, seconds and tokens per second. Pure. */
 export function words({ said, tokens, seconds }) {
   return (
     said ??
@@ -47,7 +47,7 @@ export function words({ said, tokens, seconds }) {
 }
 
 /** Draw the clock into `el`. @param {any} el  @param {{traces: {name: string, rounds: object[]}[], selection: object,
- *  note: Element}} data  `selection`: the `round` that is shown, of one `trace`, or of each by `rounds` */
+ *  note: Element}} data  `selection`: the selected `round` of one `trace`, or one round per trace in `rounds` */
 export function render(el, { traces, selection, note }) {
   const width = Math.max(260, kit.size(el).width || 700), drawn = layout(traces, width - 2, lane.stretches);
   const height = TOP + ROW * drawn.rows.length + AXIS,
@@ -110,6 +110,6 @@ export function render(el, { traces, selection, note }) {
     note,
     at
       ? `round ${at.index + 1}: ${at.emitted.length} tokens in ${(1e3 * at.seconds).toFixed(1)} ms`
-      : "from the end of each prompt",
+      : "time since the end of each prefill",
   );
 }

@@ -1,5 +1,4 @@
-/** What Live and Vision have in common as pages: their state, how they come to life, the export menu, and what a screen
- *  reader hears of a run. */
+/** Common parts of the Live and Vision pages: state, start, export menu, and screen-reader announcements of a run. */
 
 import * as copying from "../shared/copying.js";
 import * as exports from "../shared/exports.js";
@@ -14,12 +13,12 @@ import * as words from "./words.js";
 
 const ANNOUNCE_MS = 5000;
 
-/** A page of runs in `el`, alive and with what it was opened for.
- *  @param {any} el  @param {any} view  `parts`, `host`, `embed`; `title` of its tab; `state`: what only this view
- *    keeps; `begin(page)`: give it `draw`, `fresh`, `describe` and `ended`; `hear(page, message)` of the bus;
- *    `actions(page)` of its buttons and keys; `textOf(page, name)`: what is copied; `wire(page, el)`, `tick(page)`
- *    every second; `arrive(page)`: show what it was opened for; `stepped(page)`: the address changed; `dress(page)`;
- *    `menu(page)`: what its exports are made of
+/** Build a page of runs in `el` and show what its address names.
+ *  @param {any} el  @param {any} view  `parts`, `host`, `embed`; `title` of its tab; `state`: its extra fields;
+ *    `begin(page)`: add `draw`, `fresh`, `describe` and `ended`; `hear(page, message)`: handle a message of the bus;
+ *    `actions(page)`: functions of its buttons and keys; `textOf(page, name)`: text to copy; `wire(page, el)`;
+ *    `tick(page)`: every second; `arrive(page)`: show what the address names; `stepped(page)`: the address changed;
+ *    `dress(page)`: adapt to embedding; `menu(page)`: data of its exports
  *  @returns {Promise<any>} */
 export async function createPage(el, { parts, host, embed, title, state, ...view }) {
   if (host.base === undefined) parts.nav.hidden = true;
@@ -98,7 +97,7 @@ function wireMenu(parts) {
   kit.set(parts.export, { "aria-haspopup": "true", "aria-expanded": "false" });
 }
 
-/** Tell a screen reader: every round while stepping, a summary every few seconds while it runs, and the end. */
+/** Announce to a screen reader: every round while stepping, a summary every few seconds of a run, and its end. */
 export function announce(page, over) {
   const { run } = page;
   if (!run || run.from !== "live") return;
@@ -107,7 +106,7 @@ export function announce(page, over) {
   let text = null;
   if (over) text = words.heard(figures.summary(rounds), true);
   else if (page.stepping && rounds.length !== page.heardRounds && last) {
-    text = `${last.vision?.pictures?.length ? "The picture was changed. " : ""}${ribbon.describe(last)}`;
+    text = `${last.vision?.pictures?.length ? "The image was changed. " : ""}${ribbon.describe(last)}`;
   } else if (running && now - page.heardAt > ANNOUNCE_MS && last) text = words.heard(figures.summary(rounds), false);
   if (text === null) return;
   Object.assign(page, { heardAt: now, heardRounds: rounds.length });

@@ -1,7 +1,7 @@
-/** The formulas in which rules say what decides: read, computed, and written out with numbers that make them true.
- *
- *  A formula has numbers, ( ), + − · /, min, max, exp, one of = > < at most, and symbols that the rule names. It comes
- *  from a trace, so that nothing of it is ever run as code. */
+/** Formulas of acceptance rules: parse, evaluate, and print with numbers for which the equation holds.
+*
+ *  A formula has numbers, ( ), + − · /, min, max, exp, at most one of = > <, and symbols that the rule names. It comes
+ *  from a trace, so no part of it is ever run as code. */
 
 const LONGEST = 200, FUNCTIONS = { min: Math.min, max: Math.max, exp: Math.exp };
 const SIGNS = {
@@ -20,7 +20,7 @@ const SIGNS = {
 };
 
 /** @returns {{raw: string, kind: string, value?: *}[]|null}  `kind`: "symbol", "number", "function", "sign" or "space";
- *  null: it is no formula */
+ *  null: not a formula */
 export function tokens(formula, symbols) {
   const known = [...symbols].sort((a, b) => b.length - a.length), found = [];
   if (typeof formula !== "string" || formula.length > LONGEST) return null;
@@ -38,7 +38,7 @@ export function tokens(formula, symbols) {
   return found;
 }
 
-/** The value of a formula; NaN where it is no formula or a value is missing. A comparison gives 1 or 0. Pure.
+/** Return the value of a formula; NaN if it cannot be parsed or a value is missing. A comparison gives 1 or 0. Pure.
  *  @param {string} formula  @param {Record<string, number>} values  of its symbols */
 export function evaluate(formula, values) {
   const list = tokens(formula, Object.keys(values))?.filter((token) => token.kind !== "space");
@@ -80,7 +80,7 @@ export function evaluate(formula, values) {
   return at === list.length ? value : NaN;
 }
 
-/** A formula with what stands for its symbols in their place. Pure. */
+/** Return a formula with its symbols replaced by `words`. Pure. */
 export function written(formula, words) {
   return (tokens(formula, Object.keys(words)) ?? [])
     .map((token) => (token.kind === "symbol" ? words[token.value] : token.raw))
@@ -89,7 +89,7 @@ export function written(formula, words) {
 
 const RAISED = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
 
-/** A number to so many significant digits, zeros at its end left out. Pure. */
+/** Format a number with `n` significant digits, without trailing zeros. Pure. */
 export function digits(value, n) {
   if (!Number.isFinite(value)) return String(value);
   const rounded = Number(value.toPrecision(n));
@@ -99,9 +99,10 @@ export function digits(value, n) {
   return `${mantissa}·10${[...power].map((c) => RAISED[c] ?? "").join("")}`;
 }
 
-/** Numbers of an equation, each with as few digits as let it hold for a reader who computes with what is printed: the
- *  formula of the printed values rounds to the printed result. Pure.
- *  @param {Record<string, number>} values  @param {Set<string>} whole  symbols that stand for names, not for quantities
+/** Round the numbers of an equation to the fewest digits with which it still holds: the formula of the printed values
+ *  rounds to the printed result. Pure.
+ *  @param {Record<string, number>} values  @param {Set<string>} whole  symbols of tokens, which are not
+ *    rounded
  *  @returns {{words: Record<string, string>, result: string}|null}  null: the formula does not give `result` */
 export function rounded(formula, values, result, whole = new Set()) {
   const exact = evaluate(formula, values);
@@ -120,7 +121,8 @@ export function rounded(formula, values, result, whole = new Set()) {
   return null;
 }
 
-/** Two numbers with as few digits as keep their order in sight. Pure.  @returns {[string, "<"|"≥", string]} */
+/** Format two numbers with the fewest digits that still show their order. Pure.  @returns {[string, "<"|"≥", string]}
+ *  */
 export function compared(a, b) {
   const less = a < b;
   let n = 2;

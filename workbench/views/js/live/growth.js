@@ -1,7 +1,7 @@
-/** Why a node was drafted, in the words of the grower that put it there, and what it was worth before and after: the
- *  trace says both, and this file knows no grower by heart. */
+/** The tree builder's reason for drafting a node, and the node's score before and after. Both come from the trace; no
+ *  tree builder is hard-coded here. */
 
-/** What is known of a node's growth; null where the trace does not say. Pure.
+/** Return the tree builder's record of a node; null if the trace has none. Pure.
  *  @returns {{rule: Record<string, string>, before: number|null, after: number|null}|null} */
 export function grownBy(round, node) {
   const { grown } = round, rule = grown?.rules?.[grown.of?.[node] ?? 0];
@@ -10,7 +10,7 @@ export function grownBy(round, node) {
   return { rule, before: value(grown.before, rule.before), after: value(grown.after, rule.after) };
 }
 
-/** Product of a column of the nodes down the path to one; null where something on it is not known. Pure. */
+/** Product of a node column along the path to `node`; null if a value on it is missing. Pure. */
 export function along({ nodes }, name, node) {
   let product = 1;
   for (let at = node; at >= 0; at = nodes.parents[at]) {
@@ -23,31 +23,31 @@ export function along({ nodes }, name, node) {
 
 const figure = (v, f) => (Number.isInteger(v) ? `${v}` : f.digits(v, 2));
 
-/** In a few words, for the tree: "grown by eagle-2, 9 → 6"; empty where the trace does not say. Pure.
+/** Short label for the tree: "added by eagle-2, 9 → 6"; empty if the trace has no record. Pure.
  *  @param {object} f  the module `formula` */
 export function brief(round, node, f) {
   const told = grownBy(round, node);
   if (!told) return "";
   const values = [told.before, told.after].filter((v) => v !== null).map((v) => figure(v, f));
-  return [`grown by ${told.rule.name}`, values.join(" → ")].filter(Boolean).join(", ");
+  return [`added by ${told.rule.name}`, values.join(" → ")].filter(Boolean).join(", ");
 }
 
-/** What the card says of it: [term, words] pairs; the path's chances by drafter and target of any node below the first
- *  level, also of traces that say nothing of their growth. Pure.
+/** Details for the node card: [term, text] pairs. The path's probabilities under drafter and target are given for any
+ *  node below the first level, also in traces without tree-builder records. Pure.
  *  @param {object} f  the module `formula` */
 export function statement(round, node, f) {
   const told = grownBy(round, node), out = [];
   if (told) {
     const { rule, before, after } = told;
-    out.push(["grown by", `${rule.name}: ${rule.title}`]);
+    out.push(["tree builder", `${rule.name}: ${rule.title}`]);
     const worth = [[before, rule.before], [after, rule.after]]
       .filter(([v]) => v !== null)
       .map(([v, words]) => `${figure(v, f)} (${words})`);
-    if (worth.length) out.push(["worth", worth.join(" → ")]);
+    if (worth.length) out.push(["score", worth.join(" → ")]);
   }
   const q = along(round, "q", node), p = along(round, "p", node);
   if (round.nodes.parents[node] >= 0 && q !== null && p !== null)
-    out.push(["its path", `${figure(q, f)} by the drafter → ${figure(p, f)} by the target`]);
-  if (told?.rule.says) out.push(["why there", told.rule.says]);
+    out.push(["its path's probability", `${figure(q, f)} by the drafter → ${figure(p, f)} by the target`]);
+  if (told?.rule.says) out.push(["why drafted", told.rule.says]);
   return out;
 }

@@ -1,14 +1,13 @@
-/** Runs that are not held back: what the page draws of them. Browser and engine may share their cores, and every
- *  drawing then slows the run that it shows. The text and the key figures follow each message; what is read rather than
- *  watched (the tree, the node's card, the clock, the curves, the settings) follows a few times a second, and whatever
- *  somebody does, and the end of the run, draws all at once. */
+/** Drawing rate of runs at full speed. Browser and engine may share CPU cores, so each redraw slows the run. The text
+ *  and the key figures follow each message; tree, node card, clock, curves and settings follow every `READ_MS`. A
+ *  user's action and the end of the run redraw everything at once. */
 
 import * as store from "../shared/store.js";
 
 export const READ_MS = 300;
 
-/** What `page.draw` and `page.news` are: both draw once a frame; the first for whatever is to be seen at once, the
- *  second because something has come. @param {() => void} frame  draws in the next frame */
+/** Set `page.draw` and `page.news`; both draw in the next frame. `draw` draws everything, `news` only reports that data
+ *  arrived. @param {() => void} frame  draws in the next frame */
 export function drawing(page, frame) {
   page.draw = () => {
     page.asked = true;
@@ -17,7 +16,7 @@ export function drawing(page, frame) {
   page.news = frame;
 }
 
-/** Whether all is to be drawn now; if not, it will be once its time has come. */
+/** Return whether to draw everything now; otherwise schedule it. */
 export function all(page, now, later = setTimeout) {
   const waits = page.asked || !isFast(page) ? 0 : READ_MS - (now - (page.drawnAt ?? -Infinity));
   if (waits > 0) {
@@ -29,7 +28,7 @@ export function all(page, now, later = setTimeout) {
   return true;
 }
 
-/** Whether the rounds of the run come as fast as the engine makes them. */
+/** Whether the run is not paced: its rounds arrive as fast as the engine produces them. */
 function isFast({ run, plain }) {
   return [run, plain].some((each) => store.isActive(each) && each.state === "running" && !(each.pace > 0));
 }

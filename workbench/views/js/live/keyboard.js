@@ -1,9 +1,9 @@
-/** Keys of the Live view. They act while the stage has the focus, and never while a control is being edited. */
+/** Keys of the Live view. They act while the stage has the focus, never while a control is edited. */
 
 const EDITABLE = "input, textarea, select, [contenteditable]";
 
-/** What a key means. Pure. @param {{key: string, inTree: boolean}} pressed  @returns {[string, any?]|null} action,
- *  argument */
+/** Return the action of a key. Pure. @param {{key: string, inTree: boolean}} pressed  @returns {[string, any?]|null}
+ *  action, argument */
 export function meaning({ key, inTree }) {
   if (inTree && key.startsWith("Arrow")) return ["node", key];
   const table = {

@@ -1,10 +1,10 @@
-/** The strip of key figures; each one opens its formula on hover and focus. */
+/** Strip of key figures; each one shows its formula on hover and focus. */
 
 import * as kit from "../shared/kit.js";
 
 const dash = "—";
 
-/** What the strip says. Pure.
+/** Return the key figures as text. Pure.
  *  @param {object} f  figures of the run (`figures.summary`)
  *  @param {object|null} plain  figures of the measured baseline, when it belongs to the same prompt and settings
  *  @param {{value: string, unit: string, label: string, worked: string}} speed  the speed-up, of `speedup.figure`
@@ -22,15 +22,15 @@ export function items(f, plain, definitions, speed) {
       id: "tau",
       value: fixed(f.tau, 2),
       unit: f.rounds ? `${f.tokens}/${f.rounds}` : "",
-      label: "τ tokens a pass",
+      label: "τ, tokens per round",
       formula: formula("tau"),
-      worked: f.rounds ? `${f.tokens} tokens / ${f.rounds} passes` : "",
+      worked: f.rounds ? `${f.tokens} tokens / ${f.rounds} rounds` : "",
     },
     {
       id: "acceptance",
       value: f.acceptance_rate === null ? dash : `${Math.round(100 * f.acceptance_rate)} %`,
       unit: f.tested ? `${f.accepted}/${f.tested}` : "",
-      label: `accepted of tested${bargain(f)}`,
+      label: `acceptance rate${bargain(f)}`,
       formula: formula("acceptance_rate"),
       worked: f.drafted
         ? `${f.accepted} accepted / ${f.tested} tested; of all ${f.drafted} drafted: ${Math.round((100 * f.accepted) / f.drafted)} %`
@@ -41,7 +41,7 @@ export function items(f, plain, definitions, speed) {
       value: fixed(f.tokens_per_second, 0),
       unit: "tok/s",
       formula: formula("tokens_per_second"),
-      label: `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.held_rounds ? "; held back" : ""}`,
+      label: `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.held_rounds ? "; paced" : ""}`,
       worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}${heldWords(f)}` : "",
     },
     {
@@ -52,13 +52,13 @@ export function items(f, plain, definitions, speed) {
         f.tokens > f.target_forwards
           ? `for ${f.tokens} tokens: ${f.tokens - f.target_forwards} saved`
           : `for ${f.tokens} ${f.tokens === 1 ? "token" : "tokens"}`,
-      formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one for each token",
+      formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one per token",
       worked: "",
     },
     {
       id: "cost",
       value: !f.rounds ? dash : ms(f.seconds),
-      unit: "ms a round",
+      unit: "ms per round",
       formula: `seconds from the end of prefill to the last token / rounds; overhead: ${formula("overhead_share")}`,
       label: f.rounds
         ? `${ms(f.draft_seconds)} draft + ${ms(f.verify_seconds)} verify + ${ms(overhead)} overhead${waited ? ` + ${ms(waited)} waiting for other runs` : ""}`
@@ -70,35 +70,37 @@ export function items(f, plain, definitions, speed) {
   ];
 }
 
-/** The speed-up of a run whose rounds were held back, which the baseline's never are. Pure. */
+/** Add a note to the speed-up of a run whose rounds were paced; the baseline's never are. Pure. */
 function held(speed, f) {
   return f.held_rounds && speed.value !== dash
-    ? { ...speed, label: `${speed.label}; rounds held back`, worked: `${speed.worked}${heldWords(f)}` }
+    ? { ...speed, label: `${speed.label}; paced rounds`, worked: `${speed.worked}${heldWords(f)}` }
     : speed;
 }
 
 function heldWords({ held_rounds: n, rounds }) {
   return n
-    ? `; ${n} of ${rounds} rounds began after a wait (Show at, Pause or Step) and took longer than at full speed`
+    ? `; ${n} of ${rounds} rounds started after a pause (Show at, Pause or Step) and took longer than at full speed`
     : "";
 }
 
-/** What an approximate rule bought over the exact one, and what it paid; empty of other runs. Pure. */
+/** Label of an approximate rule: tokens gained over the exact rule, and distance from the target distribution; empty
+ *  for other runs. Pure. */
 function bargain({ bought, paid, bounded, unpriced }) {
   if (typeof bought !== "number") return "";
   const much = Math.abs(bought).toFixed(2), sign = Number(much) === 0 ? "±" : bought < 0 ? "−" : "+";
-  return `; ${sign}${much} a round over the exact rule, ${price({ paid, bounded, unpriced })}`;
+  return `; ${sign}${much} tokens per round over the exact rule, ${price({ paid, bounded, unpriced })}`;
 }
 
-/** What was paid, whether of some rounds a bound alone is known, and of how many nothing: that is not free. Pure. */
+/** Total-variation distance per token; marks rounds with an upper bound only, and counts rounds without a figure. Pure.
+ *  */
 function price({ paid, bounded, unpriced }) {
-  if (typeof paid !== "number") return "at a price that is not known";
-  const rest = unpriced ? `; of ${unpriced} ${unpriced === 1 ? "round" : "rounds"} it is not known` : "";
-  const much = bounded ? (rest ? "of the others at most " : "at most ") : rest ? "at least " : "";
-  return `paying TV ${much}${paid.toFixed(3)} a token${rest}`;
+  if (typeof paid !== "number") return "total variation distance not known";
+  const rest = unpriced ? `; not known for ${unpriced} ${unpriced === 1 ? "round" : "rounds"}` : "";
+  const much = bounded ? "at most " : rest ? "at least " : "";
+  return `total variation distance ${much}${paid.toFixed(3)} per token${rest}`;
 }
 
-/** Draw into `el`. A figure opens its formula while it is pointed at or focused, and a click or Enter keeps it open.
+/** Draw into `el`. A figure shows its formula while it is hovered or focused; a click or Enter keeps it open.
  *  @param {{items: ReturnType<typeof items>}} data */
 export function render(el, data) {
   const state = (el._items ??= []);

@@ -33,28 +33,28 @@ test("time for other runs of the batch is named beside the overhead, and only wh
   assert.equal(cost({ ...round, waited_s: 0, seconds: 0.034 }).label, "10.0 draft + 20.0 verify + 4.0 overhead");
 });
 
-test("an approximate rule says what it bought over the exact one, and what it paid", () => {
+test("an approximate rule shows its gain over the exact one and its distance from the target distribution", () => {
   const round = (signals) => ({
     nodes: { status: ["accepted"] }, path: [0], emitted: [{}, {}], seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1, signals,
   });
   const told = (...rounds) => items(summary(rounds), null, definitions, none).find((i) => i.id === "acceptance").label;
   const bought = "acceptance bought (ΔA)", paid = "distribution error (TV)";
-  assert.equal(told(round({})), "accepted of tested");
-  const over = "accepted of tested; +0.30 a round over the exact rule, paying TV";
+  assert.equal(told(round({})), "acceptance rate");
+  const over = "acceptance rate; +0.30 tokens per round over the exact rule, total variation distance";
   const [dear, free] = [round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1, [paid]: 0 })];
-  assert.equal(told(dear, free), `${over} 0.050 a token`);
+  assert.equal(told(dear, free), `${over} 0.050 per token`);
   assert.equal(
     told(round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1 })),
-    `${over} at least 0.050 a token; of 1 round it is not known`,
+    `${over} at least 0.050 per token; not known for 1 round`,
   );
   const bound = round({ [bought]: 0.5, [`${paid}, at most`]: 0.4 });
-  assert.equal(told(bound), "accepted of tested; +0.50 a round over the exact rule, paying TV at most 0.200 a token");
-  assert.equal(told(bound, free), `${over} at most 0.100 a token`);
+  assert.equal(told(bound), "acceptance rate; +0.50 tokens per round over the exact rule, total variation distance at most 0.200 per token");
+  assert.equal(told(bound, free), `${over} at most 0.100 per token`);
   const blind = round({ [bought]: -0.1 });
-  assert.equal(told(bound, dear, blind), `${over} of the others at most 0.100 a token; of 1 round it is not known`);
-  const unknown = "a round over the exact rule, at a price that is not known";
-  assert.equal(told(round({ [bought]: -0.25 })), `accepted of tested; −0.25 ${unknown}`);
-  assert.equal(told(round({ [bought]: -0.001 })), `accepted of tested; ±0.00 ${unknown}`);
+  assert.equal(told(bound, dear, blind), `${over} at most 0.100 per token; not known for 1 round`);
+  const unknown = "tokens per round over the exact rule, total variation distance not known";
+  assert.equal(told(round({ [bought]: -0.25 })), `acceptance rate; −0.25 ${unknown}`);
+  assert.equal(told(round({ [bought]: -0.001 })), `acceptance rate; ±0.00 ${unknown}`);
 });
 
 test("one is not many", () => {
@@ -64,7 +64,7 @@ test("one is not many", () => {
   assert.deepEqual([value, unit, label], ["1", "pass", "for 1 token"]);
 });
 
-test("a run whose rounds were held back says so beside its times and its speed-up", () => {
+test("a paced run says so beside its times and its speed-up", () => {
   const round = (signals) => ({
     nodes: { status: [] }, path: [], emitted: [{}], signals,
     seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1,
@@ -72,8 +72,8 @@ test("a run whose rounds were held back says so beside its times and its speed-u
   const speed = figure({ mine: 10, plain: 5, none: "" }),
     by = (rounds, id) => items(summary(rounds), { tokens_per_second: 5 }, definitions, speed).find((i) => i.id === id);
   const waited = [round({}), round({ "held back before it (s)": 0.4 })];
-  assert.match(by(waited, "rate").label, /; held back$/);
-  assert.match(by(waited, "rate").worked, /1 of 2 rounds began after a wait .* took longer than at full speed$/);
-  assert.match(by(waited, "speedup").label, /; rounds held back$/);
-  for (const id of ["rate", "speedup"]) assert.doesNotMatch(by([round({})], id).label, /held back/);
+  assert.match(by(waited, "rate").label, /; paced$/);
+  assert.match(by(waited, "rate").worked, /1 of 2 rounds started after a pause .* took longer than at full speed$/);
+  assert.match(by(waited, "speedup").label, /; paced rounds$/);
+  for (const id of ["rate", "speedup"]) assert.doesNotMatch(by([round({})], id).label, /paced/);
 });

@@ -1,4 +1,4 @@
-/** Wall clock: when each phase of each round ran, on its lane, over plain decoding on the same time scale. */
+/** Wall clock: the time of each phase of each round, above plain decoding on the same time scale. */
 
 import { timeTicks } from "../shared/axis.js";
 import * as kit from "../shared/kit.js";
@@ -6,15 +6,16 @@ import * as kit from "../shared/kit.js";
 const LEFT = 62, ROW = 26, TOP = 35, LABELS = 14, AXIS = 19;
 const KINDS = { draft: "draft", verify: "verify", wait: "wait" };
 
-/** The rounds in view: `count` of them, ending at the newest while live, around `anchor` otherwise. Pure. */
+/** Return the range of rounds in view: `count` rounds ending at the newest while live, around `anchor` otherwise. Pure.
+ *  */
 export function span(n, anchor, count) {
   const from = Math.max(0, Math.min(anchor === n - 1 ? n - count : anchor - (count >> 1), n - count));
   return { from, to: Math.min(n, from + count) };
 }
 
-/** The phases of a round: as recorded, or one after the other where a trace has sums only. What lies between them, and
- *  judging and committing, is overhead; while others of its batch were drafted for, the run waited. Pure. @returns
- *  {{kind: string, lane: string, start: number, end: number}[]} */
+/** Return the phases of a round: as recorded, or one after the other where a trace has only their sums. Gaps between
+ *  phases, verifying and committing count as overhead; while the batch drafted for other sequences, the run waited.
+ *  Pure. @returns {{kind: string, lane: string, start: number, end: number}[]} */
 export function stretches(round) {
   const end = round.started_s + round.seconds, out = [];
   if (!round.phases?.length) {
@@ -37,7 +38,7 @@ export function stretches(round) {
   return out;
 }
 
-/** Lanes to draw: one when no two phases overlap, otherwise one for each named lane. Pure. */
+/** Return the lanes to draw: null (one lane) if no two phases overlap, otherwise the named lanes. Pure. */
 export function lanes(rounds) {
   const names = [...new Set(rounds.flatMap((r) => stretches(r).map((p) => p.lane)))];
   const overlap = rounds.some((r) => {
@@ -47,11 +48,11 @@ export function lanes(rounds) {
   return overlap && names.length > 1 ? names : null;
 }
 
-/** Lay the rounds in view and the plain passes for the same text along one axis. Pure.
+/** Place the rounds in view, and the baseline's forwards for the same text, on one time axis. Pure.
  *  @param {object[]} rounds  of the run
  *  @param {object[]|null} plain  rounds of the baseline
- *  @param {Map<number, number>} stalls  of `stalls.stalls(rounds)`  @param {Map<number, number>} plainStalls  of those
- *    of the baseline
+ *  @param {Map<number, number>} stalls  of `stalls.stalls(rounds)`  @param {Map<number, number>} plainStalls  the same
+  *    for the baseline
  *  @returns {{boxes: object[], plain: object[], lanes: string[]|null, scale: number, tokens: number, seconds: number,
  *    plainSeconds: number|null, ticks: {x: number, text: string}[]}} */
 export function layout(rounds, plain, view, width, stalls = new Map(), plainStalls = new Map()) {
@@ -78,7 +79,7 @@ export function layout(rounds, plain, view, width, stalls = new Map(), plainStal
   });
   const before = rounds.slice(0, view.from).reduce((a, r) => a + r.emitted.length, 0);
   const tokens = inView.reduce((a, r) => a + r.emitted.length, 0);
-  // As many plain passes as tokens in view, from the same place of the text where the baseline reaches so far.
+  // One baseline forward per token in view, from the same place of the text if the baseline is that long.
   const start = plain ? Math.max(0, Math.min(before, plain.length - tokens)) : 0;
   const passes = plain ? plain.slice(start, start + tokens) : [];
   const marks = [];
@@ -99,7 +100,7 @@ export function layout(rounds, plain, view, width, stalls = new Map(), plainStal
   return { boxes, plain: marks, lanes: named, scale, tokens, seconds, plainSeconds, ticks };
 }
 
-/** Sums over a brushed stretch of rounds. Pure. */
+/** Sum up a selected range of rounds. Pure. */
 export function totals(rounds, [from, to]) {
   const part = rounds.slice(from, to + 1), ms = (f) => (1e3 * part.reduce((a, r) => a + f(r), 0)).toFixed(1);
   const tokens = part.reduce((a, r) => a + r.emitted.length, 0), waited = part.some((r) => r.waited_s);
@@ -108,7 +109,7 @@ export function totals(rounds, [from, to]) {
 
 /** Draw into `el`; emits `wb:pick` {round} on a click and `wb:brush` {from, to} after a drag.
  *  @param {{rounds: object[], plain: object[]|null, none: string, anchor: number, shown: number, brush: number[]|null,
- *           stalls?: Map<number, number>, plainStalls?: Map<number, number>, bands?: object[]}} data  `bands`: of
+ *           stalls?: Map<number, number>, plainStalls?: Map<number, number>, bands?: object[]}} data  `bands`: from
  *    `figures.methodSegments`, drawn over the rounds where there are several */
 export function render(el, data) {
   const width = Math.max(280, kit.size(el).width || 900),
@@ -171,7 +172,7 @@ export function render(el, data) {
   drawAxis(state, drawn, view, width, height);
 }
 
-/** The time of the rounds in view, under them; plain passes have the same scale. */
+/** Draw the time axis under the rounds in view; the baseline has the same scale. */
 function drawAxis(state, { ticks }, view, width, height) {
   const top = height - AXIS + 2;
   kit.set(state.line, { x1: LEFT, x2: width, y1: top, y2: top, display: ticks.length ? "inline" : "none" });
@@ -186,20 +187,20 @@ function drawAxis(state, { ticks }, view, width, height) {
   kit.set(state.from, { y: height - 4 });
 }
 
-/** What stands under a round: its tokens, and whether it stalled, as far as there is room. Pure. */
+/** Label under a round: its token count and whether it stalled, as far as there is room. Pure. */
 export function labelOf({ width, emitted, stalled }) {
   if (!stalled) return width > 18 ? `+${emitted}` : "";
   return width > 90 ? `+${emitted} · stalled, ${stalled.toFixed(0)}×` : width > 18 ? `+${emitted} !` : "!";
 }
 
-/** What the drawing says, in a sentence. Pure. */
+/** Describe the drawing in one sentence. Pure. */
 export function sentence(drawn, view) {
   if (!drawn.boxes.length) return "Wall clock: no rounds yet";
   const stalled = drawn.boxes.filter((b) => b.stalled).map((b) => b.index + 1),
     plain =
       drawn.plainSeconds === null
         ? ""
-        : `; plain decoding took ${(1e3 * drawn.plainSeconds).toFixed(0)} ms for as many`;
+        : `; plain decoding took ${(1e3 * drawn.plainSeconds).toFixed(0)} ms for the same number of tokens`;
   return `Wall clock of rounds ${view.from + 1} to ${view.to}: ${drawn.tokens} tokens in ${(1e3 * drawn.seconds).toFixed(0)} ms${plain}${stalled.length ? `; round${stalled.length > 1 ? "s" : ""} ${stalled.join(", ")} stalled` : ""}`;
 }
 

@@ -1,13 +1,13 @@
-/** Curves over the rounds of a run, with a mark wherever a setting changed: acceptance, tokens per second. */
+/** Curves over the rounds of a run (acceptance, tokens per second), with a mark at each change of settings. */
 
 import * as kit from "../shared/kit.js";
 
 const BOX = { left: 30, right: 8, top: 26, bottom: 18 };
-/** Room at the top for the names of bands, and for labels of marks under them. */
+/** Height of the row of band names, and of the row of mark labels under it, in pixels. */
 const BAND = 17, MARK = 13;
 const LEAST_ROUNDS = 20, LETTER = 6.1;
 
-/** Path data of a line with holes where there is no value. Pure. */
+/** Return the path data of a line, interrupted where a value is null. Pure. */
 export function line(points, x, y) {
   let d = "", open = false;
   for (const [px, py] of points) {
@@ -20,7 +20,7 @@ export function line(points, x, y) {
   return d;
 }
 
-/** At most about `room` points: of each stretch its lowest and its highest, so that no peak is lost. Nothing is
+/** Reduce to about `room` points: keep the minimum and the maximum of each group, so that no peak is lost; nothing is
  *  averaged. Pure. @param {[number, number|null][]} points */
 export function thin(points, room) {
   if (points.length <= room) return points;
@@ -37,8 +37,8 @@ export function thin(points, room) {
   return kept;
 }
 
-/** Put labels of marks into rows so that none covers another and every mark has one: where there is no room for all the
- *  words they are cut, down to the number of the change, whose words its title and the table say. Pure.
+/** Place the labels of marks in rows so that none overlaps another. Where space is short a label is cut, down to the
+ *  number of the change; the mark's title and the table have the full text. Pure.
  *  @param {{index: number, text: string}[]} marks  @param {(index: number) => number} x  @param {number} width
  *  @returns {{index: number, text: string, label: string, start: number, row: number}[]}  `start`: left end, in
  *    pixels */
@@ -51,7 +51,7 @@ export function place(marks, x, width, rows = 2) {
   }
 }
 
-/** Labels of one row: each begins at its mark, moved only as far as the numbers of its neighbours need it. */
+/** Place the labels of one row: each starts at its mark, moved only as far as its neighbours' numbers require. */
 function inRow(row, x, width) {
   const wide = (text) => 5 + LETTER * text.length;
   row.forEach(
@@ -62,7 +62,7 @@ function inRow(row, x, width) {
   row.forEach((mark, k) => {
     const before = k ? row[k - 1].start + wide(row[k - 1].label) : 0,
       end = row[k + 1]?.start ?? width;
-    // the last one may reach back
+    // the last label may extend to the left
     if (k === row.length - 1) mark.start = Math.max(before, Math.min(mark.start, width - wide(mark.text)));
     const letters = Math.floor((end - mark.start - 5) / LETTER);
     mark.label =
@@ -70,7 +70,7 @@ function inRow(row, x, width) {
   });
 }
 
-/** A round upper end for an axis. Pure. */
+/** Return a round upper limit for an axis. Pure. */
 export function ceiling(value) {
   const power = 10 ** Math.floor(Math.log10(value || 1)), lead = value / power;
   return power * ([1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((step) => step >= lead) ?? 10);
@@ -79,8 +79,9 @@ export function ceiling(value) {
 /** Draw into `el`; emits `wb:pick` {round} on a click.
  *  @param {{series: {name: string, points: [number, number|null][]}[], max: number, ticks: number[], digits: number,
  *           level: {value: number, text: string}|null, rounds: number, marks: object[], shown: number, summary:
- *           string, bands?: {name: string, from: number, to: number, slot: string}[]}} data at most two series; `level`
- *           is a horizontal line to compare with; `bands` name the methods of stretches of rounds */
+ *           string, bands?: {name: string, from: number, to: number, slot: string}[]}} data  at most two series;
+  *  `level`
+  *           is a horizontal reference line; `bands` name the methods of ranges of rounds */
 export function render(el, data) {
   const width = Math.max(240, kit.size(el).width || 560),
     height = Math.max(96, kit.size(el).height || 140),
@@ -117,7 +118,7 @@ export function render(el, data) {
     y1: at,
     y2: at,
   });
-  // its words stand below the line where marks and names of methods are above
+  // the label goes below the line where marks and method names are above
   kit.set(state.levelText, { x: width - BOX.right, y: at - 14 < top ? at + 12 : at - 4, "text-anchor": "end" });
   kit.write(state.levelText, data.level?.text ?? "");
   kit.set(state.axis, { x: BOX.left, y: height - 3 });
@@ -126,7 +127,8 @@ export function render(el, data) {
   drawMarks(state.marks, place(data.marks, x, width - 4, bands.length ? 1 : 2), x, height, bands.length ? BAND : 0);
 }
 
-/** Ends of bands in pixels, each up to the next one's first round, with as much of the name as fits. Pure. */
+/** Return the ends of the bands in pixels, each up to the next one's first round, with as much of the name as fits.
+ *  Pure. */
 export function placeBands(bands, x) {
   return bands.map((band, k) => {
     const start = x(band.from), end = k + 1 < bands.length ? x(bands[k + 1].from) : Math.max(x(band.to), start + 3);
@@ -134,7 +136,7 @@ export function placeBands(bands, x) {
   });
 }
 
-/** At most so many letters of a text, none where fewer than three would be left. Pure. */
+/** Cut a text to `letters` characters; return "" for a cut to fewer than four. Pure. */
 function cut(text, letters) {
   if (letters >= text.length) return text;
   return letters >= 4 ? `${text.slice(0, letters - 1)}…` : "";

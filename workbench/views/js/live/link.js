@@ -1,4 +1,4 @@
-/** The state of the Live view as the query of an address, and back. Pure: no DOM, no history. */
+/** State of the Live view as a URL query, and back. Pure: no DOM, no history. */
 
 import * as strangers from "../shared/strangers.js";
 
@@ -6,11 +6,11 @@ const VIEWS = ["tokens", "tree", "clock", "curves"];
 const PARTS = ["round", "token", "node"];
 const MAX_IDS = 4000;
 
-/** The query that restores this state: settings as names of the registry, then what is shown.
+/** Return the query that restores this state: settings under their registry names, then the selection and the view.
  *  @param {object} choice  @param {object} catalogue  @param {Record<string, any>} params  all parameters in force
  *  @param {{pin?: object|null, view?: string|null, embed?: boolean, recorded?: string|null,
- *          run?: string|null, settings?: boolean}} shown  `recorded`: a recording or a kept run; its settings are its
- *          own, unless others are in the panel; `run`: id of a run that the app decoded with these settings */
+ *          run?: string|null, settings?: boolean}} shown  `recorded`: a recording or a kept run, which brings its own
+  *          settings unless the panel has others; `run`: id of a run that the app decoded with these settings */
 export function toQuery(
   choice,
   catalogue,
@@ -33,10 +33,10 @@ export function toQuery(
   return query.toString();
 }
 
-/** What an address asks for, checked against what there is. What is wrong is left out and said.
+/** Parse an address and check it against the catalogue. Invalid entries are left out and listed in `problems`.
  *  @returns {{choice: object, params: Record<string, any>, pin: object|null, view: string|null, embed: boolean,
  *             recorded: string|null, run: string|null, starts: boolean, problems: string[], settings: boolean}}
- *             `run`: id of a run that the app has; `starts`: the settings are to be decoded at once (`run=new`) */
+ *             `run`: id of a run of this app; `starts`: decode the settings at once (`run=new`) */
 export function fromQuery(search, catalogue, clamp) {
   const query = new URLSearchParams(search), choice = {}, params = {}, problems = [];
   let text = "";
@@ -52,14 +52,14 @@ export function fromQuery(search, catalogue, clamp) {
     if (name in lists) {
       const entry = lists[name].find((e) => e.name === text);
       if (entry && entry.available !== false) choice[name] = text;
-      else if (entry) bad(name, entry.reason || "cannot be used");
-      // of a target, the backend has said so
-      else if (!(name === "target" && catalogue.problem)) bad(name, `there is no such ${name} here`);
+      else if (entry) bad(name, entry.reason || "not available");
+      // the backend already reported an unknown target
+      else if (!(name === "target" && catalogue.problem)) bad(name, `unknown ${name}`);
     } else if (name in catalogue.numbers) {
       const value = Number(text),
         { ge, le } = catalogue.numbers[name];
       if (/^\d+$/.test(text) && value >= ge && value <= le) choice[name] = value;
-      else bad(name, "not a whole number in range");
+      else bad(name, "not a whole number from ${ge} to ${le}");
     } else if (name === "prompt") choice.prompt = text;
     else if (name === "ids") {
       const ids = text.split(".");
@@ -72,7 +72,7 @@ export function fromQuery(search, catalogue, clamp) {
     } else if (name === "view") {
       if (VIEWS.includes(text)) view = text;
       else if (text === "api")
-        continue; // Gradio's page of the API, which opens over this one
+        continue; // Gradio's API page, which opens over this one
       else bad(name, `choose one of ${VIEWS.join(", ")}`);
     } else if (name === "embed") embed = text === "1";
     else if (name === "recorded") recorded = text;
@@ -86,8 +86,8 @@ export function fromQuery(search, catalogue, clamp) {
       else params[name] = read.value;
     // names with two underscores are Gradio's
     } else if (name === "tab") {
-      if (text !== "live") bad(name, "there is no such tab");
-    } else if (!name.startsWith("__")) bad(name, "unknown");
+      if (text !== "live") bad(name, "unknown tab");
+    } else if (!name.startsWith("__")) bad(name, "unknown setting");
   }
   if (pin && !(pin.round >= 1)) pin = null;
   if (pin) pin = { token: null, node: null, ...pin, round: pin.round - 1 };
@@ -99,9 +99,9 @@ function parse(spec, text, clamp) {
   if (spec.choices?.length)
     return spec.choices.includes(text) ? { value: text } : { why: `choose one of ${spec.choices.join(", ")}` };
   if (spec.kind === "bool")
-    return ["true", "false"].includes(text) ? { value: text === "true" } : { why: "true or false" };
+    return ["true", "false"].includes(text) ? { value: text === "true" } : { why: "must be true or false" };
   const value = text.trim() === "" ? NaN : Number(text), held = clamp(spec, value);
-  return held.value === value ? { value } : { why: `allowed is ${spec.ge ?? "−∞"} to ${spec.le ?? "∞"}` };
+  return held.value === value ? { value } : { why: `must be a number from ${spec.ge ?? "−∞"} to ${spec.le ?? "∞"}` };
 }
 
 function short(text) {

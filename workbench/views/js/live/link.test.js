@@ -75,8 +75,8 @@ test("models that are not there are named; a target of which the backend has sai
   const read = fromQuery("target=nope&drafter=none-such&method=b", catalogue, clamp);
   assert.deepEqual(read.choice, { method: "b" });
   assert.deepEqual(read.problems, [
-    "target=nope: there is no such target here",
-    "drafter=none-such: there is no such drafter here",
+    "target=nope: unknown target",
+    "drafter=none-such: unknown drafter",
   ]);
   assert.deepEqual(
     fromQuery("target=nope&method=b", { ...catalogue, problem: { message: "There is no target 'nope'." } }, clamp)
@@ -92,7 +92,7 @@ test("a parameter is checked with the range of the method it is for", () => {
 
 test("a tab that does not exist is named", () => {
   assert.deepEqual(fromQuery("tab=live", catalogue, clamp).problems, []);
-  assert.deepEqual(fromQuery("tab=nowhere", catalogue, clamp).problems, ["tab=nowhere: there is no such tab"]);
+  assert.deepEqual(fromQuery("tab=nowhere", catalogue, clamp).problems, ["tab=nowhere: unknown tab"]);
 });
 
 test("an empty query asks for nothing", () => {

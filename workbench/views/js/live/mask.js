@@ -1,11 +1,11 @@
-/** The tree-attention mask of a round: each drafted token (row) sees its ancestors and itself (columns), and all that
- *  is committed (the first column). This is what lets one forward of the target verify every branch. */
+/** Tree-attention mask of a round: each drafted token (row) attends to the committed text (first column), its ancestors
+ *  and itself. With this mask one forward of the target verifies every branch. */
 
 import * as kit from "../shared/kit.js";
 
 const CELL = 15, SMALL = 6, LABELS = 92;
 
-/** For each node the nodes it attends to: its ancestors and itself. Pure. */
+/** Return, for each node, the nodes it attends to: its ancestors and itself. Pure. */
 export function rows(parents) {
   const seen = [];
   parents.forEach((parent, i) => seen.push([...(parent < 0 ? [] : seen[parent]), i]));
@@ -18,23 +18,23 @@ export function squares(xs, y, cell) {
   return xs.map((x) => `M${x * cell} ${y * cell}h${size}v${size}h${-size}Z`).join("");
 }
 
-/** Draw into `el`; hovering or choosing a row marks it and its ancestors.
+/** Draw into `el`; hovering or selecting a row marks it and its ancestors.
  *  @param {{round: object, node: number|string|null, awaited?: Set<number>, label: (text: string, chars: number) =>
  *    string, words?: string[]}} data
- *    `awaited`: what was not judged yet */
+ *    `awaited`: nodes whose test result is not shown yet */
 export function render(el, data) {
   const { nodes } = data.round, seen = rows(nodes.parents), n = seen.length;
   const cell = n <= 18 ? CELL : n <= 40 ? 11 : SMALL, named = cell >= 11, left = named ? LABELS : 8, top = 18;
   const width = left + (n + 1) * cell + 8, height = top + n * cell + 6;
-  const label = `Attention mask of round ${data.round.index + 1}: ${n} drafted tokens; each sees the committed text, its ancestors and itself`;
+  const label = `Attention mask of round ${data.round.index + 1}: ${n} drafted tokens; each attends to the committed text, its ancestors and itself`;
   const state = kit.frame(el, { width, height, label }, (svg) => ({
     note: svg.appendChild(kit.s("text", { class: "wb-mute", x: 0, y: 11 })), rows: svg.appendChild(kit.s("g")),
   }));
   kit.write(
     state.note,
     n
-      ? `row: a drafted token · column: what it may attend to${named ? "" : ` · ${n} tokens`}`
-      : "nothing was drafted in this round",
+      ? `row: a drafted token · column: a token it attends to${named ? "" : ` · ${n} tokens`}`
+      : "no drafts in this round",
   );
   kit.fit(state.rows, n, () => kit.group("rect", "path", "text"));
   const chosen = typeof data.node === "number" ? new Set(seen[data.node]) : new Set();

@@ -1,5 +1,5 @@
-/** The state of the drafter: its size against its bound, its hits, its top entries, which entry made the latest draft;
- *  and buttons that empty it, save it, and load a file, into the run in progress or else into the next one. */
+/** State of a drafter (stored n-grams and the like): size and limit, hits, top entries, the entry of the latest draft;
+ *  buttons that reset it, save it, or load a file into the current or the next run. */
 
 import { ask } from "./backend.js";
 import * as exports from "../shared/exports.js";
@@ -9,7 +9,7 @@ import * as panel from "../shared/panel.js";
 import * as store from "../shared/store.js";
 import { visible } from "../shared/visible.js";
 
-/** The card. Adds its parts to `parts`. */
+/** Build the card and add its elements to `parts`. */
 export function build(parts) {
   const part = (name, tag, properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
   const tool = (name, text, title) => part(name, "button", { type: "button", className: "wb-tool", title }, text);
@@ -33,9 +33,9 @@ export function build(parts) {
     h(
       "div",
       { className: "wb-memorydo" },
-      tool("memoryReset", "Reset", "Forget all but the text of this run"),
-      tool("memorySave", "Save", "Save it as a file"),
-      tool("memoryLoad", "Load …", "Load a file that was saved: into this run, or else into the next one"),
+      tool("memoryReset", "Reset", "Delete all entries except those from this run's text"),
+      tool("memorySave", "Save", "Save the state as a file"),
+      tool("memoryLoad", "Load …", "Load a saved state into this run, or into the next one if none is running"),
       part("memoryFile", "input", { type: "file", accept: ".safetensors", hidden: true }),
       part("memoryNote", "span", { className: "wb-memorynote" }),
     ),
@@ -53,7 +53,7 @@ export function build(parts) {
   return card;
 }
 
-/** Size against bound and hits, in one sentence. Pure. @param {any} seen  an answer of `memory` */
+/** Describe size, limit and hits in one sentence. Pure. @param {any} seen  an answer of `memory` */
 export function size(seen) {
   if (!seen.kind) return seen.why;
   const count = (n) => n.toLocaleString("en"), bytes = (n) => (n < 1e5 ? `${(n / 1e3).toFixed(1)} kB` : `${(n / 1e6).toFixed(1)} MB`);
@@ -61,19 +61,19 @@ export function size(seen) {
     ? `${count(seen.entries)} of at most ${count(seen.bound)} ${seen.unit}, ${bytes(seen.n_bytes)} of ${bytes(seen.most_bytes)}`
     : `${count(seen.entries)} ${seen.unit}, ${bytes(seen.n_bytes)}, read only`;
   const hits = seen.asked
-    ? `${count(seen.hits)} of ${count(seen.asked)} look-ups found something; ${count(seen.kept)} drafted tokens became text`
-    : "nothing was looked up yet";
-  const whose = seen.shared ? " Shared with all runs here that chose warm." : "";
+    ? `${count(seen.hits)} of ${count(seen.asked)} look-ups had a hit; ${count(seen.kept)} of its drafted tokens were accepted`
+    : "no look-ups yet";
+  const whose = seen.shared ? " Shared by all runs of this app that use warm." : "";
   return `${seen.title}: ${room}; ${hits}.${whose}`;
 }
 
-/** Which entry made the latest draft, in words. Pure. */
+/** Describe the entry that produced the latest draft. Pure. */
 export function made({ made: latest }) {
-  if (!latest) return "No entry made the latest draft.";
-  return `Round ${latest.round + 1}: the entry behind “${visible(latest.before)}” drafted “${visible(latest.after)}”.`;
+  if (!latest) return "The latest draft came from no entry.";
+  return `Round ${latest.round + 1}: after “${visible(latest.before)}”, the entry “${visible(latest.after)}” was drafted.`;
 }
 
-/** What of a run can be asked for: nothing of a recording, or before it has an id. Pure. */
+/** Whether the backend can answer for a run: it is live and has an id. Pure. */
 export function known(run) {
   return Boolean(run && run.from === "live" && run.id);
 }
@@ -82,7 +82,7 @@ export function known(run) {
 export function listen(page) {
   const { parts } = page;
   parts.remembersCard.addEventListener("wb:remember", () => look(page));
-  parts.memoryReset.addEventListener("click", () => act(page, "reset", {}, "Emptied; the text of the run stays."));
+  parts.memoryReset.addEventListener("click", () => act(page, "reset", {}, "State deleted, except entries from this run's text."));
   parts.memorySave.addEventListener("click", () => save(page));
   parts.memoryLoad.addEventListener("click", () => parts.memoryFile.click());
   parts.memoryFile.addEventListener("change", () =>
@@ -90,7 +90,7 @@ export function listen(page) {
   );
 }
 
-/** Called every second: what is open and goes on is looked at again; an ended run once more. */
+/** Called every second: refresh the open card of a run in progress; refresh once more after its end. */
 export function tick(page) {
   const { parts, run } = page;
   parts.remembersCard.hidden = !page.host.call || Boolean(page.catalogue?.barred?.memory) || !known(run);
@@ -103,7 +103,7 @@ export function tick(page) {
   else parts.memoryReset.disabled = !page.memory?.saves;
 }
 
-/** Look at it; a run without a first round yet is not asked. */
+/** Fetch and show the state; skip a run without a first round. */
 async function look(page) {
   const { run, parts } = page;
   if (parts.memory.hidden || !known(run) || page.looking || !run.rounds.length) return;
@@ -129,19 +129,19 @@ async function save(page) {
   write(page.parts.memoryNote, `Saved ${exports.save(name, /** @type {any} */ (bytes), "application/octet-stream")}`);
 }
 
-/** A file goes into the run in progress, or waits for the next one. */
+/** Load a file into the run in progress, or into the next run if none is running. */
 export async function load(page, file) {
   if (!file) return;
-  const most = page.catalogue.file_bytes; // a command line loads larger ones
+  const most = page.catalogue.file_bytes; // the command line has no such limit
   if (file.size > most)
     return write(page.parts.memoryNote, `Not loaded: the file is larger than ${(most / 2 ** 20).toFixed(2)} MiB.`);
   const data = base64(new Uint8Array(await file.arrayBuffer()));
   if (store.isActive(page.run) && known(page.run)) return act(page, "load", { data }, `Loaded ${file.name}.`);
   page.begins = data;
-  write(page.parts.memoryNote, `The next run begins with ${file.name}.`);
+  write(page.parts.memoryNote, `The next run starts with ${file.name}.`);
 }
 
-/** Bytes in base64. Pure. @param {Uint8Array} bytes */
+/** Encode bytes as base64. Pure. @param {Uint8Array} bytes */
 export function base64(bytes) {
   let text = "";
   for (let i = 0; i < bytes.length; i += 32_768) text += String.fromCharCode(...bytes.subarray(i, i + 32_768));
@@ -154,12 +154,12 @@ function render(page, seen) {
   write(parts.memorySize, size(seen));
   parts.memoryMeter.hidden = !seen.kind || !seen.saves;
   if (seen.kind) Object.assign(parts.memoryMeter, { max: seen.bound, value: seen.entries });
-  parts.memoryMeter.setAttribute("aria-label", "Size against bound");
+  parts.memoryMeter.setAttribute("aria-label", "Size relative to the limit");
   parts.memoryMade.hidden = !seen.kind;
   if (seen.kind) write(parts.memoryMade, made(seen));
   const top = seen.top ?? [], named = top.some((entry) => !entry.after);
   parts.memoryHead.replaceChildren(
-    ...(named ? ["text"] : ["behind", "comes"]).map((word) => h("th", { scope: "col" }, word)),
+    ...(named ? ["text"] : ["after", "drafts"]).map((word) => h("th", { scope: "col" }, word)),
     h("th", { scope: "col" }, seen.counted ?? ""),
   );
   parts.memoryTop.replaceChildren(

@@ -12,17 +12,17 @@ test("size against bound, bytes and hits are one sentence", () => {
   assert.equal(
     size(SEEN),
     "Suffixes of texts: 1,200 of at most 131,072 tokens, 4.8 kB of 1.1 MB; " +
-      "17 of 20 look-ups found something; 34 drafted tokens became text.",
+      "17 of 20 look-ups had a hit; 34 of its drafted tokens were accepted.",
   );
-  assert.match(size({ ...SEEN, shared: true }), /Shared with all runs here that chose warm\.$/);
+  assert.match(size({ ...SEEN, shared: true }), /Shared by all runs of this app that use warm\.$/);
   assert.match(size({ ...SEEN, saves: false }), /1,200 tokens, 4\.8 kB, read only/);
-  assert.match(size({ ...SEEN, asked: 0 }), /nothing was looked up yet/);
+  assert.match(size({ ...SEEN, asked: 0 }), /no look-ups yet/);
   assert.equal(size({ kind: "", why: "It keeps nothing." }), "It keeps nothing.");
 });
 
 test("the entry of the latest draft is named, spaces and breaks made visible", () => {
-  assert.equal(made(SEEN), "Round 4: the entry behind “␣little” drafted “␣fox⏎”.");
-  assert.equal(made({ made: null }), "No entry made the latest draft.");
+  assert.equal(made(SEEN), "Round 4: after “␣little”, the entry “␣fox⏎” was drafted.");
+  assert.equal(made({ made: null }), "The latest draft came from no entry.");
 });
 
 test("only a live run that the backend knows is asked", () => {

@@ -1,4 +1,4 @@
-/** What is shown first, and what is shown instead of a run: recordings, traces from files, the run before a reload. */
+/** First content of the page, and content other than a new run: recordings, trace files, the run before a reload. */
 
 import * as address from "../shared/address.js";
 import * as backend from "./backend.js";
@@ -13,28 +13,28 @@ import * as traces from "./traces.js";
 
 const EXAMPLE_SPEED = 0.1;
 const GONE = {
-  message: "The run of this link is not here.",
-  remedy: "Ask for a link to its settings, or for its trace file.",
+  message: "This app does not have the run of this link.",
+  remedy: "Ask the sender for a link to the settings, or for the trace file.",
 };
-/** After a change, so long until the address says it: typing is faster than a browser lets addresses change. */
+/** Delay before a change is written to the address, in ms: browsers limit how often an address may change. */
 const SOON_MS = 250;
 const READY_MS = 400;
 
-/** The recording that plays before anything was run. */
+/** Name of the recording that plays before the first run. */
 export const EXAMPLE = "draft-tree";
 
-/** Play the example while the backend is still starting, where nothing else is to be shown.
+/** Play the example while the backend is starting, if the page has nothing else to show.
  *  @param {Promise<any>} looked  ends when the backend has answered; one that is ready answers before `READY_MS` */
 export function greet(page, looked) {
   const { host } = page;
-  page.earlier = memory.last(host); // asked for early: a run that goes on is freed when nobody follows it
+  page.earlier = memory.last(host); // fetched early: the backend drops a running run that no client follows
   if (host.call && !window.workbenchTrace && !host.address?.read() && !host.remember?.getItem("wb-run"))
     page.greeting = Promise.race([looked, new Promise((done) => setTimeout(done, READY_MS))]).then(() =>
       example(page, EXAMPLE, null),
     );
 }
 
-/** A given trace, else what the address asks for, else the run of this tab before a reload, else the example. */
+/** Show the given trace, else what the address names, else this tab's run before a reload, else the example. */
 export async function arrive(page, trace) {
   const { host } = page;
   if (trace) return show(page, store.fromTrace("given", trace, "recorded"));
@@ -57,14 +57,14 @@ export async function arrive(page, trace) {
   }
 }
 
-/** Show the settings of a link beside an empty stage, and decode them at once where the link asks for that. */
+/** Load the settings of a link into the panel, and start the run if the link says so. */
 async function fork(page, asked) {
   page.wish = asked.pin;
   if (asked.starts && !page.embed && !memory.reloaded() && !asked.problems.length) return backend.start(page, false);
-  if (!page.embed && !memory.reloaded()) page.note = "From a link: press Run to decode it here.";
+  if (!page.embed && !memory.reloaded()) page.note = "Settings loaded from the link. Press Run to decode them.";
 }
 
-/** Show the run of a link. One that the backend no longer has is decoded again, where the link holds its settings. */
+/** Show the run of a link. If the backend no longer has it, decode it again from the settings in the link. */
 async function linked(page, asked) {
   const answer = await page.host.call("fetch_trace", { run: asked.run, from: 0 }).catch(() => null);
   if (answer && !answer.error) {
@@ -76,12 +76,12 @@ async function linked(page, asked) {
   if (!asked.settings) return page.errors.push(answer?.error ?? GONE);
   await fork(page, { ...asked, starts: true });
   page.note = page.run
-    ? "The app no longer has the run of this link, so it decodes it again."
-    : "The app no longer has the run of this link: press Run to decode it again.";
+    ? "This app no longer has the run of this link, so it is decoded again."
+    : "This app no longer has the run of this link. Press Run to decode it again.";
 }
 
-/** Give the panel the settings of the example that plays. An example of another target than the app's is taken away:
- *  the panel would name one run and the stage show another. */
+/** Load the settings of the playing example into the panel. Remove an example of another target than the app's: the
+ *  panel would describe one run and the page show another. */
 function welcome(page) {
   if (page.recorded !== EXAMPLE || page.formed) return;
   const { header } = page.run;
@@ -91,25 +91,24 @@ function welcome(page) {
   page.run = null;
 }
 
-/** Whether a recording is of the target that the app was started with, as far as that is known. */
+/** Whether a recording is of the target that the app was started with; true while that is not known. */
 function isOfApp({ catalogue }, header) {
   return !catalogue || header.target === catalogue.chosen.target;
 }
 
-/** Say in the address what is shown. `page.describe` is its query. */
+/** Write the current view into the address. `page.describe` returns its query. */
 export function say(page) {
   if (!page.touched || !page.host.address || !page.catalogue) return;
   const query = page.describe();
   if (query !== page.said) page.host.address.write((page.said = query));
 }
 
-/** The same in a moment, once for all changes until then. */
+/** Write the address after `SOON_MS`, once for all changes until then. */
 export function saySoon(page) {
   if (page.touched && page.host.address) page.saying ??= setTimeout(() => ((page.saying = null), say(page)), SOON_MS);
 }
 
-/** The address changed under the page, by a step back or forth: the panel shows what it says, and it what the page
- *  shows. */
+/** React to a step back or forth in the browser's history: load what the address names, then write the view back. */
 export async function stepped(page) {
   const { host } = page, query = host.address.read();
   page.said = null;
@@ -127,16 +126,16 @@ export async function stepped(page) {
   say(page);
 }
 
-/** The panel for the models that an address names. */
+/** Load the panel of the models that an address names. */
 async function models(page, query) {
   const { choice } = page, [target, drafter, method] = ["target", "drafter", "method"].map((name) => query.get(name));
-  choice.fixed ||= ["target", "drafter", "prompt"].some((name) => query.has(name)); // a link says what was run
+  choice.fixed ||= ["target", "drafter", "prompt"].some((name) => query.has(name)); // a link decides the models
   if ((target ?? choice.target) === choice.target && (drafter ?? choice.drafter) === choice.drafter) return;
   Object.assign(choice, { ...(target && { target }), ...(drafter && { drafter }), ...(method && { method }) });
   await backend.look(page, target, drafter);
 }
 
-/** What an address asks for, in the panel; what it names wrongly is said. */
+/** Put the settings of an address into the panel; report invalid ones. */
 function settle(page, { choice, params, problems, settings }) {
   page.formed ||= settings;
   page.choice = choices.revise(
@@ -146,35 +145,35 @@ function settle(page, { choice, params, problems, settings }) {
   if ("prompt" in choice)
     page.choice.preset = page.catalogue.presets.find((p) => p.prompt === choice.prompt)?.name ?? null;
   if (problems.length)
-    page.notices.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
+    page.notices.push({ kind: "note", message: "Ignored parts of the link:", remedy: problems.join(" · ") });
 }
 
-/** Show a run that was started in another tab: the backend is asked for news every second or so, and the run is steered
- *  like one that was started here. @param {object|null} answer  of `fetch_trace`, from the first round on, if known */
+/** Show a run that was started in another tab: poll the backend about once a second; the run can be controlled as
+ *  usual. @param {object|null} answer  of `fetch_trace`, from round 0 on, if known */
 export function follow(page, id, wanted = null, answer = null) {
   const run = Object.assign(store.newRun(`followed-${(page.channels += 1)}`), { id, heard: -Infinity });
   if (answer) store.apply(run, answer);
   page.run = Object.assign(run, { closed: store.isOver(run) });
-  if (store.isActive(run)) page.wish = wanted; // its round may not be there yet
+  if (store.isActive(run)) page.wish = wanted; // its round may not have arrived yet
   else page.selection.pin = wanted;
-  backend.watch(page); // all that was recorded until now
+  backend.watch(page); // fetch all rounds so far
 }
 
-/** Show the run that this tab showed last, as far as it came, with its settings. It goes on if it has not ended. */
+/** Show the run that this tab showed last, with its settings. Continue it if it has not ended. */
 async function recall(page, answer, pin) {
   const header = memory.inForce(answer);
   if (header) await assume(page, header);
   page.run = Object.assign(backend.resume(page, answer), keys(page));
-  if (store.isActive(page.run)) page.wish = pin; // its round may not be there yet
+  if (store.isActive(page.run)) page.wish = pin; // its round may not have arrived yet
   else page.selection.pin = pin;
 }
 
-/** What a run keeps of the settings in the panel: what its baseline must share, and what its link says. */
+/** Return a run's copy of the settings: those that its baseline must share, and those of its link. */
 function keys(page) {
   return { key: choices.pairing(page.choice, page.catalogue, form.clamp), asked: page.settings() };
 }
 
-/** Take the settings of a run over, as far as they can be used here. */
+/** Adopt the settings of a run as far as this app offers them. */
 async function assume(page, header) {
   const { catalogue } = page;
   if (header.target !== page.choice.target && catalogue.targets.some((t) => t.name === header.target))
@@ -182,8 +181,8 @@ async function assume(page, header) {
   page.choice = choices.adopt(page.choice, header, page.catalogue);
 }
 
-/** Play a recording of the gallery, or show a kept run. @param {object|null} asked  of an address that names it: its
- *  settings go into the panel, but those that the address has of its own. */
+/** Play a recording of the gallery, or show a kept run. @param {object|null} asked  parsed address that names it: the
+ *  recording's settings go into the panel, then those of the address. */
 async function example(page, name, wanted, asked = null) {
   const answer = await page.host.call("recorded", { name }).catch(() => null);
   if (!answer?.header) {
@@ -192,8 +191,8 @@ async function example(page, name, wanted, asked = null) {
   }
   if (!asked && !isOfApp(page, answer.header)) return;
   if (answer.header.pictures?.length && page.host.go)
-    return location.replace(address.write(`${page.host.base}/`, address.named("vision", name))); // drawn by its own tab
-  if (page.run) return; // the visitor was faster
+    return location.replace(address.write(`${page.host.base}/`, address.named("vision", name))); // the Vision tab draws it
+  if (page.run) return; // the user started a run meanwhile
   page.recorded = name;
   if (asked) {
     const header = memory.inForce(answer);
@@ -206,7 +205,7 @@ async function example(page, name, wanted, asked = null) {
   play(page, answer, wanted, address.isKept(name));
 }
 
-/** Let a trace arrive round by round; with a pin, where motion is unwanted, or for a run of one's own, at once. */
+/** Let a trace arrive round by round; show it at once with a pin, with reduced motion, or if it is a kept run. */
 function play(page, trace, wanted, whole) {
   const run = /** @type {any} */ ({
     ...store.newRun(`recorded-${(page.channels += 1)}`),
@@ -226,35 +225,35 @@ function play(page, trace, wanted, whole) {
     page.draw();
   };
   const still = whole || wanted !== null || matchMedia("(prefers-reduced-motion: reduce)").matches;
-  page.feeding = { label: `${EXAMPLE_SPEED}× of its speed`, speed: EXAMPLE_SPEED, stop: () => {} };
+  page.feeding = { label: `${EXAMPLE_SPEED}× speed`, speed: EXAMPLE_SPEED, stop: () => {} };
   page.feeding.stop = player.feed({ rounds: trace.rounds, speed: EXAMPLE_SPEED, still, arrive });
   if (still) page.feeding = null;
 }
 
-/** Show a record that is complete. */
+/** Show a complete run record. */
 export function show(page, run) {
   fresh(page);
   page.run = Object.assign(run, { closed: true });
   page.draw();
 }
 
-/** The trace that another view left for this one; null when there is none. It is handed over once. */
+/** Take the trace that another view left for this one; null if there is none. */
 export function handed() {
   const trace = window.workbenchTrace ?? null;
   window.workbenchTrace = null;
   return trace;
 }
 
-/** Show what another view handed over, unless a run is in progress here. */
+/** Show the trace of another view, unless a run is in progress. */
 export function take(page) {
   const trace = handed();
   if (!trace) return;
   if (store.isActive(page.run))
-    backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the other one again." });
+    backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the trace again." });
   else show(page, store.fromTrace(`handed-${(page.channels += 1)}`, trace, "recorded"));
 }
 
-/** Read a trace file that the visitor chose. */
+/** Open a trace file that the user chose. */
 export async function open(page, file) {
   if (!file) return;
   if (store.isActive(page.run))
@@ -262,8 +261,8 @@ export async function open(page, file) {
   try {
     if (file.size > traces.MAX_BYTES)
       throw new traces.TraceError(
-        `The file has ${(file.size / 1e6).toFixed(0)} MB.`,
-        `At most ${traces.MAX_BYTES / 2 ** 20} MiB can be opened.`,
+        `The file is ${(file.size / 1e6).toFixed(0)} MB.`,
+        `Choose a file of at most ${traces.MAX_BYTES / 2 ** 20} MiB.`,
       );
     const { trace, notes } = traces.read(await file.text(), page.catalogue?.schema ?? 1);
     show(page, store.fromTrace(`imported-${(page.channels += 1)}`, trace, "imported", notes));
@@ -273,13 +272,13 @@ export async function open(page, file) {
   }
 }
 
-/** The run that is shown was kept: from now on its address is the one of the page. */
+/** The displayed run was saved as a kept run: use its address from now on. */
 export function kept(page, id) {
   if (store.isActive(page.run)) return;
   Object.assign(page, { recorded: id, formed: false, touched: true });
 }
 
-/** Before another run is shown: nothing of the last one stays selected, played or said. */
+/** Clear selection, playback and messages before another run is shown. */
 export function fresh(page) {
   page.feeding?.stop();
   player.stop(page);

@@ -1,62 +1,62 @@
-/** Runs that are held back so that people can follow: their pace, and how much of the newest round is shown yet.
+/** Paced runs: the display rate, and how much of the newest round is visible so far.
  *
- *  The engine waits between rounds, and the wait slows the next round: see `workbench.engine.pace`. A round is shown in
- *  the order in which it was made: drafted, then one verdict after the other, then accepted. */
+ *  The engine waits between rounds, and the wait slows the next round: see `workbench.engine.pace`. A round appears in
+ *  its order of computation: drafts, then one test result after the other, then the accepted tokens. */
 
 import * as store from "../shared/store.js";
 
-/** Tokens a second that are offered; 0: as fast as the engine is. */
+/** Offered paces in tokens per second; 0: full speed. */
 export const PACES = [0, 4, 8, 20];
 const KEY = "wb-pace";
 const MOST_MS = 1600;
 const motion = typeof matchMedia === "undefined" ? null : matchMedia("(prefers-reduced-motion: reduce)");
-const DRAFTED = 0.3, JUDGED = 0.9; // shares of a round's time by which it has been drafted, and judged
+const DRAFTED = 0.3, JUDGED = 0.9; // shares of a round's display time at which drafts and all results are visible
 
-/** Tokens a second for a choice: what was chosen, else what suits the target; 0 where nothing can be held back. */
+/** Return the pace in tokens per second: the chosen one, else the target's default; 0 if the backend cannot pace. */
 export function rate(choice, catalogue) {
   if (catalogue.barred?.pace) return 0;
   return choice.pace ?? catalogue.targets.find((t) => t.name === choice.target)?.pace ?? 0;
 }
 
-/** What a run that is held back says of itself. */
+/** Note on a paced run. */
 export function words(pace) {
-  return pace ? `shown at ${pace} tokens/s; rounds after a wait are slower than at full speed` : "";
+  return pace ? `shown at ${pace} tokens/s; rounds after a pause are slower than at full speed` : "";
 }
 
-/** The entries of the choice, with one of another rate that an address asked for. */
+/** Return the options of the pace selector, including another rate from an address. */
 export function options(pace) {
   const offered = [...new Set([...PACES, pace])].sort((a, b) => a - b);
   return offered.map((p) => ({ value: String(p), text: p ? `${p} tokens/s` : "full speed", disabled: false }));
 }
 
-/** What was chosen last on this machine, or null. */
+/** Return the pace last chosen in this browser, or null. */
 export function recall() {
   try {
     const kept = localStorage.getItem(KEY);
     return kept === null || !(Number(kept) >= 0) ? null : Number(kept);
   } catch {
-    return null; // a browser may keep nothing
+    return null; // the browser may block storage
   }
 }
 
-/** Remember a choice. */
+/** Store a chosen pace. */
 export function remember(pace) {
   try {
     localStorage.setItem(KEY, String(pace));
   } catch {
-    // it holds for this page then
+    // without storage it holds for this page only
   }
 }
 
 // -- The newest round ----------------------------------------------------------------------------------------------
 
-/** Take note of when the newest of `n` rounds came. @param {{run: object, n: number, at: number}|null} known */
+/** Record when the newest of `n` rounds arrived. @param {{run: object, n: number, at: number}|null} known */
 export function arrival(known, run, n, now) {
   if (known?.run === run && known.n === n) return known;
-  return { run, n, at: known?.run === run ? now : -Infinity }; // what was there when the run was first seen is not news
+  return { run, n, at: known?.run === run ? now : -Infinity }; // rounds present at first sight are not new
 }
 
-/** Take note of what has come in the runs of some pages. `still`: their rounds are to be there at once. */
+/** Record the arrivals in the runs of several pages. `still`: show their rounds at once. */
 export function notice(pages, still, now) {
   for (const page of pages) {
     if (page.run) page.arrival = arrival(page.arrival ?? null, page.run, store.complete(page.run), now);
@@ -64,14 +64,14 @@ export function notice(pages, still, now) {
   }
 }
 
-/** Draw again when the next verdict is out. @param {({ms: number}|null|undefined)[]} arriving  what is being judged */
+/** Schedule a redraw for the next test result. @param {({ms: number}|null|undefined)[]} arriving  rounds being shown */
 export function again(page, arriving) {
   clearTimeout(page.staging);
   const waits = arriving.filter(Boolean).map((each) => each.ms);
   if (waits.length) page.staging = setTimeout(page.draw, Math.min(...waits));
 }
 
-/** Say that a run has ended once the last of it has been shown: `page.ending` is the run that this is to be said of. */
+/** Announce the end of a run (`page.ending`) once its last round is fully visible. */
 export function tellEnd(page) {
   const { ending } = page;
   if (!ending || page.view.arriving) return;
@@ -79,15 +79,15 @@ export function tellEnd(page) {
   if (ending === page.run) page.announce(true);
 }
 
-/** Milliseconds that a round is to be seen for: until the next one comes, at most. 0: it is there at once.
+/** Return the display time of a round in milliseconds, at most until the next one; 0: show it at once.
  *  @param {{pace: number}} run  @param {{speed: number}|null} feeding  a recording that arrives as if it were live */
 export function span(round, run, feeding) {
   if (feeding) return (1000 * round.seconds) / feeding.speed;
   return run.pace > 0 ? Math.min(MOST_MS, (1000 * round.emitted.length) / run.pace) : 0;
 }
 
-/** How far a round that is to be seen for `whole` milliseconds has come after `ms` of them: the number of its verdicts
- *  that are out and how long until that changes; null: all of it. @returns {{judged: number, ms: number}|null} */
+/** Return the progress of a round with display time `whole` after `ms`: the number of visible test results and the time
+ *  to the next one; null: the round is fully visible. @returns {{judged: number, ms: number}|null} */
 export function stage(round, whole, ms) {
   const tests = round.nodes.status.filter((s) => s !== "discarded").length;
   if (!(whole > 0) || !tests) return null;
@@ -101,8 +101,8 @@ export function stage(round, whole, ms) {
   return judged < 0 ? null : { judged, ms: times[judged] - ms };
 }
 
-/** The way through a draft that is told as text: what was accepted, then what was tested and refused, then what hung on
- *  it. */
+/** Return the path through a draft for display as text: accepted nodes, then the tested and rejected one, then its
+ *  descendants. */
 export function line({ nodes, path }, order) {
   const onPath = new Set(path), at = new Map(order.map((node, k) => [node, k])), out = [];
   for (let parent = -1; ; parent = out.at(-1).node) {

@@ -22,7 +22,7 @@ test("what was chosen goes before what suits the target, and nothing is held bac
 });
 
 test("the pace says whose the times are, and a rate from an address can be chosen too", () => {
-  assert.equal(words(8), "shown at 8 tokens/s; rounds after a wait are slower than at full speed");
+  assert.equal(words(8), "shown at 8 tokens/s; rounds after a pause are slower than at full speed");
   assert.equal(words(0), "");
   assert.deepEqual(options(12).map((o) => o.value), ["0", "4", "8", "12", "20"]);
 });

@@ -1,13 +1,12 @@
-/** The Live view: joins the side panel, the drawings and a backend. A page, a notebook or a file
- *  hosts it.
+/** The Live view: connects side panel, drawings and backend. Its host is a page, a notebook or a file.
  *
  *  @typedef {{call?: (name: string, payload: object) => Promise<any>, decode?: (request: object) => void,
  *             listen?: (hear: (message: object) => void) => void, theme?: () => void, remember?: Storage, base?:
  *             string, sources?: () => Promise<object>,
  *             isOpen?: () => boolean, go?: (tab: string) => void,
  *             address?: {read: () => string, write: (query: string) => void, url: (query: string) => string}}} Host
- *  `decode` starts a run whose messages arrive through `listen`; closing the page ends it. `call` is answered at once.
- *  A host without `call` shows the trace it gives, and starts nothing.
+ *  `decode` starts a run whose messages arrive through `listen`; closing the page ends it. `call` returns an answer.
+  *  A host without `call` shows the trace it provides, and cannot start runs.
  */
 
 import * as actions from "./actions.js";
@@ -29,7 +28,7 @@ import * as store from "../shared/store.js";
 import * as view from "./view.js";
 import * as whatif from "./whatif.js";
 
-/** Put the view into `el`.
+/** Mount the view in `el`.
  *  @param {any} el  @param {{host: Host, trace?: object, embed?: boolean}} given  `trace`: shown at once */
 export function mount(el, { host, trace = null, embed = false }) {
   return createPage(el, {
@@ -39,7 +38,7 @@ export function mount(el, { host, trace = null, embed = false }) {
       haste.drawing(
         page,
         kit.paced(() => host.isOpen?.() !== false && draw(page)),
-      ); // when its tab is opened again, its size changes
+      ); // reopening the tab changes its size, which redraws
       page.fresh = () => opening.fresh(page);
       page.describe = () => actions.query(page);
       page.settings = () => actions.settings(page);
@@ -73,10 +72,10 @@ export function mount(el, { host, trace = null, embed = false }) {
   });
 }
 
-/** The run that is shown, for a file: a recording that is still playing arrives whole first. */
+/** Return the displayed run for export; a recording that is still playing arrives completely first. */
 function whole(page) {
   page.feeding?.stop();
-  draw(page, true); // pictures are taken of what is out of sight, too
+  draw(page, true); // exports include parts outside the viewport
   return page.run ? store.toTrace(page.run) : null;
 }
 
@@ -148,7 +147,7 @@ function wire(page, el) {
     region.addEventListener("click", (event) => {
       const pick = under(event),
         marked = getSelection();
-      // text that is being selected is left alone
+      // do not pin while text is being selected
       if (pick && (marked.isCollapsed || !parts.ribbon.contains(marked.anchorNode))) actions.pin(page, pick);
     });
   }
@@ -166,7 +165,7 @@ function tick(page) {
 function draw(page, all = false) {
   const { wish } = page;
   if (wish && page.run?.from === "live" && store.visible(page.run)[wish.round]) {
-    page.selection.pin = wish; // the place that a link named exists now
+    page.selection.pin = wish; // the round that a link names has arrived
     page.wish = null;
     page.scroll = true;
   }
@@ -185,7 +184,7 @@ function draw(page, all = false) {
   opening.saySoon(page);
 }
 
-/** What embedding and the address say about the frame. */
+/** Adapt the frame to embedding and to the address. */
 function dress(page) {
   const { el, parts, host } = page;
   el.classList.toggle("is-embedded", page.embed || !host.call);

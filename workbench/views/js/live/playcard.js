@@ -1,5 +1,5 @@
-/** The part of the node card that one can play with: sliders for u, temperature, K and the rule's own parameters, and
- *  what would have come of the node. Marked as a thought, never to be taken for what was recorded. */
+/** "What if" part of the node card: sliders for u, temperature, K and the rule's own parameters, and the resulting
+ *  test. Marked as computed, so that it is not taken for recorded data. */
 
 import * as formula from "./formula.js";
 import * as kit from "../shared/kit.js";
@@ -10,7 +10,7 @@ import { visible } from "../shared/visible.js";
 
 const SHOWN = 6;
 
-/** Draw into `el`; hidden where there is nothing to play with: no tested node, or a trace that does not name its rule.
+/** Draw into `el`; hidden if the node was not tested or the trace does not name its rule.
  *  @param {{round: object|null, node: number|null, rules: Record<string, object>|undefined}} data */
 export function render(el, data) {
   const { round, node, rules } = data;
@@ -51,7 +51,7 @@ function draw(ui) {
     row.hidden = i >= rows.length;
     if (!row.hidden) fill(row, rows[i]);
   });
-  write(ui.keyP, seen.rule.leaves !== "all" && ruling.elders(round, node).length ? "left by its elders" : "p");
+  write(ui.keyP, seen.rule.leaves !== "all" && ruling.elders(round, node).length ? "left by earlier drafts" : "p");
   write(ui.expected, outlook(seen, moved.K, formula));
   write(ui.known, coverage(seen, moved, start));
 }
@@ -61,16 +61,16 @@ const same = (a, b) =>
   a.K === b.K &&
   Object.keys(b.params).every((name) => a.params[name] === b.params[name]);
 
-/** How many tokens K drafts like this one give; where drafts are drawn from q, the unrecorded tokens can only add.
- *  Pure. */
+/** Expected tokens of K drafts like this one; for drafts drawn from q it is a lower bound: unrecorded tokens can only
+ *  add. Pure. */
 export function outlook({ rate, drawn, expected, mass, rest }, K, f) {
-  if (rate >= 1) return `K = ${K} drafts, all kept: K + 1 = ${K + 1} tokens a round`;
+  if (rate >= 1) return `K = ${K} drafts, all accepted: K + 1 = ${K + 1} tokens per round`;
   const sign = drawn && Math.min(1 - mass.p, 1 - mass.q, rest.p, rest.q) > 5e-4 ? "≥" : "=";
   const a = drawn ? `a = Σ min(p, q) ${sign} ${f.digits(rate, 3)}` : `a = ${f.digits(rate, 3)}`;
-  return `K = ${K} drafts${drawn ? " from laws like these" : ""}, each kept with ${a}: (1 − aᴷ⁺¹)/(1 − a) ${sign} ${expected.toFixed(2)} tokens a round`;
+  return `K = ${K} drafts${drawn ? " with distributions like these" : ""}, each accepted with ${a}: (1 − aᴷ⁺¹)/(1 − a) ${sign} ${expected.toFixed(2)} tokens per round`;
 }
 
-/** What decides, with numbers that make it true. Pure but for names. */
+/** State the test with numbers for which it holds. Pure but for `name`. */
 function sentence(seen, { u }, f, name) {
   const { rule, values, accept, compares } = seen,
     names = new Set(Object.keys(rule.places).filter((symbol) => ["token", "likeliest"].includes(rule.places[symbol])));
@@ -94,37 +94,37 @@ function nameOf(seen, token) {
   return row ? `“${visible(row.text)}”` : `id ${token}`;
 }
 
-/** What of the laws is known, and what was taken for the rest. Pure. */
+/** State how much of p and q was recorded, and the assumption about the rest. Pure. */
 export function coverage({ rows, mass, rest }, moved, start) {
   const n = (name) => rows.filter((row) => row[name] !== null).length,
     percent = (v) => (v > 0.9995 ? "all" : `${(100 * v).toFixed(1)} %`);
-  const known = `Over the recorded tokens: ${n("p")} that hold ${percent(mass.p)} of p${mass.q === null ? "" : `, ${n("q")} that hold ${percent(mass.q)} of q`}.`;
+  const known = `Over the recorded tokens: ${n("p")} with ${percent(mass.p)} of p's mass${mass.q === null ? "" : `, ${n("q")} with ${percent(mass.q)} of q's`}.`;
   const bound =
     moved.temperature === start.temperature || rest.p < 5e-4
       ? ""
       : moved.temperature < start.temperature
-        ? ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at most that.`
-        : ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at least that.`;
+        ? ` Every other token is taken to be as likely as the least likely of these: ${percent(rest.p)} together, an upper bound.`
+        : ` Every other token is taken to be as likely as the least likely of these: ${percent(rest.p)} together, a lower bound.`;
   const own = moved.temperature === 0 && start.temperature === 0
-    ? " At temperature 0 the likeliest token is taken: p is the model's own, before any temperature."
+    ? " At temperature 0 the most likely token is taken; p is the distribution before temperature scaling."
     : "";
   return (
     known +
     bound +
     own +
     (moved.temperature !== start.temperature && start.temperature === 0
-      ? " The draft was chosen greedily: it is judged as an exact method judges a chosen one."
+      ? " The draft was chosen greedily, so it is accepted with probability p."
       : "")
   );
 }
 
-/** The sliders of a node: [name, label, least, most, step, value]. Pure. */
+/** Return the sliders of a node: [name, label, least, most, step, value]. Pure. */
 export function sliders(start, seen, rule) {
   const symbol = (where) => Object.keys(rule.places).find((each) => rule.places[each] === where) ?? where;
   return [
     ...(seen.compares
       ? []
-      : [{ name: "u", label: "u", words: "uniform that was drawn", low: 0, high: 1, step: 0.001 }]),
+      : [{ name: "u", label: "u", words: "uniform random number", low: 0, high: 1, step: 0.001 }]),
     {
       name: "temperature",
       label: "T",
@@ -133,7 +133,7 @@ export function sliders(start, seen, rule) {
       high: Math.max(2, start.temperature),
       step: 0.01,
     },
-    { name: "K", label: "K", words: "drafts in a row", low: 1, high: Math.max(16, start.K), step: 1 },
+    { name: "K", label: "K", words: "consecutive drafts", low: 1, high: Math.max(16, start.K), step: 1 },
     ...Object.keys(start.params).map((name) => ({
       name,
       label: symbol(name),
@@ -196,7 +196,7 @@ function fill(row, { text, p, left, own }) {
   }
 }
 
-/** A swatch and a word of a legend of bars. */
+/** Legend entry of bars: a swatch and a label. */
 export const keyOf = (name, word) => h("span", {}, h("i", { className: name }), word);
 
 function build(el) {
@@ -229,14 +229,14 @@ function build(el) {
     ui.verdict,
     ui.sliders,
     ui.bars,
-    h("div", { className: "wb-key" }, keyOf("is-q", ui.keyP), keyOf("is-p", "left after a rejection")),
+    h("div", { className: "wb-key" }, keyOf("is-q", ui.keyP), keyOf("is-p", "residual after a rejection")),
     ui.expected,
     ui.known,
   );
   ui.details.addEventListener("toggle", () => {
     if (!ui.details.open || !ui.round) return;
     draw(ui);
-    // what comes of it is in sight with the sliders, whatever the card's height
+    // keep the result visible together with the sliders, whatever the card's height
     const card = ui.details.closest(".wb-nodecard");
     if (card) card.scrollTop += ui.details.getBoundingClientRect().top - card.getBoundingClientRect().top;
   });

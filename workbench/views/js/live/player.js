@@ -1,16 +1,15 @@
-/** Playing what was recorded: a pin that moves through the rounds of a run, or a trace that arrives as if it were
- *  live. */
+/** Playback of recorded runs: a pin that moves through the rounds, or a trace that arrives as if it were live. */
 
 const FRAME_MS = 16;
 
-/** Milliseconds a round is shown for at a speed. Pure. */
+/** Return how long a round is shown at a speed, in milliseconds. Pure. */
 export function pause(round, speed) {
   return Math.max(FRAME_MS, (1000 * (round?.seconds ?? 0)) / speed);
 }
 
-/** Move a pin through `rounds` from `from` on, at a speed that may change on the way.
+/** Move a pin through `rounds` from `from` on; the speed may change meanwhile.
  *  @param {{rounds: object[], from: number, speed: () => number, show: (round: number) => void, over: () => void}} of
- *  @returns {() => void} stops it */
+ *  @returns {() => void} stops the playback */
 export function play({ rounds, from, speed, show, over }) {
   let at = from >= rounds.length - 1 ? 0 : from, timer = null;
   const tick = () => {
@@ -22,9 +21,9 @@ export function play({ rounds, from, speed, show, over }) {
   return () => clearTimeout(timer);
 }
 
-/** Let the rounds of a trace arrive one by one; at once where motion is unwanted.
+/** Let the rounds of a trace arrive one by one; all at once with `still` (reduced motion).
  *  @param {{rounds: object[], speed: number, still: boolean, arrive: (upTo: number) => void}} of
- *  @returns {() => void} stops it and lets the rest arrive */
+ *  @returns {() => void} stops the playback and lets the rest arrive */
 export function feed({ rounds, speed, still, arrive }) {
   if (still) return arrive(rounds.length), () => {};
   let n = 0, timer = null;
@@ -39,7 +38,7 @@ export function feed({ rounds, speed, still, arrive }) {
   };
 }
 
-/** Stop what plays on a page. */
+/** Stop the playback on a page. */
 export function stop(page) {
   page.playing?.();
   page.playing = null;

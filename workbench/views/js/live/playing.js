@@ -1,19 +1,19 @@
-/** What if: a recorded node judged with another uniform, another temperature, another threshold. All follows from the
- *  recorded p and q; the model is not asked.
+/** What if: test a recorded node again with another uniform random number, temperature or threshold, computed from the
+ *  recorded p and q without the model.
  *
- *  Only the likeliest tokens of a place were recorded. At temperature T a law becomes p^(T0/T), normalised; what was
- *  not recorded enters as tokens as likely as the least likely recorded one: at T0 that is its recorded mass, below T0
- *  an upper bound of it, above T0 a lower one. As T goes to 0 the rule becomes greedy equality. */
+ *  Only the most likely tokens of a position were recorded. At temperature T a distribution becomes p^(T0/T),
+ *  normalised. Unrecorded tokens are taken to be as likely as the least likely recorded one: at T0 this gives their
+ *  recorded mass, below T0 an upper bound of it, above T0 a lower bound. As T → 0 the rule becomes greedy equality. */
 
 import * as formula from "./formula.js";
 import * as ruling from "./ruling.js";
 
 const SURE = 1e-3;
 
-/** The laws of the place a node was drafted for, as far as they were recorded. Pure.
+/** Return the recorded part of p and q at a node's position. Pure.
  *  @returns {{rows: {token: number, text: string, p: number|null, q: number|null}[], mass: {p: number, q: number|null},
- *            least: {p: number, q: number|null}}}  `mass`: what the recorded tokens hold; `least`: smallest of the
- *            list */
+ *            least: {p: number, q: number|null}}}  `mass`: total probability of the recorded tokens; `least`: smallest
+ *            probability in the list */
 export function laws(round, node) {
   const { nodes, top_p, top_q } = round, parent = nodes.parents[node], place = parent + 1, found = new Map();
   const put = (token, text, more) => found.set(token, { token, text, p: null, q: null, ...found.get(token), ...more });
@@ -33,12 +33,12 @@ export function laws(round, node) {
   };
 }
 
-/** A law at another temperature. Pure.
+/** Return a distribution at another temperature. Pure.
  *  @param {(number|null)[]} known  probabilities at `from`  @param {number} least  of the recorded list
- *  @returns {{known: (number|null)[], rest: number}}  at `to`; `rest`: of the tokens that were not recorded */
+ *  @returns {{known: (number|null)[], rest: number}}  at `to`; `rest`: mass of the unrecorded tokens */
 export function heated(known, least, from, to) {
   const held = known.reduce((sum, v) => sum + (v ?? 0), 0), left = Math.max(0, 1 - held);
-  if (to === from) return { known, rest: left }; // as recorded: at temperature 0, the model's own law
+  if (to === from) return { known, rest: left }; // at temperature 0: the distribution before temperature scaling
   if (to <= SURE) {
     const best = known.reduce((at, v, i) => ((v ?? -1) > (known[at] ?? -1) ? i : at), 0);
     return { known: known.map((v, i) => (v === null ? null : Number(i === best))), rest: 0 };
@@ -50,10 +50,10 @@ export function heated(known, least, from, to) {
   return { known: raised.map((v) => (v === null ? null : v / total)), rest: others / total };
 }
 
-/** What a rejection leaves of a law r, normalised. Pure.
+/** Return the normalised distribution after a rejection from distribution r. Pure.
  *  @param {{r: number|null, q: number|null}[]} rows  @param {{r: number, q: number}} rest  unrecorded mass of both
  *  @param {string} how  "excess": (r − q)₊; "others": r without the token; "all": r itself  @param {number} own  the
- *    token's row  @param {number} share  by which q counts: (r − share · q)₊ */
+ *    token's row  @param {number} share  weight of q: (r − share · q)₊ */
 export function left(rows, rest, how, own, share = 1) {
   const weights = rows.map((row, i) =>
     row.r === null
@@ -71,7 +71,7 @@ export function left(rows, rest, how, own, share = 1) {
     : { rows: rows.map((row) => row.r), rest: rest.r };
 }
 
-/** Where the sliders stand at first: what was recorded. Pure.
+/** Return the sliders' initial values: those recorded. Pure.
  *  @returns {{u: number|null, temperature: number, K: number, params: Record<string, number>}} */
 export function recorded(round, node, rule) {
   const params = Object.values(rule.places).filter(
@@ -86,16 +86,16 @@ export function recorded(round, node, rule) {
   };
 }
 
-/** Judge a node again. Pure.
+/** Test a node again with the sliders' values. Pure.
  *  @param {object} round  @param {number} node  @param {Record<string, object>} rules  of the trace's header
  *  @param {{u: number|null, temperature: number, K: number, params: Record<string, number>}} moved
  *  @returns {{rule: object, values: Record<string, number>, accept: number, compares: boolean, kept: boolean|null,
  *            rows: {token: number, text: string, p: number|null, q: number|null, left: number|null, own: boolean}[],
  *            rest: {p: number, q: number, left: number}, mass: {p: number, q: number|null}, rate: number, drawn:
  *            boolean, expected: number, asRecorded: boolean}|null}
- *           `rate`: how often drafts like it are kept; `drawn`: they are drawn from q, and `rate` is Σ min(p, q) over
- *           the recorded tokens `rows`: the laws the node is judged against (what its elders left), and what its
- *           rejection would leave */
+ *           `rate`: acceptance rate of drafts like this one; `drawn`: drafts are drawn from q, and `rate` is
+  *           Σ min(p, q) over the recorded tokens; `rows`: the distributions that the node is tested with (after the
+  *           rejection of its earlier siblings), and the residual (`left`) after its own rejection */
 export function judge(round, node, rules, moved) {
   const told = ruling.ruleOf(round, node, rules);
   if (!told) return null;
@@ -121,8 +121,8 @@ export function judge(round, node, rules, moved) {
           before,
           temperature,
         );
-  // what the elders left, each by its own rule; a token that was drawn is not drawn again where siblings are drawn
-  // without replacement
+  // residual after each earlier sibling, by that sibling's rule; where siblings are drawn without replacement, a drawn
+  // token cannot be drawn again
   const eldest = ruling.elders(round, node),
     without =
       eldest.length > 0 &&
@@ -156,7 +156,7 @@ export function judge(round, node, rules, moved) {
   };
   const greedy = temperature <= SURE,
     rule = greedy ? GREEDY : before <= SURE ? (eldest.length ? LATER : CHOSEN) : told.rule;
-  if (rule.leaves === "all") ({ rows, rest } = whole); // a comparison takes nothing out of the law
+  if (rule.leaves === "all") ({ rows, rest } = whole); // a comparison leaves the distribution unchanged
   const settled = Object.entries(moved.params).every(([name, v]) => v === start.params[name]) && same;
   const value = (where) =>
     Object.hasOwn(moved.params, where)
@@ -165,7 +165,8 @@ export function judge(round, node, rules, moved) {
   const values = Object.fromEntries(Object.entries(rule.places).map(([symbol, where]) => [symbol, value(where)]));
   if (!settled)
     for (const [symbol, why] of Object.entries(rule.because ?? {})) values[symbol] = formula.evaluate(why, values);
-  // the next draft is drawn anew where q is a law: not this token's chance, but Σ min(p, q) says how often one is kept
+  // the next draft is sampled anew where q is a distribution: its acceptance rate is Σ min(p, q), not this token's
+  // probability
   const drawn = rule.leaves === "excess" && rows[own].q !== null,
     overlap = rows.reduce((sum, row) => sum + Math.min((row.r ?? 0) / share, row.q ?? 0), 0);
   const exact = formula.evaluate(rule.formula, values),
@@ -196,8 +197,7 @@ export function judge(round, node, rules, moved) {
   };
 }
 
-/** The rules that another temperature brings: what is likeliest at 0; above 0, a draft that was chosen greedily stays a
- *  chosen one. */
+/** Rules at another temperature: at 0 the most likely token; above 0 a greedily chosen draft remains a point mass. */
 const GREEDY = {
   name: "greedy",
   formula: "x = x*",
@@ -214,13 +214,13 @@ const LATER = {
   leaves: "others",
 };
 
-/** What the rule of a node leaves; where the trace does not name it, what the other rule does. */
+/** Return the residual type of a node's rule; that of `otherwise` if the trace does not name the rule. */
 function leaves(round, node, rules, otherwise) {
   const name = round.nodes.rule?.[node];
   return (name && Object.hasOwn(rules, name) ? rules[name] : otherwise).leaves;
 }
 
-/** p's entropy at a moved temperature, in nats, moved as that of the recorded tokens moves. */
+/** Return p's entropy at the moved temperature, in nats; it moves like the entropy of the recorded tokens. */
 function entropy(round, node, { rows, least }, p) {
   const of = (known, rest, small) =>
     known.reduce((sum, v) => sum - (v > 0 ? v * Math.log(v) : 0), rest > 0 && small > 0 ? -rest * Math.log(small) : 0);
@@ -232,7 +232,7 @@ function entropy(round, node, { rows, least }, p) {
   return Math.max(0, of(p.known, p.rest, small) + (held > 0 ? (missed * p.rest) / held : 0));
 }
 
-/** Tokens a round gives when each of K drafts is kept with probability a, once those before it were. Pure. */
+/** Tokens per round of K drafts, each accepted with probability a if all before it were. Pure. */
 export function expected(a, K) {
   return a >= 1 ? K + 1 : (1 - a ** (K + 1)) / (1 - a);
 }

@@ -1,11 +1,11 @@
-/** What stands below the tree: tables of signals (`cells.js`), and what the target's pass computed beside the draft:
- *  probe tokens, never accepted, rejected or discarded. */
+/** Parts below the tree: tables of signals (`cells.js`) and probe tokens, which the target computed in the same forward
+ *  as the draft; they are never accepted, rejected or discarded. */
 
 import * as cells from "./cells.js";
 import * as kit from "../shared/kit.js";
 import { visible } from "../shared/visible.js";
 
-/** The probes of a round by who asked for them, in their order. Older traces have none. Pure.
+/** Group a round's probes by source, in their order. Older traces have none. Pure.
  *  @param {{probes?: {token: number, text: string, parent: number, position: number, source: string}[]}|null} round
  *  @returns {{source: string, tokens: {text: string, position: number, behind: number}[]}[]} */
 export function groups(round) {
@@ -17,29 +17,29 @@ export function groups(round) {
   return [...found].map(([source, tokens]) => ({ source, tokens }));
 }
 
-/** How many there are, in words; empty where there are none. Pure. */
+/** State the number of probes; empty if there are none. Pure. */
 export function words(round) {
   const n = round?.probes?.length ?? 0;
-  return n ? `${n} probe${n === 1 ? "" : "s"} beside it` : "";
+  return n ? `${n} probe token${n === 1 ? "" : "s"}` : "";
 }
 
-/** What a probe stands behind, in words. Pure.
+/** Name the token that a probe follows. Pure.
  *  @param {{nodes: {text: string[]}, probes: {text: string}[]}} round  @param {number} behind  see `Probe.parent` */
 export function place(round, behind) {
   const n = round.nodes.text.length;
-  if (behind < 0) return "behind the last token of the text";
+  if (behind < 0) return "after the last token of the text";
   return behind < n
-    ? `behind the draft “${visible(round.nodes.text[behind])}”`
-    : `behind the probe “${visible(round.probes[behind - n].text)}”`;
+    ? `after the draft “${visible(round.nodes.text[behind])}”`
+    : `after the probe “${visible(round.probes[behind - n].text)}”`;
 }
 
-/** Draw them below the tree, tables first, then a row for each part that asked; nothing where there are none. */
+/** Draw below the tree: the tables, then one row per source of probes; nothing if there are none. */
 export function render(el, round) {
   const found = groups(round), tables = cells.elements(round);
   el.hidden = found.length + tables.length === 0;
   const rows = found.map(({ source, tokens }) => {
     const n = tokens.length, row = kit.h("div", { className: "wb-proberow" });
-    const said = `${n} probe${n === 1 ? "" : "s"} of ${source || "the method"}: computed in the same pass, never accepted`;
+    const said = `${n} probe token${n === 1 ? "" : "s"} of ${source || "the method"}: computed in the same target forward, never accepted`;
     row.append(kit.h("span", { className: "wb-probewords" }, said));
     for (const { text, position, behind } of tokens) {
       const title = `probe at position ${position}, ${place(round, behind)}`;

@@ -23,10 +23,10 @@ test("older traces have none", () => {
   assert.equal(words(null), "");
 });
 
-test("words say how many, and what each stands behind", () => {
-  assert.equal(words(round), "3 probes beside it");
-  assert.equal(words({ probes: [probe("?", -1, 3)] }), "1 probe beside it");
-  assert.equal(place(round, -1), "behind the last token of the text");
-  assert.equal(place(round, 1), "behind the draft “b”");
-  assert.equal(place(round, 2), "behind the probe “?”");
+test("words give the number of probe tokens, and the token that each follows", () => {
+  assert.equal(words(round), "3 probe tokens");
+  assert.equal(words({ probes: [probe("?", -1, 3)] }), "1 probe token");
+  assert.equal(place(round, -1), "after the last token of the text");
+  assert.equal(place(round, 1), "after the draft “b”");
+  assert.equal(place(round, 2), "after the probe “?”");
 });

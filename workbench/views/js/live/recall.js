@@ -1,15 +1,15 @@
-/** What a tab shows when it is loaded: the run that it showed last, or what its address asks for. The address goes
- *  first: after a link, a run of other settings is left where it is. */
+/** First run of a loaded tab: the run that the tab showed last, or the one that its address names. The address wins: a
+ *  link never shows a run with other settings. */
 
 const ENDED = ["finished", "cancelled", "error"];
 
-/** Whether the page was loaded anew in its place, as by a reload or a step back; false after a link. Pure.
+/** Whether the page was loaded by a reload or a step in the history; false after a link. Pure.
  *  @param {any[]} entries  of the browser's navigation timing */
 export function reloaded(entries = performance.getEntriesByType("navigation")) {
   return ["reload", "back_forward"].includes(entries[0]?.type);
 }
 
-/** The header of a run with the method and the parameters of its last round; null while its models load. Pure.
+/** Return the header of a run with method and parameters of its last round; null while its models load. Pure.
  *  @param {{header: object|null, rounds?: object[]}} record */
 export function inForce({ header, rounds }) {
   if (!header) return null;
@@ -17,13 +17,13 @@ export function inForce({ header, rounds }) {
   return { ...header, method: last?.method ?? header.method, params: { ...header.params, ...last?.params } };
 }
 
-/** Whether nothing that an address names is otherwise in a run. Pure.
+/** Whether a run has all the settings that an address gives. Pure.
  *  @param {{choice: object, params: object}} asked  of `link.fromQuery`  @param {object} now  of `inForce` */
 export function fits(asked, now) {
   return others(asked, now).length === 0;
 }
 
-/** Names of the settings that an address gives and that are otherwise in a run. Pure.
+/** Return the names of the address's settings that differ from a run's. Pure.
  *  @param {{choice: object, params: object}} asked  of `link.fromQuery`  @param {object} now  of `inForce` */
 export function others({ choice, params }, now) {
   if (!now) return Object.keys({ ...choice, ...params });
@@ -39,14 +39,14 @@ export function others({ choice, params }, now) {
   ];
 }
 
-/** Whether an address asks for the run that the tab showed last. Pure.
+/** Whether an address names the run that the tab showed last. Pure.
  *  @param {any} asked  of `link.fromQuery`  @param {any} earlier  of `last`  @param {boolean} again  of `reloaded` */
 export function isAsked(asked, earlier, again) {
   if (asked.run) return asked.run === earlier.run;
   return !asked.recorded && (again || (!asked.starts && fits(asked, inForce(earlier))));
 }
 
-/** The run that this tab showed last, with all its rounds; null where the backend knows it no more. */
+/** Fetch the run that this tab showed last, with all its rounds; null if the backend no longer has it. */
 export async function last({ call, remember }) {
   const id = remember?.getItem("wb-run");
   if (!id || !call) return null;

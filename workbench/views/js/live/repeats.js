@@ -1,21 +1,20 @@
-/** Pairs of runs in the background (`workbench.bench.pairing`): the run on the page and its baseline, each anew and
- *  alone on the device, again and again, so that the interval of the speed-up tightens while one looks. Other runs go
- *  first. */
+/** Background measurement of run pairs (`workbench.bench.pairing`): the run on the page and its baseline are repeated,
+ *  each alone on the device, so that the interval of the speed-up narrows. Other runs have priority. */
 
 import * as kit from "../shared/kit.js";
 import * as speedup from "../shared/speedup.js";
 
 const PLAIN = "autoregressive";
 
-/** What two runs must share to be pairs of one measurement: everything that was asked of them. Pure; null before the
- *  run has begun. */
+/** Return the settings that two runs must share to be pairs of one measurement. Pure; null before the run has started.
+ *  */
 export function keyOf(run) {
   if (!run?.key || !run.header) return null;
   const { method, drafter, params } = run.header;
   return JSON.stringify([run.key, method, drafter, params]);
 }
 
-/** The request that measures more pairs like a run. Pure. */
+/** Return the request that measures more pairs of a run. Pure. */
 export function request({ header }, channel) {
   const { prompt_tokens, prompt, method, params, target, drafter, max_new_tokens, seed } = header;
   return {
@@ -32,51 +31,51 @@ export function request({ header }, channel) {
   };
 }
 
-/** Why no pairs of a run can be measured, in words; empty where they can; null where there is nothing to say. Pure.
+/** Return why no pairs of a run can be measured; "" if they can; null if there is nothing to show. Pure.
  *  @param {boolean} offered  whether this backend measures pairs  @param {object[]|null} plain  rounds of the
  *    baseline */
 export function barred(run, rounds, plain, offered) {
   if (!offered || !plain || !run?.header || run.from !== "live" || !keyOf(run) || run.header.method === PLAIN)
     return null;
   if (rounds.some((r) => r.changes.length))
-    return "Settings changed in mid-run: no second run is like it, so one run it stays.";
+    return "Settings changed during this run, so it cannot be repeated.";
   return "";
 }
 
-/** All ratios of a measurement: those of its earlier parts, then those of the one that goes on. Pure. */
+/** Return all ratios of a measurement: those of earlier parts, then those of the current one. Pure. */
 export function ratios(pairs) {
   return pairs ? [...pairs.before, ...pairs.ratios] : [];
 }
 
-/** Ratios of the pairs that belong to a run: those measured here, or those that were kept with it. Pure.
+/** Return the ratios of the pairs that belong to a run: measured here, or stored with the run. Pure.
  *  @returns {number[]} */
 export function ratiosOf(pairs, run) {
   return pairs && pairs.key === keyOf(run) ? ratios(pairs) : (run?.baseline?.ratios ?? []);
 }
 
-/** The speed-up over all pairs that belong to a run; null where there are none. Pure. */
+/** Return the speed-up over all pairs that belong to a run; null if there are none. Pure. */
 export function measured(pairs, run) {
   return speedup.estimate([ratiosOf(pairs, run)]);
 }
 
-/** What is kept of plain decoding beside a run: its speed and the ratios of all pairs. Pure.
- *  @param {any} page  @returns {{tokens_per_second: number|null, ratios: number[]}|null}  null: none was measured */
+/** Return the baseline data to store with a run: speed of plain decoding and the ratios of all pairs. Pure.
+ *  @param {any} page  @returns {{tokens_per_second: number|null, ratios: number[]}|null}  null: no baseline */
 export function baseline({ run, pairs, view }) {
   const rate = view?.plainFigures?.tokens_per_second ?? null;
   return rate === null ? null : { tokens_per_second: rate, ratios: ratiosOf(pairs, run) };
 }
 
-/** The line under the key figures, which have the speed-up itself; null: nothing to say. Pure.
+/** Return the line under the key figures (which show the speed-up itself); null if there is nothing to show. Pure.
  *  @returns {{text: string, button: string}|null} */
 export function line(pairs, run, why) {
   if (why === null) return null;
   if (why) return { text: why, button: "" };
   const mine = pairs?.key === keyOf(run) ? pairs : null, n = ratios(mine).length;
-  if (!mine) return { text: "One run beside one baseline decides nothing.", button: "Measure more" };
+  if (!mine) return { text: "One pair of runs is not enough for a reliable speed-up.", button: "Measure more" };
   const said = n ? `${n} pair${n > 1 ? "s" : ""} of runs measured` : "Measuring pairs of runs";
   if (mine.channel)
     return {
-      text: `${said} · ${mine.text || "asking the backend"}${mine.waiting ? "" : `, at most ${mine.before.length + mine.most}`}`,
+      text: `${said} · ${mine.text || "waiting for the backend"}${mine.waiting ? "" : `, at most ${mine.before.length + mine.most}`}`,
       button: "Stop",
     };
   return {
@@ -85,7 +84,7 @@ export function line(pairs, run, why) {
   };
 }
 
-/** Begin, or go on with, measuring pairs like the run on the page. */
+/** Start, or continue, measuring pairs of the run on the page. */
 export function start(page) {
   const { run, pairs } = page, key = keyOf(run);
   if (page.pairs?.channel || !key) return;
@@ -106,31 +105,31 @@ export function start(page) {
   page.draw();
 }
 
-/** End it; what was measured stays. */
+/** Stop measuring; the ratios stay. */
 export function stop(page) {
   if (page.pairs?.job) page.host.call("stop_pairs", { job: page.pairs.job }).catch(() => null);
 }
 
-/** The button of the line. */
+/** Handle the button of the line. */
 export function toggle(page) {
   if (page.pairs?.channel) stop(page);
   else start(page);
 }
 
-/** A baseline has ended: where it belongs to the run on the page, go on from one run to as many pairs as are needed.
- *  @param {() => string|null} why  why no pairs of the run can be measured, as `barred` says it */
+/** A baseline has ended: if it belongs to the run on the page, continue with as many pairs as are needed.
+ *  @param {() => string|null} why  why no pairs of the run can be measured, as `barred` returns it */
 export function follow(page, why) {
   if (page.pairs === undefined) return; // a view that does not measure pairs
   if (page.plain?.state === "finished" && page.run?.state === "finished" && why() === "") start(page);
 }
 
-/** Called every second: what is measured for a run that is not on the page any more is ended. */
+/** Called every second: stop measuring for a run that is no longer on the page. */
 export function tidy(page) {
   const key = keyOf(page.run);
   if (page.pairs?.channel && key && key !== page.pairs.key) stop(page);
 }
 
-/** A message of the bus. */
+/** Handle a message of the event stream. */
 export function hear(page, message) {
   const { pairs } = page;
   if (!pairs?.channel || message.channel !== pairs.channel) return;

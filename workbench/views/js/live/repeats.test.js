@@ -46,7 +46,7 @@ test("they are offered only beside a baseline, for a run that kept its settings"
   assert.equal(barred(run, rounds, rounds, false), null);
   assert.equal(barred({ ...run, from: "recorded" }, rounds, rounds, true), null);
   assert.equal(barred({ ...run, header: { ...header, method: "autoregressive" } }, rounds, rounds, true), null);
-  assert.match(barred(run, [{ changes: [{}] }], rounds, true), /one run it stays/);
+  assert.match(barred(run, [{ changes: [{}] }], rounds, true), /cannot be repeated/);
 });
 
 test("a baseline goes on into pairs; the interval tightens with each; it ends with its reason and can go on", () => {

@@ -1,4 +1,4 @@
-/** What plays a recorded run that is a file: the Live view, without a backend. */
+/** Player of a recorded run in a file: the Live view without a backend. */
 
 import { mount } from "./page.js";
 import { alone } from "../shared/replay.js";

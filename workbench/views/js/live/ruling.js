@@ -1,11 +1,11 @@
-/** Why a node was accepted or not, in the words of the rule that judged it: the trace names the rule and its inputs,
- *  its header says what the rule's formula is, and this file knows no rule by heart. */
+/** Why a node was accepted or rejected. The trace names the rule and its inputs, its header gives the rule's formula;
+ *  no rule is hard-coded here. */
 
-/** What is printed without its quantity: names of tokens. */
+/** Inputs printed as token text, not as a number. */
 const NAMES = new Set(["token", "likeliest"]);
 
-/** The value that stands at a place of a rule's formula (`workbench.core.rules.Rule.places`); NaN where none is
- *  recorded. Pure. */
+/** Return the value of an input of a rule's formula (`workbench.core.rules.Rule.places`); NaN if it was not recorded.
+ *  Pure. */
 export function valueAt(round, node, where) {
   const { nodes } = round;
   if (where === "elders.p") return elders(round, node).reduce((sum, i) => sum + nodes.p[i], 0);
@@ -15,12 +15,12 @@ export function valueAt(round, node, where) {
   return Number(recorded ?? (Object.hasOwn(round.params, where) ? round.params[where] : undefined) ?? NaN);
 }
 
-/** Drafts for the same place that were tested before this one. Pure. */
+/** Return the siblings that were tested before this node. Pure. */
 export function elders({ nodes }, node) {
   return nodes.parents.flatMap((parent, i) => (i < node && parent === nodes.parents[node] ? [i] : []));
 }
 
-/** The rule of a node and the values of its symbols; null where the trace does not say. Pure. */
+/** Return the rule of a node and the values of its symbols; null if the trace does not name it. Pure. */
 export function ruleOf(round, node, rules) {
   const name = round.nodes.rule?.[node] ?? null,
     rule = name !== null && Object.hasOwn(rules ?? {}, name) ? rules[name] : null;
@@ -34,7 +34,7 @@ export function ruleOf(round, node, rules) {
   );
 }
 
-/** An equation that is true to the digits it is printed with, or null. Pure.
+/** Return an equation that holds for its printed digits, or null. Pure.
  *  @returns {{left: string, filled: string, result: string, holds: boolean|null}|null}  `holds`: of a comparison */
 export function equation(formula, { rule, values }, result, round, node, f, visible = (text) => String(text)) {
   const used = new Set(
@@ -56,7 +56,7 @@ export function equation(formula, { rule, values }, result, round, node, f, visi
   };
 }
 
-/** The text of a token that stands at a node's place. Pure. */
+/** Return the text of a token at a node's position. Pure. */
 function tokenText(round, node, token, visible) {
   const { nodes, top_p } = round, place = nodes.parents[node] + 1, top = top_p[place];
   const at = top?.tokens.indexOf(token) ?? -1, drafted = nodes.tokens.indexOf(token);
@@ -65,9 +65,9 @@ function tokenText(round, node, token, visible) {
   return text === undefined ? `id ${token}` : `“${visible(text)}”`;
 }
 
-/** What the card says of a tested node's rule: [term, words] pairs. Pure.
+/** Describe the rule of a tested node for the card: [term, text] pairs. Pure.
  *  @param {Record<string, object>} rules  of the trace's header  @param {object} f  the module `formula`
- *  @param {(text: string) => string} visible  how a token's text is shown */
+ *  @param {(text: string) => string} visible  formats a token's text */
 export function statement(round, node, rules, f, visible) {
   const accept = round.nodes.accept[node], told = ruleOf(round, node, rules);
   if (accept === null || accept === undefined) return [];
@@ -75,17 +75,17 @@ export function statement(round, node, rules, f, visible) {
     const named = round.nodes.rule?.[node];
     return [
       [
-        "accept with",
-        `${f.digits(accept, 3)}, as recorded; the trace does not ${named ? `explain its rule “${named}”` : "say by which rule"}`,
+        "acceptance probability",
+        `${f.digits(accept, 3)}, as recorded; the trace does not ${named ? `explain the rule “${named}”` : "name the rule"}`,
       ],
     ];
   }
   const { rule } = told, main = equation(rule.formula, told, accept, round, node, f, visible);
   const out = [["rule", rule.title]];
-  if (!main) out.push(["accept with", `${f.digits(accept, 3)}, as recorded; ${rule.formula} does not give it`]);
+  if (!main) out.push(["acceptance probability", `${f.digits(accept, 3)}, as recorded; ${rule.formula} gives another value`]);
   else if (main.holds !== null)
-    out.push(["kept if", `${main.left}: ${main.filled} ${main.holds ? "holds" : "does not hold"}`]);
-  else out.push(["accept with", chain(main)]);
+    out.push(["accepted if", `${main.left}: ${main.filled} ${main.holds ? "holds" : "does not hold"}`]);
+  else out.push(["acceptance probability", chain(main)]);
   for (const [symbol, formula] of Object.entries(rule.because ?? {})) {
     const why = equation(formula, told, told.values[symbol], round, node, f, visible);
     if (why) out.push([symbol, chain(why)]);

@@ -54,10 +54,10 @@ function round(rule, more = {}) {
 const said = (r, rules) => Object.fromEntries(ruling.statement(r, 0, rules, formula, (text) => text));
 
 test("the card states the rule that the trace names, and no other", () => {
-  assert.equal(said(round("ratio"), { ratio: RATIO })["accept with"], "min(1, p / q) = min(1, 0.2 / 0.5) = 0.4");
+  assert.equal(said(round("ratio"), { ratio: RATIO })["acceptance probability"], "min(1, p / q) = min(1, 0.2 / 0.5) = 0.4");
   const odd = said(round("odd", { inputs: { weight: [2] } }), { odd: ODD });
   assert.deepEqual(
-    [odd.rule, odd["accept with"]],
+    [odd.rule, odd["acceptance probability"]],
     ["Odd", "w · p = 2 · 0.2 = 0.4"],
     "a verifier of one's own is explained from its trace alone",
   );
@@ -68,16 +68,16 @@ test("an older trace gets no equation although p/q would fit, and is said not to
     round(null),
     { ...round(null), nodes: { ...round(null).nodes, rule: undefined, inputs: undefined } },
   ]) {
-    assert.deepEqual(said(r, undefined), { "accept with": "0.4, as recorded; the trace does not say by which rule" });
+    assert.deepEqual(said(r, undefined), { "acceptance probability": "0.4, as recorded; the trace does not name the rule" });
     assert.equal(playing.judge(r, 0, {}, {}), null);
   }
-  assert.match(said(round("mine"), {})["accept with"], /does not explain its rule “mine”/);
-  assert.match(said(round("constructor"), {})["accept with"], /constructor/);
+  assert.match(said(round("mine"), {})["acceptance probability"], /does not explain the rule “mine”/);
+  assert.match(said(round("constructor"), {})["acceptance probability"], /constructor/);
 });
 
 test("a trace whose rule does not give what it records gets no equation", () => {
   const told = said(round("ratio", { accept: [0.7] }), { ratio: RATIO });
-  assert.equal(told["accept with"], "0.7, as recorded; min(1, p / q) does not give it");
+  assert.equal(told["acceptance probability"], "0.7, as recorded; min(1, p / q) gives another value");
   assert.deepEqual(
     said(round("ratio", { accept: [null] }), { ratio: RATIO }),
     {},
@@ -85,7 +85,7 @@ test("a trace whose rule does not give what it records gets no equation", () => 
   );
 });
 
-test("unmoved sliders judge as was recorded; the rest of the law is named, with the side on which it errs", () => {
+test("unmoved sliders reproduce the recorded test; the unrecorded mass is stated as an upper or lower bound", () => {
   const r = round("ratio"), start = playing.recorded(r, 0, RATIO), seen = playing.judge(r, 0, { ratio: RATIO }, start);
   assert.deepEqual(
     [seen.accept, seen.kept, seen.asRecorded, seen.mass.p.toFixed(2), seen.mass.q.toFixed(2)],
@@ -98,16 +98,16 @@ test("unmoved sliders judge as was recorded; the rest of the law is named, with 
   );
   assert.equal(
     outlook(seen, 4, formula),
-    "K = 4 drafts from laws like these, each kept with a = Σ min(p, q) ≥ 0.5: (1 − aᴷ⁺¹)/(1 − a) ≥ 1.94 tokens a round",
+    "K = 4 drafts with distributions like these, each accepted with a = Σ min(p, q) ≥ 0.5: (1 − aᴷ⁺¹)/(1 − a) ≥ 1.94 tokens per round",
   );
   assert.equal(
     outlook({ ...seen, rate: 0.4, drawn: false, expected: playing.expected(0.4, 4) }, 4, formula),
-    "K = 4 drafts, each kept with a = 0.4: (1 − aᴷ⁺¹)/(1 − a) = 1.65 tokens a round",
+    "K = 4 drafts, each accepted with a = 0.4: (1 − aᴷ⁺¹)/(1 − a) = 1.65 tokens per round",
   );
-  assert.match(coverage(seen, start, start), /2 that hold 90.0 % of p, 2 that hold 80.0 % of q\.$/);
+  assert.match(coverage(seen, start, start), /2 with 90\.0 % of p's mass, 2 with 80\.0 % of q's\.$/);
   const cold = { ...start, temperature: 0.5 }, hot = { ...start, temperature: 1.5 };
-  assert.match(coverage(playing.judge(r, 0, { ratio: RATIO }, cold), cold, start), /at most that\.$/);
-  assert.match(coverage(playing.judge(r, 0, { ratio: RATIO }, hot), hot, start), /at least that\.$/);
+  assert.match(coverage(playing.judge(r, 0, { ratio: RATIO }, cold), cold, start), /an upper bound\.$/);
+  assert.match(coverage(playing.judge(r, 0, { ratio: RATIO }, hot), hot, start), /a lower bound\.$/);
   assert.equal(playing.judge(r, 0, { ratio: RATIO }, { ...start, u: 0.41 }).kept, false);
 });
 
@@ -131,9 +131,9 @@ test("two tokens that read the same are told apart by their ids", () => {
     leaves: "all",
   };
   const r = round("greedy", { inputs: { likeliest: [2] }, accept: [0], u: [null] });
-  assert.equal(said(r, { greedy })["kept if"], "x = x*: “a” = “b” does not hold");
+  assert.equal(said(r, { greedy })["accepted if"], "x = x*: “a” = “b” does not hold");
   r.top_p[0].text = ["a", "a"];
-  assert.equal(said(r, { greedy })["kept if"], "x = x*: id 1 = id 2 does not hold");
+  assert.equal(said(r, { greedy })["accepted if"], "x = x*: id 1 = id 2 does not hold");
 });
 
 test("a rule's own parameters are sliders; an input that cannot be moved stays as recorded", () => {

@@ -1,11 +1,11 @@
-/** The time line: play, step, a slider over the rounds, speed, and the way back to the newest round. */
+/** Timeline: play, step, a slider over the rounds, speed, and a button to the newest round. */
 
 import * as kit from "../shared/kit.js";
 
 const SPEEDS = [["1", "1×"], ["0.25", "0.25×"], ["0.1", "0.1×"], ["0.02", "0.02×"]];
 
-/** Build it into `parts`; the slider counts rounds from 1. @param {Element[]} above  what stands over it at the page's
- *  foot */
+/** Build the timeline into `parts`; the slider counts rounds from 1. @param {Element[]} above  elements above it at the
+ *  foot of the page */
 export function build(parts, ...above) {
   const button = (name, text, title) => {
     parts[name] = kit.h("button", { type: "button", className: "wb-tool", title }, text);
@@ -14,11 +14,11 @@ export function build(parts, ...above) {
   };
   parts.speed = kit.h(
     "select",
-    { title: "Playing speed, of the recorded times" },
+    { title: "Playback speed, relative to the recorded times" },
     ...SPEEDS.map(([value, text]) => kit.h("option", { value }, text)),
   );
   parts.speed.value = "0.1";
-  parts.speed.setAttribute("aria-label", "Playing speed, of the recorded times");
+  parts.speed.setAttribute("aria-label", "Playback speed, relative to the recorded times");
   parts.slider = kit.h("input", { type: "range", min: 1, max: 1, value: 1, step: 1 });
   parts.slider.setAttribute("aria-label", "Round shown");
   parts.where = kit.h("span", { className: "wb-where" }, "round –");
@@ -28,7 +28,7 @@ export function build(parts, ...above) {
     "div",
     { className: "wb-scrub" },
     ...above,
-    button("play", "▶", "Play with the recorded times"),
+    button("play", "▶", "Play at the recorded speed"),
     button("back", "[", "Previous round"),
     parts.where,
     button("forth", "]", "Next round"),
@@ -36,11 +36,11 @@ export function build(parts, ...above) {
     parts.slider,
     parts.jump,
   );
-  kit.set(parts.scrub, { role: "group", "aria-label": "Time line" });
+  kit.set(parts.scrub, { role: "group", "aria-label": "Timeline" });
   return parts.scrub;
 }
 
-/** Show the place in the run. */
+/** Draw the place in the run. */
 export function render(parts, view) {
   const n = view.rounds.length, at = view.shown?.round ?? 0;
   parts.slider.max = Math.max(1, n);

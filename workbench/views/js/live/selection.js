@@ -1,4 +1,4 @@
-/** What is shown: hover previews, a pin holds, otherwise the newest round is followed. Plain data, no DOM. */
+/** Selection: hovering previews, a pin stays, otherwise the newest round is selected. Plain data, no DOM. */
 
 import { ownToken } from "../shared/own.js";
 
@@ -6,7 +6,8 @@ export function newSelection() {
   return { hover: null, pin: null };
 }
 
-/** The node that tells most about a round: the first refused one, else the last accepted, else the target's token. */
+/** Return the most informative node of a round: the first rejected one, else the last accepted one, else the target's
+ *  token. */
 export function telling(round) {
   const refused = round.nodes.status.indexOf("rejected");
   return refused >= 0 ? refused : (round.path.at(-1) ?? "target");
@@ -26,7 +27,7 @@ export function complete(pick, rounds) {
   return { round: pick.round, node, token };
 }
 
-/** What to show now, or null while there is no round. */
+/** Return the current selection, or null while there is no round. */
 export function shown(selection, rounds) {
   const wanted = selection.hover ?? selection.pin;
   return (
@@ -34,12 +35,12 @@ export function shown(selection, rounds) {
   );
 }
 
-/** True when the newest round is followed. */
+/** Whether the newest round is followed. */
 export function follows(selection) {
   return selection.pin === null;
 }
 
-/** The token one step before or after what is shown; crosses rounds, skips rounds without tokens. */
+/** Return the token one step before or after the selection; crosses rounds, skips rounds without tokens. */
 export function stepToken(at, rounds, direction) {
   if (at === null) return null;
   let { round } = at;
@@ -52,7 +53,7 @@ export function stepToken(at, rounds, direction) {
   return complete({ round, token }, rounds);
 }
 
-/** The round one step before or after, held inside the run. */
+/** Return the round one step before or after, limited to the run. */
 export function stepRound(at, rounds, direction) {
   if (!rounds.length) return null;
   const round = Math.max(0, Math.min(rounds.length - 1, (at?.round ?? rounds.length - 1) + direction));

@@ -1,4 +1,4 @@
-/** The parts of the Live view in one place: builds them once, then tells each drawing what to show. */
+/** Elements of the Live view: build them once, then draw the state of the view into them. */
 
 import * as axis from "../shared/axis.js";
 import * as bar from "./bar.js";
@@ -36,7 +36,7 @@ import * as words from "./words.js";
 
 const STATUSES = ["accepted", "corrected", "bonus", "rejected", "discarded", "plain"], WINDOW = 8;
 
-/** Build the empty page inside `el`; returns the parts by name. */
+/** Build the empty page inside `el`; return its elements by name. */
 export function build(el) {
   const parts = {};
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
@@ -125,9 +125,9 @@ export function build(el) {
               {
                 type: "button",
                 className: "wb-tool",
-                title: "Where the time went, and what other drafts would have given",
+                title: "Show where the time went and what other drafts would give",
               },
-              "why this fast?",
+              "Explain this speed",
             ),
           ),
           "wb-lane",
@@ -144,7 +144,7 @@ export function build(el) {
             "Accepted per round",
             panel.legend([
               ["wb-with-bonus", "bonus"],
-              ["wb-key-theory", "if all alike"],
+              ["wb-key-theory", "if equally likely"],
             ]),
             "wb-chart is-parts",
           ),
@@ -183,12 +183,12 @@ function header(part) {
     part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
     part("mark", "span", { className: "wb-badge", hidden: true }),
     part("runHere", "button", { type: "button", className: "wb-badge", hidden: true }, "Run"),
-    badge("copy", "copy link", "Copy a link to these settings and this place"),
+    badge("copy", "copy link", "Copy a link to these settings and this selection"),
     menu,
     badge("open", "open …", "Open a trace file: JSON or JSON Lines"),
     file,
     badge("theme", "◐ theme", "Light or dark"),
-    badge("help", "?", "Keys and words"),
+    badge("help", "?", "Keys and terms"),
   );
   file.setAttribute("aria-label", "Trace file");
   return made;
@@ -196,7 +196,7 @@ function header(part) {
 
 function treeTools(part) {
   const threshold = part("threshold", "input", { type: "range", min: 0, max: 0.5, step: 0.01, value: 0 });
-  threshold.setAttribute("aria-label", "Hide untested paths below this draft probability");
+  threshold.setAttribute("aria-label", "Hide untested nodes whose draft probability is below this");
   const modes = part(
     "modes",
     "span",
@@ -216,9 +216,9 @@ function treeTools(part) {
   );
 }
 
-/** Draw everything that `view` says. While a run goes on, what is out of sight waits until it comes into sight or the
- *  run ends: a machine that decodes has better things to do. So does what is read rather than watched, unless the view
- *  is to be drawn `whole`: see `haste`. */
+/** Draw the state of the view. During a run, parts outside the viewport are drawn when they come into view or when the
+ *  run ends, because drawing takes CPU time from decoding. Tree, card and charts also wait, unless the view is drawn
+ *  `whole`: see `haste`. */
 export function draw(parts, view) {
   const { run, rounds, shown, figures } = view;
   write(parts.badgeText, view.badge);
@@ -287,7 +287,7 @@ function lane(parts, view) {
     view.range
       ? lanes.totals(rounds, view.range)
       : rounds.length
-        ? stalls.words(view.stalls, view.plainStalls) || "drag to sum"
+        ? stalls.words(view.stalls, view.plainStalls) || "drag over rounds to sum them"
         : "",
   );
   tabulate(parts, "lane", rounds, parts.lane._frame.svg.getAttribute("aria-label"));
@@ -349,7 +349,7 @@ function curves(parts, view, due) {
   const at = shown?.round ?? 0, over = range ? `rounds ${range[0] + 1}–${range[1] + 1}` : "";
   const series = (points) =>
     ["windowed", "cumulative"].map((name) => ({ name, points: points.map((p) => [p.index, p[name]]) }));
-  const percent = (v) => (v === null || v === undefined ? "nothing tested" : `${Math.round(100 * v)} %`),
+  const percent = (v) => (v === null || v === undefined ? "no drafts tested" : `${Math.round(100 * v)} %`),
     fixed = (v) => (v ? v.toFixed(0) : "–");
   const bands = view.segments.length > 1 ? view.segments : [],
     charted = due("curve") || due("rate"),
@@ -360,7 +360,7 @@ function curves(parts, view, due) {
     const changes = marks.length
       ? `; changes: ${marks.map((c) => `${c.text} at round ${c.index + 1}`).join("; ")}`
       : "";
-    const summary = `Acceptance over ${rounds.length} rounds: ${percent(end?.cumulative)} of tested drafts in all, ${percent(end?.windowed)} in the last ${WINDOW} rounds${changes}`;
+    const summary = `Acceptance over ${rounds.length} rounds: ${percent(end?.cumulative)} of tested drafts overall, ${percent(end?.windowed)} in the last ${WINDOW} rounds${changes}`;
     lines.render(parts.curve, {
       series: series(acceptance),
       max: 1,
@@ -382,7 +382,7 @@ function curves(parts, view, due) {
     const speed = figures.speedOverTime(rounds, WINDOW),
       now = speed.at(-1),
       plain = view.plainFigures?.tokens_per_second ?? null;
-    const summary = `Tokens per second over ${rounds.length} rounds: ${fixed(now?.cumulative)} in all, ${fixed(now?.windowed)} in the last ${WINDOW} rounds${plain ? `; plain decoding ${fixed(plain)}` : ""}`;
+    const summary = `Tokens per second over ${rounds.length} rounds: ${fixed(now?.cumulative)} overall, ${fixed(now?.windowed)} in the last ${WINDOW} rounds${plain ? `; plain decoding ${fixed(plain)}` : ""}`;
     const max = lines.ceiling(Math.max(1, plain ?? 0, ...speed.slice(2).map((p) => p.windowed ?? 0)));
     lines.render(parts.rate, {
       series: series(speed),
@@ -401,7 +401,7 @@ function curves(parts, view, due) {
   const depths = due("position") || due("histogram") ? figures.acceptanceByDepth(counted) : [],
     theory = theories.overlay(counted, view.plainRounds, depths, stalls.calm);
   if (due("position")) {
-    const summary = `Acceptance by depth, given all before: ${depths.map((d) => `${d.depth}: ${Math.round(100 * d.rate)} % of ${d.tested}`).join(", ") || "nothing tested yet"}${theory ? `. ${theories.words(theory)}` : ""}`;
+    const summary = `Acceptance rate by depth, given that all earlier drafts were accepted: ${depths.map((d) => `${d.depth}: ${Math.round(100 * d.rate)} % of ${d.tested}`).join(", ") || "no drafts tested yet"}${theory ? `. ${theories.words(theory)}` : ""}`;
     bars.render(parts.position, {
       bars: depths.map((d) => ({
         label: `${d.depth}`,
@@ -417,7 +417,7 @@ function curves(parts, view, due) {
       summary,
       overlay: theory && depths.map(() => theory.rate),
     });
-    write(parts.positionNote, depths.length ? over || "given all before" : "");
+    write(parts.positionNote, depths.length ? over || "if all before were accepted" : "");
     write(parts.positionTheory, theories.words(theory));
     tabulate(parts, "position", counted, summary);
   }
@@ -439,7 +439,7 @@ function curves(parts, view, due) {
   }
 }
 
-/** The numbers of a chart, where they are asked for in its place. */
+/** Fill a chart's table, if it is shown in place of the chart. */
 function tabulate(parts, name, rounds, summary) {
   const el = parts[`${name}Table`];
   if (el.hidden) return;
@@ -448,18 +448,18 @@ function tabulate(parts, name, rounds, summary) {
 }
 
 function plainWords(view) {
-  if (view.measuring) return `measuring: ${view.measuring.tokens} of ${view.measuring.of} tokens`;
+  if (view.measuring) return `measuring the baseline: ${view.measuring.tokens} of ${view.measuring.of} tokens`;
   return view.noBaseline === "no baseline yet"
-    ? "not measured yet: Baseline decodes this prompt plainly, with the same seed"
+    ? "not measured yet; “Baseline” runs plain decoding with the same prompt and seed"
     : view.noBaseline;
 }
 
 function nodeCard(parts, round, shown, more, stalled) {
-  const slow = stalled ? `round stalled: ${stalled.toFixed(0)} times as long as others like it` : "",
+  const slow = stalled ? `stalled: ${stalled.toFixed(0)} times as long as similar rounds` : "",
     node = round && typeof shown.node === "number" && shown.node >= 0 ? shown.node : null;
   card.render(parts.card, { round, node, ...more });
   if (!round) return write(parts.cardTitle, "Node"), write(parts.cardNote, "");
-  const of = `round ${round.index + 1}`; // while a draft is verified the tree shows it, and the card the round before
+  const of = `round ${round.index + 1}`; // while a draft is verified, the tree shows it and the card shows the previous round
   if (node !== null) {
     write(
       parts.cardTitle,
@@ -471,7 +471,7 @@ function nodeCard(parts, round, shown, more, stalled) {
     write(
       parts.cardTitle,
       canvas.isOfPlaces(round)
-        ? `Places of round ${round.index + 1}`
+        ? `Positions of round ${round.index + 1}`
         : own?.kind === "plain"
           ? `Plain decoding: “${ribbon.tokenText(round, own)}”`
           : own
@@ -486,21 +486,21 @@ function treeNote(round, hidden) {
   const tested = round.nodes.status.filter((x) => x !== "discarded").length, n = round.nodes.status.length;
   if (canvas.isOfPlaces(round)) return canvas.words(round);
   const beside = probes.words(round), more = beside ? ` · ${beside}` : "";
-  if (n === 0) return `nothing drafted: plain decoding${more}`;
+  if (n === 0) return `no drafts: plain decoding${more}`;
   return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by q` : ""}${more}`;
 }
 
-/** The round whose draft is shown, and the method that drafted it. Pure. @param {(method: string) => string} title */
+/** Title of the tree card: the round, and the method that drafted. Pure. @param {(method: string) => string} title */
 export function treeTitle(round, title = (method) => method) {
   return round ? `Draft tree, round ${round.index + 1}: ${title(round.method)}` : "Draft tree";
 }
 
 function judging({ round, judged }) {
   const n = round.nodes.status.length, tests = round.nodes.status.filter((x) => x !== "discarded").length;
-  return `${n} drafted · ${judged ? `verdict on ${judged} of ${tests}` : "being verified"}`;
+  return `${n} drafted · ${judged ? `${judged} of ${tests} tested` : "being verified"}`;
 }
 
-/** What the draft of `round` hangs on, which stands behind the first `at` rounds. */
+/** Text of the token at the tree's root: the last one before `round`, which follows the first `at` rounds. */
 function rootText(run, rounds, at, round) {
   if (at === null) return "";
   const held = !round || canvas.isOfPlaces(round) ? null : canvas.standing(rounds.slice(0, at)).at(-1)?.token;
@@ -519,7 +519,7 @@ function progress(el, view) {
   } else el.removeAttribute("value");
 }
 
-/** What must be said, a box each; what was said several times has one box that says how often. */
+/** Show messages, one box each; repeated messages share one box with a count. */
 export function alerts(el, said) {
   const list = words.grouped(said);
   while (el.childElementCount > list.length) el.lastChild.remove();

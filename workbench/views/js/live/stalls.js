@@ -1,5 +1,5 @@
-/** Rounds that stalled: something else had the machine, and what they took says nothing about the method. The same rule
- *  as `workbench/trace/stalls.py`; a test compares both. */
+/** Stalled rounds: the machine was busy with other work, so their times say nothing about the method. Same rule as
+ *  `workbench/trace/stalls.py`; a test compares both. */
 
 const TIMES = 3, SCATTER = 5, FEWEST = 5;
 
@@ -10,12 +10,12 @@ function median(values) {
 
 const known = new WeakMap();
 
-/** Which rounds stalled: their place in the list → how many times the median of their like they took. Pure.
- *  The like of a round: the same method with as many drafted tokens, or the five nearest in size. @returns {Map<number,
+/** Find stalled rounds: index → duration as a multiple of the median of similar rounds. Pure.
+ *  Similar rounds: same method and number of drafted tokens, or the five nearest in size. @returns {Map<number,
  *  number>} */
 export function stalls(rounds) {
   const kept = known.get(rounds);
-  if (kept?.n === rounds.length) return kept.found; // a drawing asks at every frame
+  if (kept?.n === rounds.length) return kept.found; // called at every frame
   const found = new Map(),
     all = rounds.map((r, i) => ({ i, method: r.method, n: r.nodes.tokens.length, s: r.seconds }));
   for (const method of new Set(all.map((r) => r.method))) {
@@ -33,15 +33,15 @@ export function stalls(rounds) {
   return found;
 }
 
-/** The rounds that did not stall. Pure. */
+/** Return the rounds that did not stall. Pure. */
 export function calm(rounds) {
   const stalled = stalls(rounds);
   return stalled.size ? rounds.filter((_, i) => !stalled.has(i)) : rounds;
 }
 
-/** How many rounds of a run and of its baseline stalled: the one count that the page shows. Pure.
+/** Count the stalled rounds of a run and of its baseline. Pure.
  *  @param {Map<number, number>} run  of `stalls`  @param {Map<number, number>} plain  of the baseline's rounds
- *  @returns {string}  empty where none stalled */
+ *  @returns {string}  empty if none stalled */
 export function counted(run, plain) {
   const rounds = (n) => `${n} round${n > 1 ? "s" : ""}`;
   if (!plain.size) return run.size ? `${rounds(run.size)} stalled` : "";
@@ -50,10 +50,10 @@ export function counted(run, plain) {
     : `${rounds(plain.size)} of the baseline stalled`;
 }
 
-/** The same with how long they took, and why. Pure. @returns {string} empty where none stalled */
+/** Describe the stalled rounds with their duration and cause. Pure. @returns {string} empty if none stalled */
 export function words(run, plain) {
   const said = counted(run, plain);
   if (!said) return "";
   const most = Math.max(...run.values(), ...plain.values());
-  return `${said}, up to ${most.toFixed(0)} times as long as others like ${run.size + plain.size > 1 ? "them" : "it"}: the machine had other work`;
+  return `${said}, up to ${most.toFixed(0)} times as long as similar rounds: the machine was busy with other work`;
 }

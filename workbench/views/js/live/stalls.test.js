@@ -11,7 +11,7 @@ test("rounds that come later are judged, too, though the list is the same one", 
   assert.equal(stalls(list).size, 0);
   list.push(...rounds([12]));
   assert.deepEqual([...stalls(list).keys()], [5]);
-  assert.match(words(stalls(list), new Map()), /^1 round stalled, up to 12 times as long as others like it/);
+  assert.match(words(stalls(list), new Map()), /^1 round stalled, up to 12 times as long as similar rounds/);
   assert.match(words(new Map(), stalls(list)), /^1 round of the baseline stalled, up to 12 times/);
   assert.equal(words(new Map(), new Map()), "");
 });

@@ -1,35 +1,37 @@
-/** What theory says a run should give, to be drawn over what was measured. The same arithmetic as
- *  `workbench/trace/theory.py` and `whatif.overlay`; a test compares both. */
+/** Theoretical predictions drawn over the measured figures. Same arithmetic as `workbench/trace/theory.py` and
+ *  `whatif.overlay`; a test compares both. */
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const mean = (values) => (values.length ? sum(values) / values.length : 0);
 const emitted = (rounds) => sum(rounds.map((r) => r.emitted.length));
 const depthOf = (round) => round.nodes.depth.reduce((a, b) => Math.max(a, b), 0);
 
-/** Tokens a round if every draft of a chain is accepted with the same probability (Leviathan et al. 2023, equation
- *  1). */
+/** Expected tokens per round if every draft of a chain is accepted with the same probability (Leviathan et al. 2023,
+ *  equation 1). */
 export function expectedTau(rate, depth) {
   return rate >= 1 ? depth + 1 : (1 - rate ** (depth + 1)) / (1 - rate);
 }
 
-/** Tokens a round if the draft at position i is accepted with probability `rates[i]` given all before it. */
+/** Expected tokens per round if the draft at position i is accepted with probability `rates[i]`, given all before it.
+ *  */
 export function tauByPosition(rates) {
   let reached = 1, tau = 1;
   for (const rate of rates) tau += reached *= rate;
   return tau;
 }
 
-/** Probability of a round that accepts 0, 1, … rates.length drafts. */
+/** Return the probability that a round accepts 0, 1, … rates.length drafts. */
 export function acceptedLaw(rates) {
   const reached = [1];
   for (const rate of rates) reached.push(reached.at(-1) * rate);
   return reached.map((r, i) => r - (reached[i + 1] ?? 0));
 }
 
-/** The draft length with the most tokens for the time of a round; depth 0 is plain decoding.
+/** Return the draft length with the highest speed-up; depth 0 is plain decoding.
  *  @param {number[]} rates  by position  @param {{level: number, verify: number, node: number, other: number}} cost
- *    in plain steps: a level more, a pass over no draft, a level's tokens more in the pass, the rest of a round
- *  @param {number} beyond  acceptance behind the last position */
+ *    in plain steps: one more draft level; a target forward without drafts; one more level's tokens in that forward;
+ *    the rest of a round
+ *  @param {number} beyond  acceptance rate after the last measured position */
 export function bestDepth(rates, cost, beyond, most = 64) {
   let best = { depth: 0, tau: 1, speedup: 1 }, reached = 1, tau = 1;
   for (let depth = 1; depth <= most && rates.length; depth++) {
@@ -40,7 +42,7 @@ export function bestDepth(rates, cost, beyond, most = 64) {
   return best;
 }
 
-/** Slope and start of the line through passes of the target by their size; a slope below 0 counts as none. */
+/** Fit a line to the duration of target forwards by their size: slope and intercept; a negative slope counts as 0. */
 function verifyLine(rounds) {
   const n = rounds.map((r) => r.nodes.depth.length), s = rounds.map((r) => r.verify_s), mn = mean(n), ms = mean(s);
   const spread = sum(n.map((x) => (x - mn) ** 2)),
@@ -48,9 +50,9 @@ function verifyLine(rounds) {
   return slope > 0 ? { node: slope, verify: ms - slope * mn } : { node: 0, verify: ms };
 }
 
-/** Levels of the draft along the target's way: its path and what was drafted after its last node. A tree's other
- *  branches offered the target nothing; where the text ended with a drafted token, nothing after it was offered, and
- *  there was no bonus. */
+/** Return the number of draft levels offered to the target: its accepted path and the drafts after its last node. Other
+ *  branches of a tree were not reached. If the text ended with a drafted token, there was no bonus token and no draft
+ *  after it counts. */
 function offered({ nodes, path, emitted: out, placed }) {
   if (!placed?.length && typeof out.at(-1)?.node === "number") return out.length - 1;
   const last = path.length ? path[path.length - 1] : -1, below = [];
@@ -58,12 +60,12 @@ function offered({ nodes, path, emitted: out, placed }) {
   return nodes.depth.reduce((deepest, depth, i) => (below[i] ? Math.max(deepest, depth) : deepest), path.length);
 }
 
-/** Everything the curves show beside the measurement.
+/** Return all values that the charts overlay on the measurement.
  *  @param {object[]} rounds  @param {object[]|null} plain  rounds of plain decoding, if it was measured
  *  @param {{depth: number, tested: number, accepted: number}[]} byDepth  `figures.acceptanceByDepth(rounds)`
- *  @param {(rounds: object[]) => object[]} calm  `stalls.calm`: costs are not taken from rounds that stalled
+ *  @param {(rounds: object[]) => object[]} calm  `stalls.calm`: stalled rounds are left out of the costs
  *  @returns {{tau: number, rate: number, tauIid: number, tauByPosition: number, counts: number[], best:
- *    object|null}|null} `counts`: rounds by accepted drafts, if all were accepted alike; null where nothing was
+ *    object|null}|null} `counts`: expected rounds by accepted drafts, if all are equally likely; null if nothing was
  *    tested */
 export function overlay(rounds, plain, byDepth, calm = (all) => all) {
   const tested = sum(byDepth.map((d) => d.tested));
@@ -101,7 +103,7 @@ function best(rounds, plain, rates, rate, calm) {
     node: (nodes * line.node) / step,
     other: mean(timed.map((r) => r.overhead_s)) / step,
   };
-  const hadDrafts = mean(depths.map((d) => Number(d > 0))); // of a method that copies, few: the other rounds stay plain
+  const hadDrafts = mean(depths.map((d) => Number(d > 0))); // share of rounds with drafts: small for methods that copy
   return bestDepth(
     [hadDrafts * rates[0], ...rates.slice(1)],
     cost,
@@ -110,13 +112,13 @@ function best(rounds, plain, rates, rate, calm) {
   );
 }
 
-/** The theory in one sentence. Pure. */
+/** State the theory in one sentence. Pure. */
 export function words(found) {
   if (!found) return "";
   const best = found.best
     ? found.best.depth
-      ? `; by the measured costs ${found.best.depth} levels come out best`
-      : "; by the measured costs no draft comes out ahead"
+      ? `; at the measured costs, ${found.best.depth} draft levels would be fastest`
+      : "; at the measured costs, plain decoding would be fastest"
     : "";
-  return `τ ${found.tau.toFixed(2)}; ${found.tauByPosition.toFixed(2)} by position, ${found.tauIid.toFixed(2)} if every draft were accepted alike${best}`;
+  return `measured τ ${found.tau.toFixed(2)}; predicted ${found.tauByPosition.toFixed(2)} from the rates by position, ${found.tauIid.toFixed(2)} if every draft were equally likely to be accepted${best}`;
 }

@@ -1,14 +1,14 @@
-/** Reading a trace file in the browser: JSON, or JSON Lines as the command line and the Export menu write it. */
+/** Reader of trace files in the browser: JSON, or JSON Lines as the command line and the Export menu write it. */
 
 export const MAX_BYTES = 64 * 1024 * 1024;
-/** The first schema whose traces hold all that is drawn: later ones added pictures, which text has none of, and why
- *  each node was judged as it was, which the card misses by itself. */
+/** First schema whose traces hold everything that is drawn. Later schemas added images, which text runs lack, and the
+ *  rule of each node, which the card can do without. */
 const WHOLE = 1;
 const MAX_ROUNDS = 20000, MAX_NODES = 512;
 const COLUMNS = ["tokens", "parents", "depth", "position", "text", "p", "q", "accept", "u", "status", "source"];
 const STATUSES = ["accepted", "rejected", "discarded"], KINDS = ["accepted", "corrected", "bonus", "plain"];
 
-/** What is wrong with a file, and what to do. */
+/** Error of a trace file, with a remedy. */
 export class TraceError extends Error {
   constructor(message, remedy) {
     super(message);
@@ -16,15 +16,15 @@ export class TraceError extends Error {
   }
 }
 
-/** A trace from the text of a file. Pure.
- *  @param {string} text  @param {number} schema  the newest this workbench reads
+/** Read a trace from the text of a file. Pure.
+ *  @param {string} text  @param {number} schema  newest schema that this workbench reads
  *  @returns {{trace: {header: object, rounds: object[], footer: object|null, attribution: object|null}, notes:
  *    string[]}}
  *  @throws {TraceError} */
 export function read(text, schema) {
   const { header, rounds, footer, attribution } = parse(text);
   if (header === null || typeof header !== "object")
-    throw new TraceError("The file has no header.", "Choose a trace that was exported by the workbench.");
+    throw new TraceError("The file has no header.", "Choose a trace that the workbench exported.");
   const written = header.schema ?? 0, notes = [];
   if (written > schema)
     throw new TraceError(
@@ -32,16 +32,16 @@ export function read(text, schema) {
       "Update the workbench to open it.",
     );
   if (written < Math.min(schema, WHOLE))
-    notes.push(`The trace was written by an older schema (${written || "none"}); what it did not record is left out.`);
-  if (!rounds.length) throw new TraceError("The trace has no rounds.", "Export a run that has recorded something.");
+    notes.push(`The trace was written by an older schema (${written || "none"}); fields that it lacks are left out.`);
+  if (!rounds.length) throw new TraceError("The trace has no rounds.", "Export a run after its first round.");
   if (rounds.length > MAX_ROUNDS)
-    throw new TraceError(`The trace has ${rounds.length} rounds; at most ${MAX_ROUNDS} can be shown.`, "Cut the file.");
+    throw new TraceError(`The trace has ${rounds.length} rounds; at most ${MAX_ROUNDS} can be shown.`, "Shorten the file.");
   const kept = [];
   for (const [i, round] of rounds.entries()) {
     const problem = checked(round, i);
     if (problem) {
       if (!kept.length)
-        throw new TraceError(`Round ${i + 1} of the trace cannot be read: ${problem}.`, "Export it again.");
+        throw new TraceError(`Round ${i + 1} of the trace cannot be read: ${problem}.`, "Export the run again.");
       notes.push(`The trace is truncated: round ${i + 1} of ${rounds.length} cannot be read (${problem}).`);
       break;
     }
@@ -73,7 +73,7 @@ export function read(text, schema) {
     rules: Object.fromEntries(Object.entries(header.rules ?? {}).filter(([, rule]) => isRule(rule))),
   };
   if (!known.pictures.every(isPicture))
-    throw new TraceError("A picture of the trace cannot be read.", "Export it again.");
+    throw new TraceError("An image of the trace cannot be read.", "Export the run again.");
   return { trace: { header: known, rounds: kept, footer: footer ?? null, attribution: attribution ?? null }, notes };
 }
 
@@ -114,7 +114,7 @@ function parse(text) {
         footer: whole.footer ?? null,
         attribution: whole.attribution ?? null,
       };
-  } catch { /* not one object: perhaps a line for each event */ }
+  } catch { /* not one JSON object: try JSON Lines */ }
   const found = { header: null, rounds: [], footer: null, attribution: null },
     lines = text.split("\n").filter((line) => line.trim());
   for (const [i, line] of lines.entries()) {
@@ -122,7 +122,7 @@ function parse(text) {
     try {
       event = JSON.parse(line);
     } catch {
-      if (i === lines.length - 1 && found.header) break; // cut in the middle of its last line: what came before counts
+      if (i === lines.length - 1 && found.header) break; // the last line is cut: use the lines before it
       throw new TraceError(`Line ${i + 1} of the file is not JSON.`, "Choose a trace as JSON or JSON Lines.");
     }
     if (event?.event === "header") found.header = event;
@@ -132,13 +132,13 @@ function parse(text) {
   return found;
 }
 
-/** Whether an address is the data-URL of a PNG to its last character: whoever draws it fetches nothing, and no quote
- *  in it ends an attribute of an exported page. Pure. */
+/** Whether a URL is a PNG data URL and nothing else: drawing it fetches nothing, and it has no quote that could end an
+ *  attribute of an exported page. Pure. */
 export function isPngUrl(url) {
   return typeof url === "string" && /^data:image\/png;base64,[A-Za-z0-9+/=]*$/.test(url);
 }
 
-/** Whether a picture can be drawn, and drawing it fetches nothing: its address is its own PNG. */
+/** Whether an image can be drawn without fetching anything: its URL is a PNG data URL. */
 function isPicture(p) {
   return (
     isPngUrl(p?.url) &&
@@ -146,7 +146,7 @@ function isPicture(p) {
   );
 }
 
-/** Whether all that a rule says of itself is text. */
+/** Whether all fields of a rule are text. */
 function isRule(rule) {
   const texts = (some) =>
     some && typeof some === "object" && Object.values(some).every((text) => typeof text === "string");
@@ -155,7 +155,7 @@ function isRule(rule) {
   );
 }
 
-/** Whether columns that older schemas lack are as long as the tree, of the right kind, or not there. */
+/** Whether the columns that older schemas lack are absent, or as long as the tree and of the right type. */
 function isTold({ tokens, rule = [], inputs = {} }) {
   const whole = (column, kind) =>
     Array.isArray(column) && column.length === tokens.length && column.every((v) => v === null || typeof v === kind);
@@ -167,13 +167,13 @@ function isTold({ tokens, rule = [], inputs = {} }) {
   );
 }
 
-/** Whether what a round sets behind the text, and takes back there, is places; older schemas have none. */
+/** Whether a round's tentative tokens (placed after the text, or revoked) are valid; older schemas have none. */
 function isPlaced({ placed = [], revoked = [] }) {
   const isToken = (t) => Number.isInteger(t?.position) && typeof t.text === "string" && typeof t.p === "number";
   return Array.isArray(placed) && placed.every(isToken) && Array.isArray(revoked) && revoked.every(Number.isInteger);
 }
 
-/** Whether what was computed beside a draft of n nodes are tokens, each behind a place before it; older schemas have
+/** Whether the probe tokens of a draft of n nodes are valid: each follows an earlier node or probe; older schemas have
  *  none. */
 function isProbed({ probes = [] }, n) {
   return (
@@ -190,7 +190,7 @@ function isProbed({ probes = [] }, n) {
   );
 }
 
-/** Why a round cannot be drawn; empty when it can. */
+/** Return why a round cannot be drawn; empty if it can. */
 function checked(round, index) {
   const { nodes, emitted, path } = round ?? {};
   if (!nodes || !Array.isArray(emitted) || !Array.isArray(path)) return "nodes, path or emitted are missing";
@@ -211,9 +211,9 @@ function checked(round, index) {
       (some) => some && !(Array.isArray(some) && some.every(isPicture)),
     )
   )
-    return "what it sees cannot be read";
+    return "its vision data cannot be read";
   if (emitted.some((e) => typeof e?.text !== "string" || !KINDS.includes(e.kind))) return "a token is incomplete";
   if (!isProbed(round, n)) return "a probe is incomplete, or comes before its parent";
-  if (!isPlaced(round)) return "a place that is set or taken back is none";
+  if (!isPlaced(round)) return "a placed or revoked token is invalid";
   return "";
 }

@@ -40,14 +40,14 @@ test("pictures and attribution come through; a picture that would be fetched fro
   const of1 = JSON.stringify({ ...whole, header: { ...whole.header, schema: 1 } });
   assert.deepEqual(read(of1, SCHEMA).notes, [], "schema 1 lacks nothing that a text has");
   seen.header.pictures = [{ ...picture, url: "https://example.org/x.png" }];
-  assert.throws(() => read(JSON.stringify(seen), SCHEMA), /picture/);
+  assert.throws(() => read(JSON.stringify(seen), SCHEMA), /image/);
   for (const end of [`"><img src=x onerror=alert(1)>`, "'", " ", "\n", "#x", "?x"]) {
     seen.header.pictures = [{ ...picture, url: picture.url + end }];
-    assert.throws(() => read(JSON.stringify(seen), SCHEMA), /picture/, end);
+    assert.throws(() => read(JSON.stringify(seen), SCHEMA), /image/, end);
   }
   const swapped = structuredClone(whole);
   swapped.rounds[1].vision = { pictures: [{ ...picture, url: "javascript:0" }] };
-  assert.match(read(JSON.stringify(swapped), SCHEMA).notes[0], /what it sees/);
+  assert.match(read(JSON.stringify(swapped), SCHEMA).notes[0], /vision data/);
 });
 
 test("what an older schema does not say of its tests is null, and rules that are none are left out", () => {

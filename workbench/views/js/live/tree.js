@@ -1,7 +1,7 @@
-/** The draft tree of one round: draws what `treeplaces` has placed, and lets one walk, fold, zoom and pan in it.
+/** The draft tree of one round: draws the layout of `treeplaces`; walk, fold, zoom and pan in it.
  *
- *  `render(el, data)` is the one entry. What a reader has done to a tree (zoom, what is unfolded, where it was
- *  scrolled) is kept with the element, the last two for each round. Everything else is in `data`. */
+ *  `render(el, data)` is the entry point. The reader's changes (zoom, unfolded nodes, scroll position) are stored with
+ *  the element, the last two per round. Everything else is in `data`. */
 
 import * as canvas from "../shared/canvas.js";
 import * as kit from "../shared/kit.js";
@@ -13,13 +13,13 @@ import * as treetext from "./treetext.js";
 const ZOOMS = [0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1];
 const MOST = 4, STEP = 1.25;
 
-/** Draw into `el`; elements are kept and moved, never made anew.
+/** Draw into `el`; elements are kept and moved, never created anew.
  *  @param {{round: object|null, root: string, node: number|string|null, empty: string, threshold?: number,
  *           mode?: "spine"|"levels", reveal?: number|null, height?: number,
  *           textOf: (round: object, emitted: object) => string, wordsOf?: (nodes: object) => string}} data
- *    `reveal`: how many tested nodes have their verdict already, in the order of their tests; the others are "pending",
- *    and the target's token is not drawn. 0: drafted, not judged. null, or more than were tested: all.
- *    `height`: of the room there is, in pixels; else that of `el` */
+ *    `reveal`: number of tested nodes whose result is visible, in test order; the other nodes are "pending" and the
+  *    target's token is not drawn. 0: drafted, no result yet. null, or more than were tested: all.
+  *    `height`: available height in pixels; default: that of `el` */
 export function render(el, data) {
   const view = (el._tree ??= begin(el));
   if (data.node === "-1") data = { ...data, node: -1 };
@@ -36,7 +36,7 @@ export function render(el, data) {
   settle(el, view, placed, scale, size, data);
 }
 
-/** Unfold what hides the node that is chosen now; what was tested is never hidden. */
+/** Unfold the ancestors of the selected node; tested nodes are never hidden. */
 function reach(view, data) {
   if (data.round.nodes.status[data.node] !== "discarded") return;
   const tree = treemodel.model(data.round, { keep: data.node, textOf: data.textOf, wordsOf: data.wordsOf }),
@@ -57,7 +57,7 @@ const folds = (view, { round, mode = "spine" }) => {
   return view.folds.get(round)[mode];
 };
 
-/** Where everything stands; the last answer is kept while nothing changes. */
+/** Return the layout; it is cached until its inputs change. */
 function place(view, size, scale) {
   const { data } = view, { mode = "spine", threshold = 0, root } = data, said = folds(view, data);
   const width = (Math.max(280, size.width || 640) * (view.zoom > 1 ? view.zoom : 1)) / scale,
@@ -234,8 +234,8 @@ function node(g, n, view, drawn, chosen) {
   fold.dataset.fold = n.id;
   kit.set(fold, {
     "aria-label": n.fold.open
-      ? `fold what follows “${treetext.visible(n.node.text)}”`
-      : `${text}: unfold what else was drafted after “${treetext.visible(n.node.text)}”`,
+      ? `fold the nodes after “${treetext.visible(n.node.text)}”`
+      : `${text}: unfold the other drafts after “${treetext.visible(n.node.text)}”`,
   });
   kit.set(box, { x, y, width: w, height: h, rx: 5 });
   kit.set(number, { x: x + w / 2, y: y + h / 2 + 3.5, "text-anchor": "middle" });
@@ -243,7 +243,7 @@ function node(g, n, view, drawn, chosen) {
   kit.set(target, { x: x + w / 2 - wide / 2, y: y + h / 2 - tall / 2, width: wide, height: tall });
 }
 
-/** The whole of a word that was cut, over what is beside it, while its node is chosen. */
+/** Show the full text of a selected node whose label is cut. */
 function tip(g, word, placed, view) {
   kit.set(g, { display: word ? "inline" : "none" });
   if (!word) return;
@@ -256,7 +256,7 @@ function tip(g, word, placed, view) {
 
 // -- Zoom, pan, fold --------------------------------------------------------------------------------------------------
 
-/** A tree seen for the first time: its state, and what listens. */
+/** Create the state and the listeners of a tree. */
 function begin(el) {
   const uid = `wbt${Math.random().toString(36).slice(2, 8)}`,
     probe = kit.s("svg", { class: "wb-probe", "aria-hidden": "true" }),
@@ -295,7 +295,7 @@ function begin(el) {
   el.addEventListener("click", (event) => {
     const at = event.target.closest?.("[data-fold]");
     if (!at) return;
-    event.stopPropagation(); // a number is no node
+    event.stopPropagation(); // a fold button is not a node
     turn(el, named(at.dataset.fold), null);
   }, true);
   el.addEventListener("keydown", (event) => {
@@ -309,7 +309,7 @@ function begin(el) {
 
 const named = (id) => (id === "target" ? id : Number(id));
 
-/** What a key does in the tree; false when it means nothing here. */
+/** Handle a key in the tree; return false if the key has no meaning here. */
 function key(el, view, name) {
   const { data, drawn, placed } = view,
     at = drawn.has(data.node) ? data.node : -1,
@@ -350,7 +350,7 @@ function key(el, view, name) {
 const untested = (tree, id) =>
   tree.nodes.get(id).children.some((c) => !tree.nodes.get(c).tested && !tree.nodes.get(c).onPath);
 
-/** Unfold a node or fold it again. @param {boolean|null} open  null: the other way round */
+/** Unfold a node or fold it again. @param {boolean|null} open  null: toggle */
 function turn(el, id, open) {
   const view = el._tree, said = folds(view, view.data), now = open ?? view.drawn.get(id).folded > 0;
   if (now) said.set(id, true);
@@ -364,7 +364,7 @@ function turn(el, id, open) {
   again(el);
 }
 
-/** Unfold everything of the round that is shown, or fold it as it was. @param {boolean} open */
+/** Unfold all nodes of the round, or restore the default folding. @param {boolean} open */
 export function unfoldAll(el, open) {
   const view = el._tree, said = folds(view, view.data);
   said.clear();
@@ -373,7 +373,7 @@ export function unfoldAll(el, open) {
   again(el);
 }
 
-/** Set the zoom; what is at `at` (pixels in the region) stays there. */
+/** Set the zoom; the point `at` (pixels in the region) stays in place. */
 export function zoom(el, to, at = { x: 0, y: 0 }) {
   const view = el._tree, before = view.zoom;
   view.zoom = Math.max(ZOOMS[0], Math.min(MOST, Math.abs(to - 1) < 0.02 ? 1 : to));
@@ -386,7 +386,7 @@ export function zoom(el, to, at = { x: 0, y: 0 }) {
   });
 }
 
-/** The largest zoom, at most 1, at which all that is drawn is in sight. */
+/** Set the largest zoom, at most 1, at which the whole drawing is visible. */
 export function fit(el) {
   const view = el._tree, size = kit.size(el);
   const best = [...ZOOMS].reverse().find((z) => {
@@ -398,10 +398,10 @@ export function fit(el) {
   el.scrollTo({ left: 0, top: 0, behavior: "instant" });
 }
 
-/** How a tree is shown: zoom, whether something is folded or was unfolded, what is drawn, the region's place in it. */
+/** Return the state of the drawing: zoom, folded and unfolded nodes, drawn nodes, visible area. */
 export function shown(el) {
   const view = el._tree;
-  if (!view?.placed || !view.data.round) return null; // a run that starts has no round yet
+  if (!view?.placed || !view.data.round) return null; // a starting run has no round yet
   const more = folds(view, view.data).size > 0, size = view.size ?? { width: 0, height: 0 }, scale = view.scale ?? 1;
   return {
     zoom: view.zoom,

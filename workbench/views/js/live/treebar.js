@@ -1,17 +1,17 @@
-/** Under the draft tree: zoom, fit, unfold, and an overview of all nodes with what is in sight. */
+/** Toolbar under the draft tree: zoom, fit, unfold, and an overview of all nodes with the visible area. */
 
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as tree from "./tree.js";
 
 const HIGH = 40, CELL = 10;
-const WORDS = "line width: q · under a tested mark: what was drawn against what was asked · dotted: never tested";
+const WORDS = "line width: q · under a tested node: its test · dotted: never tested";
 
-/** What the drawing means; with several drafters, whose the rings are. Pure. @param {string[]} voices */
+/** Legend of the drawing; with several drafters also of the rings. Pure. @param {string[]} voices  names of drafters */
 export const words = (voices) =>
-  voices.length ? `${WORDS} · broken ring: drafted by ${voices.slice(1).join(", ")} · whole ring: by both` : WORDS;
+  voices.length ? `${WORDS} · dashed ring: drafted by ${voices.slice(1).join(", ")} · solid ring: by both` : WORDS;
 
-/** The bar. Adds its parts to `parts`; buttons act on the tree in `parts.tree`. */
+/** Build the toolbar and add its elements to `parts`; buttons act on the tree in `parts.tree`. */
 export function build(parts) {
   const button = (name, text, title, act) => {
     const made = (parts[name] = h("button", { type: "button", className: "wb-tool", title, onclick: act }, text));
@@ -20,7 +20,7 @@ export function build(parts) {
   };
   const by = (factor) => () => tree.zoom(parts.tree, (tree.shown(parts.tree)?.zoom ?? 1) * factor);
   parts.overview = h("div", { className: "wb-overview" });
-  parts.overview.setAttribute("aria-hidden", "true"); // the nodes are in the tree
+  parts.overview.setAttribute("aria-hidden", "true"); // the tree itself is accessible
   parts.overview.addEventListener("click", (event) => pick(parts, event));
   parts.tree.addEventListener("scroll", () => overview(parts.overview, tree.shown(parts.tree)), { passive: true });
   parts.treeBar = h(
@@ -36,7 +36,7 @@ export function build(parts) {
       button("treeUnfold", "unfold all", "Show every drafted node", () =>
         tree.unfoldAll(parts.tree, tree.shown(parts.tree)?.folded > 0),
       ),
-      button("treeWide", "wide", "The whole width for the tree", () => widen(parts)),
+      button("treeWide", "wide", "Use the full width for the tree", () => widen(parts)),
     ),
     (parts.treeWords = h("span", { className: "wb-treewords" }, WORDS)),
     parts.overview,
@@ -45,13 +45,13 @@ export function build(parts) {
   return parts.treeBar;
 }
 
-/** Give the tree the whole width, with the card of its node below, or put them side by side again. */
+/** Toggle the tree's full width, with the node card below it. */
 function widen(parts) {
   const on = parts.tree.closest(".wb-two")?.classList.toggle("is-wide") ?? false;
   kit.set(parts.treeWide, { "aria-pressed": on });
 }
 
-/** Bring the bar up to date. @param {boolean} on  whether the tree is what is shown */
+/** Update the toolbar. @param {boolean} on  whether the tree is visible */
 export function render(parts, on) {
   const shown = on ? tree.shown(parts.tree) : null;
   parts.treeBar.hidden = !shown;
@@ -60,14 +60,14 @@ export function render(parts, on) {
   kit.write(parts.treeZoom, `${Math.round(100 * shown.zoom)} %`);
   kit.write(parts.treeUnfold, shown.folded || !shown.more ? "unfold all" : "fold");
   kit.set(parts.treeUnfold, {
-    "aria-label": shown.folded || !shown.more ? "Show every drafted node" : "Fold what was unfolded",
+    "aria-label": shown.folded || !shown.more ? "Show every drafted node" : "Restore the default folding",
   });
   parts.treeUnfold.disabled = !shown.folded && !shown.more;
   overview(parts.overview, shown);
 }
 
-/** A column for each level, in it a bar for each node. Pure. @returns {{cells: object[], columns: number, pitch:
- *  number}} */
+/** Layout of the overview: one column per level, one bar per node. Pure. @returns {{cells: object[], columns: number,
+ *  pitch: number}} */
 export function grid(tree) {
   const count = new Map(), cells = [];
   for (const [id, node] of tree.nodes) {
@@ -107,7 +107,7 @@ function overview(el, shown) {
   kit.set(state.sight, { x: 3 + from * CELL - 1, width: Math.max(0, (to - from + 1) * CELL + 1) });
 }
 
-/** Choose the node that is nearest to a click. */
+/** Select the node nearest to a click. */
 function pick(parts, event) {
   const shown = tree.shown(parts.tree), box = parts.overview.getBoundingClientRect();
   if (!shown) return;

@@ -17,6 +17,6 @@ test("the overview has a bar for every drafted node, a column a level, and does 
 });
 
 test("the bar says whose the rings are, where two drafted", () => {
-  assert.match(words(["draft-model", "store"]), /broken ring: drafted by store · whole ring: by both$/);
+  assert.match(words(["draft-model", "store"]), /dashed ring: drafted by store · solid ring: by both$/);
   assert.doesNotMatch(words([]), /ring/);
 });

@@ -1,9 +1,9 @@
-/** The draft tree as a nested list: for those who read rather than look. */
+/** The draft tree as a nested list, an accessible alternative to the drawing. */
 
 import * as kit from "../shared/kit.js";
 
 /** Nest the nodes of a `treemodel.model` by parent. Pure.
- *  @param {(node: object, folded: number, awaited: boolean) => string} words  of a node
+ *  @param {(node: object, folded: number, awaited: boolean) => string} words  text of a node
  *  @returns {{id: number|string, text: string, children: object[]}} the root */
 export function nest(tree, words, awaited = new Set()) {
   const made = (id) => {
@@ -17,7 +17,7 @@ export function nest(tree, words, awaited = new Set()) {
   return made(-1);
 }
 
-/** Draw into `el`; lists are made anew only when the round or what is hidden changes.
+/** Draw into `el`; lists are rebuilt only when the round or the hidden nodes change.
  *  @param {{tree: object, node: number|string|null, awaited: Set, words: (node: object, folded: number, awaited:
  *    boolean) => string}} data */
 export function render(el, data) {

@@ -1,13 +1,13 @@
-/** The draft tree of a round as data: what hangs on what, in which order, what was tested, what is folded. Pure.
+/** The draft tree of a round as data: parents, order, tested nodes, folding. Pure.
  *
  *  @typedef {{id: number|string, kind: string, parent: number|string|null, depth: number, text: string,
  *    children: (number|string)[], q: number|null, p: number|null, u: number|null, accept: number|null,
  *    rule: string|null, inputs: object, grown: string, tested: boolean, onPath: boolean, likely: number,
  *    under: number, source: string, by: string, emitted?: object}} TreeNode
- *  `grown`: what put it there, and what it was worth, in a few words; `kind`: "root", a status, or the kind of the
- *  target's own token; `by`: class of who drafted it, where more than one did, see `voice`; `likely`: product of q
- *  along its way; `under`: number of nodes below it. Children: the accepted one, then the tested in the order of their
- *  test, then the others, likeliest first. */
+ *  `grown`: the tree builder and its score of the node, in a few words; `kind`: "root", a status, or the kind of the
+  *  target's own token; `by`: CSS class of the drafter, where there are several, see `voice`; `likely`: product of q
+  *  along the path; `under`: number of descendants. Order of children: the accepted one, the tested ones in test order,
+  *  then the others by descending probability. */
 
 import { ownToken } from "../shared/own.js";
 import * as formula from "./formula.js";
@@ -15,19 +15,20 @@ import * as growth from "./growth.js";
 
 export const ROOT = -1;
 export const TARGET = "target";
-/** Nodes that the view by levels draws before it folds. */
+/** Number of nodes that the view by levels draws before it folds. */
 export const MANY = 64;
-/** Trees of no more nodes are drawn whole where there is room. */
+/** Trees of at most this many nodes are drawn completely if there is room. */
 const FEW = 16;
 
-/** The tree of a round.
+/** Return the tree of a round.
  *  @param {object} round
  *  @param {{threshold?: number, keep?: number|string|null, root?: string, textOf?: (round: object, emitted: object) =>
  *    string, wordsOf?: (nodes: object) => string[]}} given
- *    `threshold`: untested nodes whose way the drafter gave less are left out, except those that lead to `keep`
- *  @returns {{nodes: Map<number|string, TreeNode>, spine: (number|string)[], hidden: number, drafted: number, tested:
- *    number, voices: string[]}} `spine`: the root, what was accepted, the target's own token; `hidden`: nodes left
- *    out by the threshold */
+ *    `threshold`: untested nodes whose path has a lower draft probability are left out, except those on the path to
+  *    `keep`
+  *  @returns {{nodes: Map<number|string, TreeNode>, spine: (number|string)[], hidden: number, drafted: number, tested:
+  *    number, voices: string[]}} `spine`: the root, the accepted path, the target's own token; `hidden`: nodes left
+  *    out by the threshold; `voices`: names of the drafters, if several */
 export function model(
   round,
   {
@@ -113,13 +114,13 @@ export function model(
   };
 }
 
-/** Who drafted the nodes of a round, each by itself; none where all are of one drafter. A node of two names both. */
+/** Return the drafters of a round's nodes, sorted; none if there is only one. The source of a node may name several. */
 export function voices({ source = [] }) {
   const found = [...new Set(source.flatMap((name) => name.split(" + ")))].filter(Boolean).sort();
   return found.length > 1 ? found : [];
 }
 
-/** The class of a node by who drafted it: "by-0", "by-1" …, or "by-both"; empty where one drafted all. */
+/** CSS class of a node by drafter: "by-0", "by-1" …, or "by-both"; empty if there is one drafter. */
 function voice(source, heard) {
   if (!heard.length || !source) return "";
   return source.includes(" + ") ? "by-both" : `by-${heard.indexOf(source)}`;
@@ -128,7 +129,7 @@ function voice(source, heard) {
 const rank = (node) => (node.onPath ? 0 : node.tested ? 1 : 2);
 const order = (a, b) => (a.tested || b.tested ? 0 : b.likely - a.likely) || a.id - b.id;
 
-/** The rule that tested a node. A trace that names none still says when it was greedy: its temperature was 0. */
+/** Return the rule that tested a node. A trace without rule names still shows greedy tests by temperature 0. */
 function ruleOf({ nodes, params }, i) {
   if (nodes.status[i] === "discarded") return null;
   return nodes.rule?.[i] ?? (params?.temperature === 0 ? "greedy" : null);
@@ -138,14 +139,14 @@ function inputsOf(inputs, i) {
   return Object.fromEntries(Object.entries(inputs ?? {}).map(([name, values]) => [name, values[i] ?? null]));
 }
 
-/** Tested nodes in the order of their tests: level by level, elder siblings first. */
+/** Return the tested nodes in the order of their tests: level by level, earlier siblings first. */
 export function testOrder({ status, depth }) {
   return status.flatMap((s, i) => (s === "discarded" ? [] : [i])).sort((a, b) => depth[a] - depth[b] || a - b);
 }
 
-/** What is not to be seen yet: the tested nodes after the first `reveal`, what was never tested as long as that is not
- *  known, and the target's own token. @param {any} round  @param {number|null} reveal  null, or more than were tested:
- *  nothing is kept back */
+/** Return the nodes not yet visible: tested nodes after the first `reveal`, untested nodes until all results are
+ *  visible, and the target's own token. @param {any} round  @param {number|null} reveal  null, or more than were
+ *  tested: all are visible */
 export function awaited({ nodes }, reveal) {
   const tests = testOrder(nodes);
   if (reveal === null || reveal === undefined || reveal > tests.length) return new Set();
@@ -164,14 +165,13 @@ function targetToken(round, textOf) {
 
 // -- Folding -------------------------------------------------------------------------------------------------------
 
-/** Which nodes are drawn. What was tested or accepted always is; of the others as many children of each node as `open`
- *  (true: all, false: none, "all": all, with everything else of the tree) or else `auto` says. On the path, one node
- *  alone is not folded: its number would take its place.
+/** Return the nodes to draw. Tested and accepted nodes are always drawn; of the others, as many children per node as
+ *  `open` (true: all, false: none, "all": all, as in the whole tree) or else `auto` says. On the path a single node is
+ *  not folded, because the fold button would need the same space.
  *  @param {{nodes: Map}} tree  @param {(id: number|string) => boolean|"all"|undefined} open
  *  @param {(node: TreeNode, untested: number) => number} auto
- *  @returns {Map<number|string, {children: (number|string)[], folded: number, more: boolean}>}  of each drawn node: its
- *    drawn children, the number of nodes folded under it, whether it was unfolded by itself and shows more than it
- *    would */
+ *  @returns {Map<number|string, {children: (number|string)[], folded: number, more: boolean}>}  per drawn node: its
+ *    drawn children, the number of nodes folded under it, whether the reader unfolded it beyond the default */
 export function unfold(tree, open, auto) {
   const drawn = new Map();
   const visit = (id) => {
@@ -194,8 +194,8 @@ export function unfold(tree, open, auto) {
   return drawn;
 }
 
-/** What the spine shows by itself: of what was never tested, the likeliest children of the nodes along the accepted
- *  path; a small tree whole. @param {any} tree  @param {{room: number, column: number}} given  rows of the region;
+/** Default folding of the spine view: of the untested nodes, draw the most likely children along the accepted path;
+ *  draw a small tree completely. @param {any} tree  @param {{room: number, column: number}} given  rows of the region;
  *  width of a column in pixels */
 export function spineAuto(tree, { room, column }) {
   const whole = tree.drafted <= FEW && column >= 72, most = whole ? Infinity : column >= 96 ? 3 : column >= 72 ? 2 : 1;
@@ -206,7 +206,7 @@ export function spineAuto(tree, { room, column }) {
   };
 }
 
-/** What the levels show by themselves: what was tested, then the likeliest paths, `limit` nodes in all. */
+/** Default folding of the level view: tested nodes, then the most likely paths, `limit` nodes in all. */
 export function levelsAuto(tree, limit = MANY) {
   const kept = new Set(), all = [...tree.nodes.values()].filter((n) => n.id !== ROOT && n.id !== TARGET);
   all.sort((a, b) => b.tested - a.tested || b.likely - a.likely || a.id - b.id);
@@ -219,7 +219,7 @@ export function levelsAuto(tree, limit = MANY) {
     node.children.filter((c) => kept.has(c) && !tree.nodes.get(c).tested && !tree.nodes.get(c).onPath).length;
 }
 
-/** The ancestors of a node that must be unfolded to see it, the node itself left out. */
+/** Return the ancestors of a node, root first, which must be unfolded to show it. */
 export function wayTo(tree, id) {
   const way = [];
   for (let at = tree.nodes.get(id)?.parent ?? null; at !== null; at = tree.nodes.get(at).parent) way.unshift(at);
@@ -228,7 +228,7 @@ export function wayTo(tree, id) {
 
 // -- Walking -------------------------------------------------------------------------------------------------------
 
-/** All nodes as places to walk over, drawn or not: `y` is their number, root first, depth first. */
+/** Return all nodes as places for the arrow keys, drawn or not; `y` is the number of the node in depth-first order. */
 export function places(tree) {
   const found = [], visit = (id) => {
     const node = tree.nodes.get(id);
@@ -239,7 +239,7 @@ export function places(tree) {
   return found;
 }
 
-/** Where the arrow keys lead from a node: its parent, first child, previous and next node of its depth. */
+/** Return the node that an arrow key selects: parent, first child, previous or next node at the same depth. */
 export function neighbour(items, id, key) {
   const at = items.find((n) => n.id === id) ?? items.find((n) => n.id === ROOT) ?? items[0];
   const sorted = (of) => items.filter(of).sort((a, b) => a.y - b.y);
@@ -252,10 +252,10 @@ export function neighbour(items, id, key) {
   return (column[i] ?? at).id;
 }
 
-/** What the drawing says, in a sentence. @param {number} folded  nodes not drawn  @param {boolean} judging  it is being
- *  judged */
+/** Describe the drawing in one sentence. @param {number} folded  nodes not drawn  @param {boolean} judging  being
+ *  verified */
 export function sentence(round, tree, folded, judging = false) {
-  if (judging) return `Draft tree of round ${round.index + 1}: ${tree.drafted} nodes, being judged`;
+  if (judging) return `Draft tree of round ${round.index + 1}: ${tree.drafted} nodes, being verified`;
   const left = [folded ? `, ${folded} folded` : "", tree.hidden ? `, ${tree.hidden} hidden` : ""].join("");
   return `Draft tree of round ${round.index + 1}: ${tree.drafted} nodes, ${tree.tested} tested, ${round.path.length} accepted${left}`;
 }

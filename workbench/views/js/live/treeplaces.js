@@ -1,31 +1,32 @@
-/** Where everything of a draft tree stands: marks, words, edges, the numbers of what is folded. Pure.
+/** Layout of a draft tree: marks, labels, edges, fold buttons. Pure.
  *
- *  A level of the tree is a band. In the bands of a *spine* the accepted path is one straight line, its words above it,
- *  its tests under it; what else was drafted after the same token hangs under the line in the band, a row each. A fork
- *  leaves its parent at the border of two bands and goes down there, where no word is: so nothing can cross a word.
- *  Bands are filled from the right, and what would run into something already placed goes down until it does not.
- *  *Levels* are the same without the line: a row for each leaf, the accepted path first.
+ *  A level of the tree is a band. In the *spine* layout the accepted path is a straight line, its labels above, its
+ *  tests below; other drafts after the same token hang below the line in their band, one row each. An edge to them
+ *  leaves its parent at the border between two bands and goes down there, where no label is, so nothing crosses a
+ *  label. Bands are filled from the right; what would overlap an earlier item moves down until it does not.
+ *  The *levels* layout has no line: one row per leaf, the accepted path first.
  *
  *  @typedef {{width: number, height: number, pitch: number, measure: (text: string, small?: boolean) => number,
- *             whole?: boolean}} Room  of the region, in pixels; `pitch`: least height of what can be pressed; `whole`:
- *             all is unfolded
+ *             whole?: boolean}} Room  of the region, in pixels; `pitch`: least height of a pressable item; `whole`:
+ *             everything is unfolded
  *  @typedef {{id: number|string, node: object, x: number, y: number, scale: number, top: boolean, path: string|null,
  *             word: object, note: object|null, fold: object|null, lead: object|null, hit: object}} Item
- *    `x`, `y`: of the mark; `top`: on the accepted path; `path`: its edge; `lead`: from a raised word down to its
+ *    `x`, `y`: of the mark; `top`: on the accepted path; `path`: its edge; `lead`: line from a raised label to its
  *    mark */
 
 const LEFT = 2, RIGHT = 8, FIRST = 48, NARROW = 56, WIDE = 150, LEVEL = 92;
 const MARK = 10, ROW = 8, PILL = 16;
-/** A word is legible, in pixels: four letters. */
+/** Least width of a legible label, in pixels: four letters. */
 const SHORT = 30;
-/** Height of a line of words above and under its baseline. */
+/** Extent of a line of text above and below its baseline, in pixels. */
 const WORD = [10, 4], SMALL = [9, 3];
 
-/** @param {object} tree  of `treemodel.model`  @param {(column: number, room: number) => Map} unfold  what is drawn,
- *  given the width of a column and the rows of the region  @param {Room} room
+/** Lay out a tree as a spine. @param {object} tree  of `treemodel.model`
+ *  @param {(column: number, room: number) => Map} unfold  returns the nodes to draw, given the width of a column and
+ *    the rows of the region  @param {Room} room
  *  @param {{cut: Function, test: Function, visible: Function, decimals: Function}} text  of `treetext`
  *  @returns {{items: Item[], heads: object[], width: number, height: number, still: number, column: number}}  `still`:
- *    height of the part that stays in sight when the rest is scrolled */
+ *    height of the part that stays visible while the rest is scrolled */
 export function spine(tree, unfold, room, text) {
   const own = tree.nodes,
     line = new Set(tree.spine),
@@ -35,7 +36,7 @@ export function spine(tree, unfold, room, text) {
   const least = Math.max(room.whole ? LEVEL : NARROW, 32 + pillOf(`+${tree.drafted}`, room)),
     high = (raised) => (raised ? 59 : 45),
     rowsUnder = (y) => Math.max(0, Math.floor((room.height - y - 46) / pitch));
-  // How deep the drawing goes depends on what is unfolded, and that on how wide a column is: the second look is final.
+  // The depth depends on the unfolded nodes, and these on the column width: the second iteration is final.
   let bands = bandsOf(tree.spine.length - 1, room, least, words[0]), drawn;
   for (let look = 0; look < 2; look += 1) {
     drawn = unfold(bands.column, rowsUnder(high(false)));
@@ -89,7 +90,7 @@ export function spine(tree, unfold, room, text) {
   }
 }
 
-/** The view by levels. Arguments and result as of `spine`. */
+/** Lay out a tree by levels. Arguments and result as for `spine`. */
 export function levels(tree, unfold, room, text) {
   const own = tree.nodes,
     notes = [...own.values()].some((n) => n.tested && text.test(n).length),
@@ -101,7 +102,7 @@ export function levels(tree, unfold, room, text) {
   return finish(made, bands, { still: 36 + Math.max(22, pitch - 8), least: 70 });
 }
 
-/** Levels that are drawn; the number of what is folded under the spine stands `after` the level of its parent. */
+/** Return the number of levels drawn; a fold button under the spine takes `after` levels more than its parent. */
 function deepest(own, drawn, after) {
   return Math.max(
     1,
@@ -111,7 +112,7 @@ function deepest(own, drawn, after) {
   );
 }
 
-/** The bands: band 0 holds the root, the others a level each. */
+/** Return the bands: band 0 holds the root, each other band one level. */
 function bandsOf(depth, room, least, rootWord) {
   const first = Math.max(FIRST, Math.min(rootWord + 12, 96, room.width / 6)),
     column = Math.max(least, Math.min(WIDE, (room.width - first - LEFT - RIGHT) / depth));
@@ -126,7 +127,7 @@ function bandsOf(depth, room, least, rootWord) {
   };
 }
 
-/** What is being placed: items, and the boxes they take. */
+/** Return a layout in progress: its items, and the boxes that they occupy. */
 function board(own, drawn, bands, { first, pitch, line, text, room }) {
   const items = [],
     taken = [],
@@ -134,14 +135,13 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
     under = pitch - ROW - 1;
   const take = (x0, y0, x1, y1) => taken.push({ x0, y0, x1, y1 });
   const meets = (x0, y0, x1, y1) => taken.some((t) => t.x0 < x1 && t.x1 > x0 && t.y0 < y1 && t.y1 > y0);
-  /** How far to the right a line of text may go. */
+  /** Right limit of a line of text. */
   const free = (x, y0, y1) =>
     Math.min(bands.width - 4, ...taken.filter((t) => t.x1 > x && t.y0 < y1 && t.y1 > y0).map((t) => t.x0)) - 5;
   const kids = (id) => drawn.get(id).children.filter((c) => !line.has(c));
   const folds = new Map();
 
-  /** What a node and all that is drawn after it will take at least: from x0 to x1 in a row. Returns the number of
-   *  rows. */
+  /** Collect the least extent of a node and its drawn descendants: x0 to x1 per row. Return the number of rows. */
   function shape(id, band, row, cells) {
     const here = kids(id);
     cells.push({ row, x0: bands.start(band) + 2, x1: bands.end(band) - (here.length ? 0 : 4) });
@@ -156,7 +156,7 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
     return Math.max(1, next - row);
   }
 
-  /** Place a node in a row of its band, and what comes after it. `from`: where its edge begins. */
+  /** Place a node and its descendants in a row of its band. `from`: start of its edge. */
   function block(id, band, row, from) {
     const node = own.get(id),
       here = kids(id),
@@ -216,7 +216,7 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
     return Math.max(1, next - row);
   }
 
-  /** A row near this one, further down if need be, where what is beside leaves room for the beginning of a word. */
+  /** Return this row, or one further down in which the label has a legible width. */
   function legible(id, band, row) {
     const { folded, more } = drawn.get(id),
       sign = folded ? `+${folded}` : more ? "−" : "",
@@ -227,7 +227,7 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
     return row + (found ?? 0);
   }
 
-  /** Hang under the spine what was drafted after one of its tokens: each as high as there is room for it. */
+  /** Hang the other drafts after a token of the spine below it, each as high as possible. */
   function hang(id, from) {
     const band = own.get(id).depth + 1,
       { folded, more } = drawn.get(id),
@@ -269,10 +269,10 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
   return { items, block, hang, foldOf: (id) => folds.get(id) ?? null, pitch };
 }
 
-/** Width of the number of what is folded. */
+/** Width of a fold button. */
 const pillOf = (sign, room) => Math.max(20, Math.ceil(room.measure(sign, true)) + 4);
 
-/** From where a parent's line ends along it to the border of the bands, down there, and to the mark. */
+/** Path of an edge: along the parent's line to the border of the bands, down, and to the mark. */
 function edge(from, border, y, x) {
   if (y - from.y < 8) return `M${Math.round(10 * from.x) / 10} ${from.y}H${Math.round(10 * x) / 10}`;
   const r = Math.max(1, Math.min(7, border - from.x)), f = (v) => Math.round(10 * v) / 10;
@@ -283,7 +283,7 @@ function line1(shown, x, y, anchor, room, whole) {
   return { text: shown, whole, x, y, anchor, w: room.measure(shown) };
 }
 
-/** The fullest of the wordings that fits, or null. */
+/** Return the longest wording that fits, or null. */
 function line2(wordings, x, y, space, anchor, room) {
   const shown = wordings.find((words) => room.measure(words, true) <= space);
   return shown === undefined ? null : { text: shown, x, y, anchor, w: room.measure(shown, true) };
@@ -305,9 +305,9 @@ function finish(made, bands, { still, least }) {
   return { items, heads, width: bands.width, height: low + 6, still, column: bands.column, pitch };
 }
 
-// -- What is where, for tests and the overview ------------------------------------------------------------------------
+// -- Occupied boxes, for tests and the overview -----------------------------------------------------------------------
 
-/** The boxes of all that is drawn but edges. */
+/** Return the boxes of everything drawn except edges. */
 export function boxes(placed) {
   return placed.items.flatMap((n) => {
     const r = MARK * n.scale,
@@ -329,7 +329,7 @@ export function boxes(placed) {
   });
 }
 
-/** @param {number[]} reach  how far it goes up and down */
+/** Box of a text. @param {number[]} reach  extent above and below the baseline */
 function textBox(of, what, { x, y, w, anchor }, reach) {
   const [up, down] = reach;
   const x0 = anchor === "middle" ? x - w / 2 : x;

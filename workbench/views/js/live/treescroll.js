@@ -1,7 +1,7 @@
-/** Which part of a draft tree is in sight: where it begins, what keeps its place, and panning with the mouse. */
+/** Visible part of a draft tree: initial position, fixed path, and panning with the mouse. */
 
-/** After drawing: a round seen again is where it was left, a new one shows the end of its path; a choice is in
- *  sight. */
+/** After drawing: restore the position of a known round; show the end of the path of a new one; keep the selection
+ *  visible. */
 export function settle(el, view, placed, scale, size, data) {
   const fresh = view.settled !== data.round,
     wide = placed.width * scale > size.width + 1,
@@ -25,14 +25,14 @@ export function settle(el, view, placed, scale, size, data) {
   still(el, view);
 }
 
-/** The visitor scrolled: where a round was left is kept. */
+/** Store the scroll position of the round. */
 export function scrolled(el, view) {
   Object.assign(view, { left: el.scrollLeft, top: el.scrollTop });
   if (view.round) view.pans.set(view.round, { left: view.left, top: view.top });
   still(el, view);
 }
 
-/** The accepted path stays in sight when the rest is scrolled. */
+/** Keep the accepted path visible while the rest is scrolled. */
 function still(el, view) {
   const state = el._frame, y = view.top / (view.scale ?? 1);
   if (!state) return;
@@ -40,7 +40,7 @@ function still(el, view) {
   state.ground.setAttribute("visibility", y > 0 ? "visible" : "hidden");
 }
 
-/** Pan with the mouse where no node is; a finger scrolls as everywhere. */
+/** Pan with the mouse outside nodes; touch scrolls as usual. */
 export function drag(el) {
   let from = null;
   el.addEventListener("pointerdown", (event) => {

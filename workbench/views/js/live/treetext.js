@@ -1,12 +1,12 @@
-/** Words of the draft tree: how wide they are, what is cut, what stands at a tested edge. */
+/** Text of the draft tree: width, cutting, and the test under a node. */
 
-/** Spaces and breaks made visible, cut to `chars`. Pure. */
+/** Make spaces and line breaks visible; cut to `chars`. Pure. */
 export function label(text, chars = 14) {
   const seen = [...visible(text)];
   return seen.length > chars ? `${seen.slice(0, chars - 1).join("")}…` : seen.join("");
 }
 
-/** Spaces and breaks made visible. Pure. */
+/** Make spaces and line breaks visible. Pure. */
 export function visible(text) {
   return text.replace(/^ /, "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "·";
 }
@@ -14,8 +14,8 @@ export function visible(text) {
 const letters =
   typeof Intl.Segmenter === "undefined" ? null : new Intl.Segmenter(undefined, { granularity: "grapheme" });
 
-/** As much of a text as fits into `room` pixels, whole characters, with a mark where it was cut. Pure.
- *  @param {(text: string) => number} width  of a text, in pixels  @returns {string} empty where not even the mark
+/** Cut a text to `room` pixels at whole characters, with an ellipsis. Pure.
+ *  @param {(text: string) => number} width  of a text, in pixels  @returns {string} empty if not even the ellipsis
  *    fits */
 export function cut(text, room, width) {
   if (width(text) <= room) return text;
@@ -30,8 +30,8 @@ export function cut(text, room, width) {
   return `${parts.slice(0, low).join("")}…`;
 }
 
-/** How wide texts are in the fonts of a drawing: measured once each, by the browser.
- *  @param {Element[]} samples  texts in the drawing whose fonts are meant: of words, of small words
+/** Return a function that measures text in the fonts of a drawing; each text is measured once.
+ *  @param {Element[]} samples  elements of the drawing with the fonts to use: labels, small labels
  *  @returns {(text: string, small?: boolean) => number} pixels */
 export function measurer(samples) {
   const context = document.createElement("canvas").getContext("2d"), widths = [new Map(), new Map()];
@@ -51,16 +51,15 @@ export function measurer(samples) {
 
 // -- The test of an edge -------------------------------------------------------------------------------------------
 
-/** What was drawn against what was asked, at the edge of a tested node, the fullest wording first. Empty where nothing
- *  was tested. A trace that names no rule says what its uniform, or the lack of one, tells. Pure. @param {object}
- *  node */
+/** Return the comparison that decided a tested node, longest wording first; empty if the node was not tested. In a
+ *  trace that names no rule it follows from u and the threshold. Pure. @param {object} node */
 export function test(node) {
   const { kind, u, accept, rule, inputs, p } = node, kept = kind === "accepted";
   if (!node.tested) return [];
   const threshold = inputs?.threshold ?? null;
   if (u !== null && accept !== null) return pairs(u, u < accept ? "<" : "≥", accept, rule);
   if (threshold !== null && p !== null) return pairs(p, p > threshold ? ">" : "≤", threshold, rule);
-  if (rule === "greedy") return kept ? ["= likeliest", "= top", "="] : ["≠ likeliest", "≠ top", "≠"];
+  if (rule === "greedy") return kept ? ["= most likely", "= top", "="] : ["≠ most likely", "≠ top", "≠"];
   if (rule) return [rule];
   return p === null ? [] : [`p ${decimals(p, 2)}`];
 }
@@ -71,19 +70,18 @@ function pairs(a, sign, b, rule) {
   return [...(rule ? [`${left} ${sign} ${right} ${rule}`] : []), `${left} ${sign} ${right}`, `${left}${sign}${right}`];
 }
 
-/** A probability as short as can be: ".43"; "0" and "1" only where it is that. Pure. */
+/** Format a probability as short as possible: ".43"; "0" and "1" only for exact values. Pure. */
 export function decimals(v, digits) {
   return v === 0 || v === 1 ? `${v}` : v.toFixed(digits).replace(/^0\./, ".");
 }
 
-/** A node in words, for a screen reader and for those who point at it. Pure. @param {boolean} awaited  not judged
- *  yet */
+/** Describe a node for screen readers and tooltips. Pure. @param {boolean} awaited  not verified yet */
 export function sentence(node, folded = 0, awaited = false) {
   if (node.kind === "root")
     return [`“${visible(node.text)}”`, "committed", foldedWords(folded)].filter(Boolean).join(", ");
   const figure = (name, v) => (v === null || v === undefined ? "" : `${name} ${v.toFixed(2)}`);
   if (awaited)
-    return [`“${visible(node.text)}”`, "drafted, not judged yet", figure("q", node.q), node.grown, foldedWords(folded)]
+    return [`“${visible(node.text)}”`, "drafted, not verified yet", figure("q", node.q), node.grown, foldedWords(folded)]
       .filter(Boolean)
       .join(", ");
   const [said] = test({ ...node, rule: node.rule === "greedy" ? node.rule : null }),

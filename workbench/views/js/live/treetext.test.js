@@ -38,8 +38,8 @@ test("an edge says what was drawn against what was asked, with digits enough to 
 });
 
 test("a rule without a draw says its own: the likeliest token, a threshold, or its name", () => {
-  assert.equal(edge(node({ rule: "greedy", accept: 0 }))[0], "≠ likeliest");
-  assert.equal(edge(node({ rule: "greedy", accept: 1, kind: "accepted" }))[0], "= likeliest");
+  assert.equal(edge(node({ rule: "greedy", accept: 0 }))[0], "≠ most likely");
+  assert.equal(edge(node({ rule: "greedy", accept: 1, kind: "accepted" }))[0], "= most likely");
   assert.deepEqual(edge(node({ rule: "typical", accept: 0, p: 0.03, inputs: { threshold: 0.09 } })), [
     ".03 ≤ .09 typical",
     ".03 ≤ .09",
@@ -69,7 +69,7 @@ test("a trace that names no rule: greedy when its temperature was 0, else what i
     nodes: { ...round.nodes, u: round.nodes.u.map(() => null), accept: round.nodes.accept.map(() => 1) },
   };
   assert.match(told(round)[0], /^\.\d+ < 1$/);
-  assert.equal(told({ ...silent, params: { temperature: 0 } })[0], "= likeliest");
+  assert.equal(told({ ...silent, params: { temperature: 0 } })[0], "= most likely");
   assert.match(told({ ...silent, params: { temperature: 0.7 } })[0], /^p \.\d+$/);
   const named = {
     ...round,
@@ -88,5 +88,5 @@ test("a node in words: its text, its verdict and why, what is folded under it", 
     "“␣a”, rejected: u .95 ≥ .03, rule: ratio, p 0.10, q 0.40, 3 folded under it",
   );
   assert.equal(sentence(node({ kind: "discarded", tested: false }), 0), "“␣a”, discarded: never tested");
-  assert.equal(sentence(node({ u: 0.9, accept: 0.1 }), 0, true), "“␣a”, drafted, not judged yet");
+  assert.equal(sentence(node({ u: 0.9, accept: 0.1 }), 0, true), "“␣a”, drafted, not verified yet");
 });

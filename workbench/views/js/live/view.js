@@ -1,4 +1,4 @@
-/** From the state of the page to what the drawings show. Pure: nothing here touches the DOM. */
+/** Derive the data of the drawings from the state of the page. Pure: no DOM. */
 
 import * as branch from "./branch.js";
 import * as choices from "./choice.js";
@@ -15,7 +15,7 @@ import * as treemodel from "./treemodel.js";
 import * as words from "./words.js";
 import { visible } from "../shared/visible.js";
 
-/** @param {object} page  the state that `live.mount` holds  @param {number} now  milliseconds, as `performance.now` */
+/** @param {object} page  state of the page  @param {number} now  milliseconds, as `performance.now` */
 export function of(page, now) {
   const { run, catalogue } = page;
   const all = run ? store.visible(run) : [],
@@ -82,13 +82,13 @@ export function of(page, now) {
   };
 }
 
-/** A run as far as it is shown: it has not finished while its last round is still being told. What broke it off is said
- *  at once. */
+/** Return a run as displayed: not finished while its last round is still being shown. Errors and cancellation show at
+ *  once. */
 function asShown(run, arriving) {
   return arriving && run.state === "finished" ? { ...run, state: "running" } : run;
 }
 
-/** The key figure of speed, from the run, its baseline, and the pairs that were measured beside them. */
+/** Key figure of speed, from the run, its baseline, and the measured pairs. */
 function speedOf({ pairs, run }, baseline, figures, rounds) {
   const plain = plainOf(run, baseline)?.tokens_per_second ?? null;
   return speedup.figure({
@@ -100,15 +100,14 @@ function speedOf({ pairs, run }, baseline, figures, rounds) {
   });
 }
 
-/** Figures of plain decoding beside a run: those of its baseline, or the rate that was kept with it; null: none. */
+/** Figures of plain decoding for a run: those of its baseline, or the rate stored with it; null if there are none. */
 function plainOf(run, { rounds }) {
   if (rounds) return summaries.summary(rounds);
   const rate = run?.baseline?.tokens_per_second;
   return rate ? { tokens_per_second: rate } : null;
 }
 
-/** The newest round of a run that is held back, while its draft is being judged before the visitor's eyes; null:
- *  nothing is.
+/** Return the newest round of a paced run while its test results appear one by one; null if there is none.
  *  @returns {{round: object, judged: number, ms: number, line: {node: number, test: number}[]}|null} */
 export function arrivingIn({ run, arrival, feeding, still }, rounds, now) {
   const round = rounds.at(-1);
@@ -117,16 +116,16 @@ export function arrivingIn({ run, arrival, feeding, still }, rounds, now) {
   return staged && { round, ...staged, line: pace.line(round, treemodel.testOrder(round.nodes)) };
 }
 
-/** The baseline's rounds, when they may be compared with what is shown; otherwise why not, in a few words.
- *  @returns {{rounds: object[]|null, why: string, ready: boolean}}  `ready`: one exists for the settings in the
- *    panel */
+/** Return the baseline's rounds if they are comparable with the run, otherwise the reason in a few words.
+ *  @returns {{rounds: object[]|null, why: string, ready: boolean}}  `ready`: a baseline exists for the panel's
+ *    settings */
 function baselineOf(page, rounds) {
   const { run, plain, catalogue } = page;
   const whole = plain && store.isOver(plain) && plain.state === "finished";
   const ready = Boolean(whole && catalogue && page.plainKey === choices.pairing(page.choice, catalogue, form.clamp));
   const none = (why) => ({ rounds: null, why, ready });
   if (!run) return none("no baseline yet");
-  if (run.baseline && page.plainKey !== run.key) return none("of the baseline its speed alone was kept");
+  if (run.baseline && page.plainKey !== run.key) return none("only the baseline's speed was stored");
   if (run.from !== "live" && page.plainKey !== run.key) return none("recorded without a baseline");
   if (!whole) return none("no baseline yet");
   if (page.plainKey !== run.key) return none("the baseline was for other settings");
@@ -141,23 +140,24 @@ function measured({ plain, choice }) {
     : null;
 }
 
-/** Why nothing can be continued from the run that is shown; empty when it can. */
+/** Return why no branch can be started from the run on display; empty if it can. */
 function barredBranch({ run, catalogue, plain, host }) {
-  if (!catalogue || !host.decode) return "there is no backend here to continue with";
-  if (!run?.header) return "there is nothing to continue from";
-  if (!run.header.prompt_tokens.length) return "the trace does not hold its prompt's tokens";
+  if (!catalogue || !host.decode) return "no backend to continue with";
+  if (!run?.header) return "no run to continue from";
+  if (!run.header.prompt_tokens.length) return "the trace lacks its prompt tokens";
   if (!catalogue.targets.some((t) => t.name === run.header.target))
     return `the target ${run.header.target} is not available here`;
   if (store.isActive(plain)) return "the baseline is being measured";
   return "";
 }
 
-/** Device and number format of a live run: the catalogue tells those of the chosen target, a header its own. */
+/** Return device and number format of a live run from the catalogue; empty for another target, whose header has them.
+ *  */
 function on(catalogue, run) {
   return !run?.header || run.header.target === catalogue?.chosen?.target ? (catalogue?.device ?? "") : "";
 }
 
-/** What the side panel shows. */
+/** Return the data of the side panel. */
 export function panel(page, view) {
   const { catalogue, choice } = page, { active, measuring } = view;
   const inForce = choices.parameters(choice, catalogue, choice.method, form.clamp);
@@ -195,8 +195,9 @@ export function panel(page, view) {
   };
 }
 
-/** What the head warns of: text that no real drafter made, or that the target alone might not write. By what is shown,
- *  and by what is chosen: that holds from the next round on, or, where what is shown is over, for the `next` run. */
+/** Return the warning in the page head: a simulated drafter, or text that the target alone might not write. It covers
+ *  the run on display and the chosen method, which applies from the next round or, after the end of the run, from the
+ *  `next` run. */
 function markOf({ run, catalogue, choice }, rounds, shown) {
   const method = choice && catalogue?.methods.find((x) => x.name === choice.method);
   const chosen = controls.promised(method || undefined, choice?.params), kinds = ["simulation", "approximate"];

@@ -129,7 +129,7 @@ test("continuing is barred with a reason where it cannot work", () => {
 test("the panel names the branch it would run", () => {
   const state = page({ run: live("chain") });
   Object.assign(state.choice, { prompt_tokens: [1, 2], origin: { round: 2, text: " a", instead: " b" } });
-  assert.match(panel(state, of(state, 0)).branch, /^branch at round 3/);
+  assert.match(panel(state, of(state, 0)).branch, /^branched at round 3/);
 });
 
 test("of a run that is held back, the newest round counts only when all of it has been shown", () => {

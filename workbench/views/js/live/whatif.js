@@ -1,5 +1,5 @@
-/** What if: why the run on the page is as fast as it is, and what other drafts would have given. The figures come from
- *  `workbench.trace.whatif`, by way of the host; nothing is decoded anew. */
+/** The "Explain this speed" dialog: where the run's time went, and the speed that other drafts would give. The figures
+ *  come from `workbench.trace.whatif` through the host; nothing is decoded again. */
 
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
@@ -16,22 +16,22 @@ const PARTS = [
     ["accept", "--wb-corrected"],
     ["other", "--wb-overhead"],
   ],
-  NAMES = { draft: "draft", verify: "verify", accept: "overhead: accepting", other: "overhead: the rest" };
+  NAMES = { draft: "draft", verify: "verify", accept: "overhead: verification rule", other: "overhead: other" };
 const RANKS = [
   ["rank 1", 1, 1, "--wb-accepted"],
   ["rank 2", 2, 2, "--wb-corrected"],
   ["rank 3 or later", 3, Infinity, "--wb-bonus"],
 ];
 const LOST = [
-  ["beyond the recorded ranks", "beyond", "--wb-rejected"],
+  ["lower than the recorded ranks", "beyond", "--wb-rejected"],
   ["ranking not recorded", "unknown", "--wb-pending"],
 ];
 const two = (v) => (v === null || v === undefined ? "–" : v.toFixed(2)), share = (v) => `${Math.round(100 * v)} %`;
 
-/** Bars of the time budget: a round, and the plain steps that would have emitted the same tokens. Pure.
+/** Bars of the time budget: one round, and the plain steps that emit the same number of tokens. Pure.
  *  @returns {{names: string[], parts: Record<string, number[]>, totals: number[]}} milliseconds */
 export function budgetBars(b) {
-  const names = ["a round"], parts = Object.fromEntries(PARTS.map(([name]) => [name, [1e3 * b[`${name}_s`]]]));
+  const names = ["one round"], parts = Object.fromEntries(PARTS.map(([name]) => [name, [1e3 * b[`${name}_s`]]]));
   if (b.plain_s !== null) {
     names.push(`${b.tau.toFixed(2)} plain steps`);
     const verify = 1e3 * b.tau * b.plain_verify_s,
@@ -41,7 +41,7 @@ export function budgetBars(b) {
   return { names, parts, totals: names.map((_, i) => PARTS.reduce((sum, [name]) => sum + parts[name][i], 0)) };
 }
 
-/** How many tests at each depth a sibling of each rank would have passed. Pure. @returns {{name: any, colour: any,
+/** Count, per depth, the tests that a sibling of each rank would have passed. Pure. @returns {{name: any, colour: any,
  *  counts: number[]}[]} */
 export function rankBars(rescues) {
   const of = (entry, from, to) =>
@@ -52,18 +52,18 @@ export function rankBars(rescues) {
   ].filter((bar) => bar.counts.some(Boolean));
 }
 
-/** What the tree's width would have been worth, in a sentence. Pure. */
+/** State the effect of the tree's width in a sentence. Pure. */
 export function widthWords(widths, rescues) {
-  if (!widths.length) return "Nothing was drafted.";
+  if (!widths.length) return "No drafts in this run.";
   const saved = rescues.reduce((sum, entry) => sum + (entry.ranks[2] ?? 0), 0),
     tests = rescues.reduce((sum, entry) => sum + entry.tested, 0),
     unknown = rescues.reduce((sum, entry) => sum + entry.unknown, 0);
-  const taus = widths.map((w) => `${w.width} wide ${w.tau.toFixed(2)}`).join(", ");
-  const lost = unknown ? `; ${unknown === 1 ? "one test, whose ranking was not recorded, counts" : `${unknown} tests, whose rankings were not recorded, count`} as lost` : "";
-  return `Rank 2 held the target's token in ${saved} of ${tests} tests. τ of a tree, estimated from how often each depth passed where it was tested: ${taus}${lost}.`;
+  const taus = widths.map((w) => `${w.tau.toFixed(2)} at width ${w.width}`).join(", ");
+  const lost = unknown ? `; ${unknown === 1 ? "one test without a recorded ranking counts" : `${unknown} tests without a recorded ranking count`} as failed` : "";
+  return `The draft of rank 2 was the target's token in ${saved} of ${tests} tests. Estimated τ of a tree, from the acceptance rate at each depth: ${taus}${lost}.`;
 }
 
-/** The measured error of predictions, each by its key and a name, as sentences behind others. Pure.
+/** Return the measured error of predictions, each with its key and a name, as sentences to append. Pure.
  *  @param {{errors?: Record<string, string>}} found
  *  @param {...[string, string]} named */
 export function errorWords(found, ...named) {
@@ -73,12 +73,12 @@ export function errorWords(found, ...named) {
     .join("");
 }
 
-/** Open the window over the page. */
+/** Open the dialog. */
 export async function open(page) {
   const state = (page.whatif ??= build(page));
   if (!state.dialog.open) state.dialog.showModal();
   const run = page.run && store.visible(page.run).length ? store.toTrace(page.run) : null;
-  kit.write(state.status, run ? "Counting …" : "There is no run yet: start one, or open a trace.");
+  kit.write(state.status, run ? "Computing …" : "No run yet. Start one, or open a trace.");
   state.body.hidden = true;
   if (!run) return;
   const plain = page.view?.plainRounds ? [store.toTrace(page.plain)] : [];
@@ -101,7 +101,7 @@ function build(page) {
   const dialog = h("dialog", { className: "wb-keys wb-whatif" }),
     close = h("button", { type: "button", className: "wb-go" }, "Close");
   const file = h("input", { type: "file", accept: ".json,.jsonl,application/json", hidden: true }),
-    add = h("button", { type: "button", className: "wb-tool" }, "compare with another run …");
+    add = h("button", { type: "button", className: "wb-tool" }, "Compare with another run …");
   file.setAttribute("aria-label", "Trace file of another run");
   const status = h("p", { className: "wb-summary" }),
     words = h("ul", { className: "wb-whywords" }),
@@ -122,33 +122,33 @@ function build(page) {
       { className: "wb-whytwo" },
       chart(
         "budget",
-        "Time of a round",
+        "Time of one round",
         panel.legend(PARTS.map(([name]) => [`wb-why-${name}`, NAMES[name]])),
         "wb-plot",
       ),
-      chart("steps", "From the formula to the mean times of this run", null, "wb-plot"),
+      chart("steps", "Speed-up: from the formula to this run's mean times", null, "wb-plot"),
     ),
     h(
       "div",
       { className: "wb-whytwo" },
       chart("lengths", "Other draft lengths", null, "wb-plot"),
-      chart("ranks", "Would rank 2 have saved it?", null, "wb-plot"),
+      chart("ranks", "Rank of the target's token among the drafts", null, "wb-plot"),
     ),
     cut,
     widths,
     combined,
     theory,
-    h("h3", {}, "Every definition of acceptance, from this one run"),
+    h("h3", {}, "Definitions of acceptance rate and length, for this run"),
     definitions,
   );
   dialog.append(
-    h("h3", {}, "Why this fast, and what if"),
+    h("h3", {}, "Explanation of this speed"),
     status,
     body,
     h("div", { className: "wb-buttons" }, add, close),
     file,
   );
-  dialog.setAttribute("aria-label", "Why this fast, and what if");
+  dialog.setAttribute("aria-label", "Explanation of this speed");
   page.el.append(dialog);
   const state = {
     page,
@@ -194,8 +194,8 @@ function draw(state) {
   kit.write(
     state.cut,
     (found.lengths?.cut_short
-      ? `${found.lengths.cut_short} rounds accepted their whole draft: a longer one might have given more there, which no figure here counts.${found.lengths.costs.fitted ? "" : " What another token costs the target could not be seen, since all passes had one size."}`
-      : "") + (found.lengths ? errorWords(found, ["lengths", "τ of shorter drafts"], ["speeds", "their speed"], ["plain", "no draft"]) : ""),
+      ? `${found.lengths.cut_short} rounds accepted their whole draft. A longer draft might have given more tokens there; the figures do not include them.${found.lengths.costs.fitted ? "" : " The target's cost per additional token could not be estimated: all its forwards had the same size."}`
+      : "") + (found.lengths ? errorWords(found, ["lengths", "τ of shorter drafts"], ["speeds", "their speed"], ["plain", "speed without drafts"]) : ""),
   );
   kit.write(state.widths, widthWords(found.widths, found.rescues) + (found.widths.length ? errorWords(found, ["width", "τ of a tree"]) : ""));
   kit.write(
@@ -203,13 +203,13 @@ function draw(state) {
     found.combinations
       .map(
         (c) =>
-          `${c.first} gives τ ${two(c.tau_first)} and ${c.second} ${two(c.tau_second)} on the ${c.tokens} tokens both wrote alike. The better of both at every place, or both in one tree, gives ${two(c.tau)}: ${c.first} reaches further in ${share(c.share_first)} of the rounds, ${c.second} in ${share(c.share_second)}.`,
+          `${c.first} gives τ ${two(c.tau_first)} and ${c.second} ${two(c.tau_second)} on the ${c.tokens} tokens that both runs emitted. The better of both at every position, or both in one tree, gives ${two(c.tau)}: ${c.first} has the longer accepted path in ${share(c.share_first)} of the rounds, ${c.second} in ${share(c.share_second)}.`,
       )
       .join(" ") + (found.combinations.length ? errorWords(found, ["combination", "the better of both"]) : ""),
   );
-  kit.write(state.theory, theoryWords(found.theory) + errorWords(found, ["by-position", "τ by position"], ["iid", "τ if all were accepted alike"], ["formula", "speed-up by the formula"]));
+  kit.write(state.theory, theoryWords(found.theory) + errorWords(found, ["by-position", "τ by position"], ["iid", "τ at equal acceptance"], ["formula", "speed-up by the formula"]));
   tables.render(state.definitions, {
-    head: ["whose", "name", "formula", "counts", "value", "note", "read in"],
+    head: ["used by", "name", "formula", "counts", "value", "note", "source"],
     rows: found.definitions.map((d) => [
       d.user,
       d.name,
@@ -222,21 +222,21 @@ function draw(state) {
   });
 }
 
-/** τ by both laws, the best length, the bound for siblings, in words. Pure. */
+/** State τ by both formulas, the best draft length, and the bound for siblings. Pure. */
 export function theoryWords(t) {
   if (t.rate === null) return "";
   const best = t.best
     ? t.best.depth
-      ? ` By this run's mean costs ${t.best.depth} levels come out best: ${two(t.best.speedup)} times plain decoding.`
-      : " By this run's mean costs no draft comes out ahead of plain decoding; one run decides nothing."
+      ? ` At this run's mean costs, ${t.best.depth} draft levels would be fastest: ${two(t.best.speedup)} times plain decoding.`
+      : " At this run's mean costs, plain decoding would be fastest; a single run is weak evidence."
     : "";
   const bound = t.transport
     .map(
       (b) =>
-        `${b.siblings} sampled sibling${b.siblings > 1 ? "s" : ""}: ${share(b.accepted)} of ${b.places} places accepted one, no exact rule could exceed ${share(b.bound)}`,
+        `${b.siblings} sampled sibling${b.siblings > 1 ? "s" : ""}: ${share(b.accepted)} of ${b.places} positions accepted one; no exact rule could exceed ${share(b.bound)}`,
     )
     .join("; ");
-  return `Theory: τ is ${two(t.tau)}; from the acceptance at each position it is ${two(t.tau_by_position)}, and ${two(t.tau_iid)} if every draft were accepted alike with ${share(t.rate)}.${best}${bound ? ` Optimal transport, ${bound}.` : ""}`;
+  return `Theory: measured τ is ${two(t.tau)}. Predicted from the acceptance rate at each position: ${two(t.tau_by_position)}; predicted if every draft were accepted with probability ${share(t.rate)}: ${two(t.tau_iid)}.${best}${bound ? ` Optimal transport, ${bound}.` : ""}`;
 }
 
 const plain = (text) => `${text}`.replace(/[<>&]/g, " ");
@@ -258,14 +258,14 @@ function drawBudget(state, b) {
     said = bars.names
       .map(
         (name, i) =>
-          `${name}: ${PARTS.map(([part]) => `${NAMES[part]} ${bars.parts[part][i].toFixed(2)}`).join(", ")}, together ${bars.totals[i].toFixed(2)} ms`,
+          `${name}: ${PARTS.map(([part]) => `${NAMES[part]} ${bars.parts[part][i].toFixed(2)}`).join(", ")}, total ${bars.totals[i].toFixed(2)} ms`,
       )
       .join("; ");
   plot(
     state,
     "budget",
     `${said}.`,
-    ["", ...PARTS.map(([part]) => `${NAMES[part]} ms`), "all ms"],
+    ["", ...PARTS.map(([part]) => `${NAMES[part]} ms`), "total ms"],
     bars.names.map((name, i) => [
       name,
       ...PARTS.map(([part]) => bars.parts[part][i].toFixed(2)),
@@ -299,7 +299,7 @@ function drawSteps(state, b) {
     state,
     "steps",
     `${said} times plain decoding.`,
-    ["what counts", "× plain"],
+    ["counted", "× plain"],
     b.steps.map((s) => [s.what, two(s.speedup)]),
     (css) => ({
       data: [
@@ -337,9 +337,9 @@ function drawSteps(state, b) {
 
 function drawLengths(state, lengths) {
   if (!lengths)
-    return plot(state, "lengths", "Nothing was drafted.", ["draft"], [], () => ({ data: [], layout: frame(190) }));
+    return plot(state, "lengths", "No drafts in this run.", ["draft"], [], () => ({ data: [], layout: frame(190) }));
   const { fixed, oracle, recorded } = lengths,
-    said = `Tokens per second by the longest draft allowed: ${fixed.map((a) => `${a.depth}: ${a.tokens_per_second.toFixed(0)}`).join(", ")}; exactly what is accepted: ${oracle.tokens_per_second.toFixed(0)}; as recorded ${recorded.tokens_per_second.toFixed(0)}.`;
+    said = `Tokens per second by maximum draft length: ${fixed.map((a) => `${a.depth}: ${a.tokens_per_second.toFixed(0)}`).join(", ")}; if every draft had exactly the accepted length: ${oracle.tokens_per_second.toFixed(0)}; as recorded ${recorded.tokens_per_second.toFixed(0)}.`;
   const rows = [...fixed, oracle, recorded].map((a) => [
     a.name,
     two(a.tau),
@@ -362,7 +362,7 @@ function drawLengths(state, lengths) {
     layout: frame(190, {
       margin: { l: 44, r: 10, t: 16, b: 38 },
       xaxis: {
-        title: { text: "longest draft", font: { size: 12 } },
+        title: { text: "maximum draft length", font: { size: 12 } },
         fixedrange: true,
         dtick: fixed.length > 12 ? undefined : 1,
         gridcolor: css("--wb-hair"),
@@ -386,7 +386,7 @@ function drawLengths(state, lengths) {
         line: { color: css("--wb-mute"), width: 1.3, dash },
       })),
       annotations: [
-        [oracle, "exactly what is accepted", "bottom"],
+        [oracle, "exactly the accepted length", "bottom"],
         [recorded, "as recorded", "top"],
       ].map(([a, text, yanchor]) => ({
         xref: "paper",

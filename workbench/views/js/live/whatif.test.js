@@ -14,11 +14,11 @@ const budget = {
 
 test("the budget's bars add up to the round and to the plain steps for the same tokens", () => {
   const bars = budgetBars(budget);
-  assert.deepEqual(bars.names, ["a round", "2.00 plain steps"]);
+  assert.deepEqual(bars.names, ["one round", "2.00 plain steps"]);
   assert.ok(Math.abs(bars.totals[0] - 14) < 1e-9);
   assert.ok(Math.abs(bars.totals[1] - 16) < 1e-9);
   assert.equal(bars.parts.draft[1], 0);
-  assert.deepEqual(budgetBars({ ...budget, plain_s: null }).names, ["a round"]);
+  assert.deepEqual(budgetBars({ ...budget, plain_s: null }).names, ["one round"]);
 });
 
 const rescues = [
@@ -34,7 +34,7 @@ test("ranks are counted by depth, and kinds that never occur are left out", () =
       ["rank 1", [3, 1]],
       ["rank 2", [1, 0]],
       ["rank 3 or later", [1, 0]],
-      ["beyond the recorded ranks", [1, 0]],
+      ["lower than the recorded ranks", [1, 0]],
       ["ranking not recorded", [0, 2]],
     ],
   );
@@ -50,25 +50,25 @@ test("the width in a sentence says what is not known", () => {
       ],
       rescues,
     ),
-    "Rank 2 held the target's token in 1 of 9 tests. τ of a tree, estimated from how often each depth passed where it was tested: 1 wide 1.50, 2 wide 1.75; 2 tests, whose rankings were not recorded, count as lost.",
+    "The draft of rank 2 was the target's token in 1 of 9 tests. Estimated τ of a tree, from the acceptance rate at each depth: 1.50 at width 1, 1.75 at width 2; 2 tests without a recorded ranking count as failed.",
   );
   const one = [{ depth: 1, tested: 4, ranks: { 1: 3 }, beyond: 0, unknown: 1 }],
     none = [{ depth: 1, tested: 3, ranks: { 1: 3 }, beyond: 0, unknown: 0 }];
   assert.match(
     widthWords([{ width: 1, tau: 1.75 }], one),
-    /1 wide 1\.75; one test, whose ranking was not recorded, counts as lost\.$/,
+    /1\.75 at width 1; one test without a recorded ranking counts as failed\.$/,
   );
-  assert.match(widthWords([{ width: 1, tau: 2 }], none), /1 wide 2\.00\.$/);
-  assert.equal(widthWords([], []), "Nothing was drafted.");
+  assert.match(widthWords([{ width: 1, tau: 2 }], none), /2\.00 at width 1\.$/);
+  assert.equal(widthWords([], []), "No drafts in this run.");
 });
 
 test("theory in words: best length and bound only where they are known", () => {
   const t = { rate: 0.5, tau: 1.9, tau_by_position: 1.9, tau_iid: 1.8, best: null, transport: [] };
   assert.ok(!theoryWords(t).includes("best"));
-  assert.ok(theoryWords({ ...t, best: { depth: 3, speedup: 1.4 } }).includes("3 levels come out best: 1.40 times"));
+  assert.ok(theoryWords({ ...t, best: { depth: 3, speedup: 1.4 } }).includes("3 draft levels would be fastest: 1.40 times"));
   assert.ok(
     theoryWords({ ...t, transport: [{ siblings: 2, places: 9, accepted: 0.5, bound: 0.7 }] }).includes(
-      "2 sampled siblings: 50 % of 9 places accepted one, no exact rule could exceed 70 %",
+      "2 sampled siblings: 50 % of 9 positions accepted one; no exact rule could exceed 70 %",
     ),
   );
   assert.equal(theoryWords({ rate: null }), "");

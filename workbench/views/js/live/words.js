@@ -1,11 +1,11 @@
-/** Sentences of the Live view: what state it is in, what went wrong, what a screen reader hears. No DOM. */
+/** Texts of the Live view: status, errors, screen-reader announcements. No DOM. */
 
 import { count } from "../shared/figures.js";
 
-/** One line about where the run is.
+/** Describe the state of a run in one line.
  *  @param {{run: object|null, figures: object, pinned: boolean, measuring: object|null, lost?: number, slow?: string,
- *    over?: boolean, paced?: (...known: any) => string}} page `lost`: seconds without an answer, 0 when all is well;
- *    `slow`: at what speed a recording is played; `paced`: what a run that is held back says, unless it is `over` */
+ *    over?: boolean, paced?: (...known: any) => string}} page `lost`: seconds without an answer, 0 if connected;
+  *    `slow`: playback speed of a recording; `paced`: note on a paced run, unless it is `over` */
 export function status({ run, figures, pinned, measuring, lost = 0, slow = "", over = false, paced = () => "" }) {
   if (lost) return `reconnecting: no answer for ${Math.round(lost)} s`;
   if (measuring) return `measuring the baseline: ${measuring.tokens} of ${measuring.of} tokens`;
@@ -14,49 +14,49 @@ export function status({ run, figures, pinned, measuring, lost = 0, slow = "", o
   const tail = `${run.pace && !over ? ` · ${paced(run.pace)}` : ""}${pinned ? " · pinned" : ""}`;
   const say = {
     finished: ended(run),
-    cancelled: run.footer ? ended(run) : "stopped by you",
+    cancelled: run.footer ? ended(run) : "cancelled",
     error: "ended by an error",
     starting: "starting",
     queued: place(run.queue),
     loading: "loading the models",
-    prefill: "reading the prompt",
+    prefill: "prefill",
   };
   const counted = figures.tokens ? `${figures.tokens}${of} tokens` : "";
   return [slow ? `played at ${slow}` : (say[run.state] ?? run.state), counted].filter(Boolean).join(" · ") + tail;
 }
 
 const REASONS = {
-  eos: "finished: end of text",
+  eos: "finished: end-of-sequence token",
   length: "finished: max tokens reached",
   "stop-string": "finished: stop string",
   "stop-token": "finished: stop token",
-  cancelled: "stopped by you",
+  cancelled: "cancelled",
   error: "ended by an error",
-  limit: "stopped by a limit of this server",
-  lease: "stopped: the page that followed it was closed",
-  memory: "stopped: its trace filled the memory",
+  limit: "stopped: limit of this server reached",
+  lease: "stopped: its page was closed",
+  memory: "stopped: its trace exceeded the memory limit",
 };
 
 function ended(run) {
   const reason = run.footer?.reason ?? "";
-  return REASONS[reason] ?? (reason ? `stopped: ${reason}` : run.footer ? "ended" : "truncated: the trace has no end");
+  return REASONS[reason] ?? (reason ? `stopped: ${reason}` : run.footer ? "ended" : "truncated: the trace has no footer");
 }
 
 function place(queue) {
   return queue ? `queued: ${queue.position} of ${queue.of} in line` : "queued";
 }
 
-/** What the empty stage says. */
+/** Text of the empty token card. */
 export function waiting(run, ready = true) {
   if (!ready) return "The backend is starting …";
-  if (!run) return "Press Run: the text appears here, one group for each round of draft and verify.";
+  if (!run) return "Press Run. The tokens appear here, grouped by round of draft and verify.";
   const words = {
-    starting: "Asking the backend …",
+    starting: "Starting …",
     queued: run.queue
       ? `Queued: number ${run.queue.position} of ${run.queue.of} in line.`
-      : "Queued: another run holds the engine.",
+      : "Queued: the engine is busy with another run.",
     loading: run.loading ? loading(run.loading) : "Loading the models …",
-    prefill: "The target reads the prompt …",
+    prefill: "Prefill of the prompt …",
     paused: "Paused before the first round: press Step.",
     error: "No tokens: see the message above.",
     cancelled: "Stopped before the first round.",
@@ -71,7 +71,7 @@ function loading({ stage, done, total }) {
   return `${stage.replace(/^./, (c) => c.toUpperCase())}${total ? `: ${mb(done)} of ${mb(total)} MB` : done ? `: ${mb(done)} MB` : ""} …`;
 }
 
-/** How far a wait has come, for a bar; null when nobody can say. @returns {{done: number, total: number|null}|null} */
+/** Return the progress of loading; null if unknown. @returns {{done: number, total: number|null}|null} */
 export function progress(run) {
   return run && run.state === "loading" && run.loading
     ? { done: run.loading.done, total: run.loading.total || null }
@@ -79,10 +79,10 @@ export function progress(run) {
 }
 
 const INACTIVE = /^Speculation is inactive/, SELF_CHECK = /^(Speculation is inactive|Almost nothing is accepted)/;
-/** Acceptance rate below which the engine's self-check speaks: `workbench/engine/selfcheck.py`. */
+/** Acceptance rate below which the engine's self-check warns: `workbench/engine/selfcheck.py`. */
 const TOO_LOW = 0.02;
 
-/** Everything that must be said and stay said: errors with their remedy, then warnings. */
+/** Return all messages that stay visible: errors with their remedy, then warnings. */
 export function alerts(errors, run, rounds) {
   const out = errors.map((e) => ({ kind: "error", message: e.message, remedy: e.remedy ?? "" }));
   if (run?.error) out.push({ kind: "error", message: run.error.message, remedy: run.error.remedy ?? "" });
@@ -104,20 +104,20 @@ export function alerts(errors, run, rounds) {
   return grouped(out);
 }
 
-/** A self-check of the engine that later rounds have overtaken, with what they accepted; null: it holds. Pure.
- *  @param {number[]} where  the rounds that said it, counted from 1 */
+/** Turn a self-check warning of the engine into a note if later rounds contradict it; null: it still holds. Pure.
+ *  @param {number[]} where  rounds with the warning, counted from 1 */
 function outdated(message, where, rounds) {
   if (!SELF_CHECK.test(message) || !where.length) return null;
   const last = Math.max(...where), since = rounds.slice(last).map(count);
   const total = (name) => since.reduce((sum, c) => sum + c[name], 0), [accepted, tested] = [total("accepted"), total("tested")];
   if (!tested || accepted / tested < TOO_LOW) return null;
-  const remedy = `In the rounds after it ${accepted} of ${tested} tested tokens were accepted.`;
+  const remedy = `In later rounds ${accepted} of ${tested} tested tokens were accepted.`;
   return { kind: "note", message: `Up to round ${last}: ${message}`, remedy };
 }
 
 const MOST_NAMED = 6;
 
-/** What differs in numbers alone is said once, as it was said last, with how often and in which rounds. Pure.
+/** Group messages that differ only in numbers: the last text, the count and the rounds. Pure.
  *  @param {{kind: string, message: string, remedy: string, rounds?: number[], times?: number}[]} list
  *  @returns {{kind: string, message: string, remedy: string, times: number, rounds: number[]}[]} */
 export function grouped(list) {
@@ -135,7 +135,7 @@ export function grouped(list) {
   return [...groups.values()];
 }
 
-/** The rounds that an alert concerns, in words; empty where it concerns none in particular. */
+/** Name the rounds of a message; empty if it has none. */
 export function where(rounds) {
   const named = [...new Set(rounds)], more = named.length - MOST_NAMED;
   if (!named.length) return "";
@@ -144,8 +144,8 @@ export function where(rounds) {
 
 const FROM = { live: "LIVE", recorded: "RECORDED", imported: "IMPORTED" };
 
-/** The badge: where the numbers come from, and on what they were made. What was not run here also names its method: the
- *  form beside it may show another. */
+/** Badge of a run: origin (live, recorded, imported), model and hardware. For a run from elsewhere also its method,
+ *  because the form may show another. */
 export function badge(run, device) {
   if (!run?.header) return [FROM[run?.from ?? "live"], device].filter(Boolean).join(" · ");
   const { target, method, device: made, dtype, hardware } = run.header;
@@ -154,18 +154,18 @@ export function badge(run, device) {
   return [FROM[run.from], run.from === "live" ? "" : method, target, on].filter(Boolean).join(" · ");
 }
 
-/** What came of the last changes, for the note under the buttons. */
+/** Note under the buttons about the last change. */
 export function changeNote(marks, active) {
   const last = marks.at(-1);
-  if (last) return `${last.text} was applied at round ${last.index + 1}; the target's cache was kept.`;
+  if (last) return `${last.text} was applied at round ${last.index + 1}; the target's KV cache was kept.`;
   return active ? "Changes take effect at the next round." : "";
 }
 
-/** A summary for the live region. */
+/** Summary for the screen reader's live region. */
 export function heard(figures, over) {
   const rate =
     figures.acceptance_rate === null
       ? ""
-      : `, ${Math.round(100 * figures.acceptance_rate)} per cent of tested drafts accepted`;
+      : `, ${Math.round(100 * figures.acceptance_rate)} percent of tested drafts accepted`;
   return `${over ? "Ended. " : ""}${figures.tokens} tokens in ${figures.rounds} rounds${rate}`;
 }

@@ -50,7 +50,7 @@ test("a warning that later rounds have overtaken says what they accepted", () =>
   assert.deepEqual([now(poor).kind, now(poor).message], ["warning", say]);
   const later = now([...poor, ...better]);
   assert.deepEqual([later.kind, later.message], ["note", `Up to round 50: ${say}`]);
-  assert.equal(later.remedy, "In the rounds after it 8 of 77 tested tokens were accepted.");
+  assert.equal(later.remedy, "In later rounds 8 of 77 tested tokens were accepted.");
 });
 
 test("two drafters' warnings stay two, an error stays beside a warning, and what was grouped is not counted twice", () => {
@@ -74,7 +74,7 @@ test("the status names state, tokens and pin", () => {
   assert.equal(status({ run, figures, pinned: true, measuring: null }), "running · 5 of 9 tokens · pinned");
   assert.match(
     status({ run: { state: "finished", footer: { reason: "eos" } }, figures, pinned: false, measuring: null }),
-    /end of text/,
+    /end-of-sequence token/,
   );
 });
 
@@ -94,7 +94,7 @@ test("the badge says whether the numbers are live", () => {
 
 test("the note tells where a change was applied; the summary is one sentence", () => {
   assert.match(changeNote([{ index: 8, text: "depth 2 → 4" }], true), /depth 2 → 4 was applied at round 9/);
-  assert.match(heard(figures, true), /^Ended\. 5 tokens in 2 rounds, 50 per cent/);
+  assert.match(heard(figures, true), /^Ended\. 5 tokens in 2 rounds, 50 percent/);
 });
 
 test("inactive speculation is an error, said once although its rounds note it too", () => {
@@ -122,10 +122,10 @@ test("an end that is not known by name is said as it is; a trace without end is 
   assert.match(at(null), /^truncated/);
 });
 
-test("a run that was freed because its page was gone was not stopped by you", () => {
+test("a run that was freed because its page was gone was not cancelled by the user", () => {
   const said = (reason) =>
     status({ run: { state: "cancelled", footer: { reason } }, figures, pinned: false, measuring: null });
-  assert.match(said("cancelled"), /^stopped by you/);
+  assert.match(said("cancelled"), /^cancelled/);
   for (const reason of ["lease", "limit", "memory"]) assert.doesNotMatch(said(reason), /by you/);
-  assert.match(said("lease"), /^stopped: the page that followed it was closed/);
+  assert.match(said("lease"), /^stopped: its page was closed/);
 });
