@@ -451,3 +451,10 @@ def test_a_copy_that_is_rejected_is_said(device: str) -> None:
     models = worlds.world("llama", noise=0.3, device=device)
     models.drafter_name = models.target_name
     assert any("copy of the target" in w for w in warnings_of(models, "draft-model", PROMPT))
+
+
+def test_a_configuration_nested_too_deeply_is_refused_by_its_path(tmp_path: Path) -> None:
+    """Python's JSON reader raises RecursionError for it."""
+    (tmp_path / "config.json").write_text("[" * 200_000 + "]" * 200_000)
+    with pytest.raises(ModelError, match=r"config\.json is nested too deeply"):
+        load_models(str(tmp_path))

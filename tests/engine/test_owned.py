@@ -260,6 +260,8 @@ def spoilt(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
         found += [rest | {name: np.full_like(array, value)} for value in (-9, 1 << 30)]
         if array.dtype.kind == "f":
             found.append(rest | {name: np.full_like(array, np.nan)})
+        else:
+            found.append(rest | {name: array + 0.5})
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,3 +165,14 @@ def test_what_strangers_measure_goes_not_among_the_users_own(
     [mine] = folder.glob("*/sweep.json")
     assert json.loads(mine.read_text())["axes"]["depth"] == [1], "theirs push none of the user's own out"
     assert list(theirs.glob("*/sweep.json"))
+
+
+def test_folders_of_killed_apps_are_deleted_and_those_of_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tab.tempfile, "tempdir", str(tmp_path))
+    gone, running, other = (tmp_path / f"{tab.VISITORS}{name}" for name in (f"{2**30}-a", f"{os.getpid()}-b", "c-d"))
+    for place in (gone, running, other):
+        place.mkdir()
+    mine = tab.visitors_folder.__wrapped__()
+    assert {path.name for path in tmp_path.iterdir()} == {running.name, other.name, mine.name}

@@ -144,7 +144,7 @@ class Learnt(Owned, Generic[_L]):
                 f"The file is broken, or holds the lessons of another {mine.called}.",
                 f"Take the {mine.called} that it was saved with, or begin without the file.",
             )
-        lessons = int(numbers(arrays, LESSONS, (1,), 0, MOST_LESSONS)[0])
+        lessons = int(numbers(arrays, LESSONS, (1,), 0, MOST_LESSONS, whole=True)[0])
         shapes = {name: tuple(weight.shape) for name, weight, _ in mine.pairs()}
         mine.add({name: numbers(arrays, name, shape, -FURTHEST, FURTHEST) for name, shape in shapes.items()}, lessons)
 

@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from workbench.client import Client, wire
 from workbench.client.requests import Models, Sweeping, lane
 from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
@@ -29,6 +31,8 @@ from workbench.views import recorded
 FILES = ("csv", "parquet")
 CELLS = 100
 """The most cells of a sweep on a page."""
+VISITORS = "workbench-sweeps-"
+"""Begin of the name of the folder with the sweeps of users of other machines; the process's id follows."""
 FOLDERS = 64
 """Sweeps that are kept in a folder, so that they go on after the app was ended; the oldest are deleted."""
 
@@ -46,19 +50,24 @@ def folder() -> Path:
     if named:
         return Path(named)
     if space.detect().public:
-        return strangers()
+        return visitors_folder()
     from workbench.trace.store import default_folder
 
     return default_folder().parent / "sweeps"
 
 
 @cache
-def strangers() -> Path:
-    """Where sweeps of those are kept who are not this machine's user, until the app ends.
+def visitors_folder() -> Path:
+    """Return a folder for the sweeps of users of other machines, deleted when the app ends.
 
-    None of its user's are deleted to make room for them, and what the user measured is not taken up for them.
+    These sweeps take no room from those of this machine's user, and do not continue them. Folders of apps that were
+    killed are deleted here.
     """
-    place = tempfile.mkdtemp(prefix="workbench-sweeps-")
+    for left in Path(tempfile.gettempdir()).glob(f"{VISITORS}*-*"):
+        pid = left.name.removeprefix(VISITORS).partition("-")[0]
+        if pid.isdecimal() and left.stat().st_uid == os.getuid() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+    place = tempfile.mkdtemp(prefix=f"{VISITORS}{os.getpid()}-")
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     return Path(place)
 
@@ -228,7 +237,9 @@ class SweepView:
         from workbench.bench.sweep import here, run
         from workbench.bench.sweepfolder import SweepFolder, tidy
 
-        place = place_of(sweep, anew, folder() if mine else strangers())  # makes one: none for a reader who has left
+        place = place_of(
+            sweep, anew, folder() if mine else visitors_folder()
+        )  # makes one: none for a reader who has left
         tidy(place.parent, FOLDERS)
         first, said = True, None
         for update in run(sweep, here(self.client, user), place, stopped):

@@ -87,7 +87,7 @@ class Table(Owned):
         }
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        laws = numbers(arrays, "laws", (None,), 1, 1e9)
+        laws = numbers(arrays, "laws", (None,), 1, 1e9, whole=True)
         if not (n := len(laws)):
             return
         contexts = tokens_in(arrays, "contexts", vocabulary, (n, None), least=-1)

@@ -66,7 +66,7 @@ class Successors(Owned):
     def take(self, arrays: Arrays, vocabulary: int) -> None:
         tokens = tokens_in(arrays, "tokens", vocabulary, (None,))
         successors = tokens_in(arrays, "successors", vocabulary, (len(tokens), RANKS), least=-1)
-        seen = numbers(arrays, "seen", (len(tokens),), 0, 1e9)
+        seen = numbers(arrays, "seen", (len(tokens),), 0, 1e9, whole=True)
         new = self.seen[tokens] == 0  # what this run has learnt is newer
         self.table[tokens[new]], self.seen[tokens[new]] = successors[new], np.maximum(seen[new], 1)
 
