@@ -172,11 +172,8 @@ def test_the_methods_page_shows_all_the_registry_has(fake_app: str, open_page: O
         assert all(part in text for part in (method.title, method.idea, method.formula, method.promise.value))
         assert card.locator(".wb-params tbody tr").count() == len(method.params)
         assert card.locator("figure svg .wb-node").count() > 1, "a picture of its draft"
-        assert (
-            card.get_by_role("link", name=f"Run {method.title}")
-            .get_attribute("href")
-            .endswith(f"/?method={method.name}")
-        )
+        link = card.get_by_role("link", name=f"Run {method.title}").get_attribute("href")
+        assert link.endswith(f"/?method={method.name}&run=new")
     for title, meaning in DEFINITIONS.values():
         assert title in page.inner_text("#figures")
         assert meaning in page.inner_text("#figures")
