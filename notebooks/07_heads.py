@@ -700,6 +700,9 @@ my_shares = None  # {"own features": [four shares], "true features": [four share
 @w.check
 def extrapolated(shares):
     """At each place of the answer, four steps."""
+    for name in ("own features", "true features"):
+        for step, found in enumerate(shares[name], 1):
+            assert 0 <= found <= 1, f"{name}, step {step}: {found} is no share"
     text_, (e_, f_) = chain.token_ids, look(chain.token_ids)
     first_place, counts, true_counts = len(e_) - len(text_), [0] * 4, [0] * 4
     ends = range(first_place, len(e_) - 4)
@@ -716,7 +719,6 @@ def extrapolated(shares):
         ]
     for name, wanted in (("own features", counts), ("true features", true_counts)):
         for step, (found, n) in enumerate(zip(shares[name], wanted, strict=True), 1):
-            assert 0 <= found <= 1, f"{name}, step {step}: {found} is no share"
             assert abs(found - n / len(ends)) < 0.006, f"{name}, step {step}: another share"
 
 

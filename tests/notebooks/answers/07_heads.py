@@ -24,5 +24,5 @@ def try_extrapolated(right, wrong):
     right({name: [round(share, 2) for share in shares] for name, shares in solved.items()})
     wrong({"own features": solved["own features"], "true features": [7.0] * 4})
     wrong({"own features": solved["own features"], "true features": [solved["own features"][0], 7.0, 7.0, 7.0]})
-    wrong({"own features": solved["own features"], "true features": [solved["own features"][0], 1.0, 1.0, 1.0]})
+    wrong({"own features": solved["own features"], "true features": [solved["own features"][0], 0.5, 0.5, 0.5]})
     wrong({"own features": solved["true features"], "true features": solved["own features"]})
