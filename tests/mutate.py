@@ -1,9 +1,11 @@
 """`python tests/mutate.py`: break the code in each way of `mutations.py`, one at a time, and see whether tests notice.
 
-The working tree is never touched: every break is made in a copy of it, in a temporary folder. First the named tests are
-run unbroken, because a test that fails anyway notices nothing. The exit code is 0 if each mutation was killed, 1 if one
-survived, 2 if the list has rotted: a text that is not there exactly once, tests that fail unbroken, run none or break
-in importing.
+The working tree is never touched: each change is made in a copy of it, in a temporary folder. First the named tests run
+on the unchanged code, because a test that fails anyway notices nothing. The exit code is 0 if each mutation was killed,
+1 if one survived, 2 if something has rotted: a place that is not there, tests that fail on the unchanged code, run none
+or break in importing.
+
+`--function` tries every operator of `mutation_operators.py` at every place of one function instead of the list.
 """
 
 from __future__ import annotations
@@ -23,14 +25,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mutation_operators import Function, MutationError, every
 from mutations import MUTATIONS, ROOT, Mutation
 
 LIMIT_S = 240.0
 """Seconds after which the tests of a mutation count as hung."""
-LIBRARIES = ("torch", "transformers", "transformers.models.llama.modeling_llama", "scipy.special", "polars", "httpx")
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "transformers.models.llama.modeling_llama",
+    "scipy.special",
+    "polars",
+    "httpx",
+    "hypothesis",
+)
 """Imported once: each mutation is then tried in a fork, which takes seconds less."""
 PARTS = ("workbench", "tests", "notebooks", "app.py", "pyproject.toml", "requirements.txt", "README.md", ".github")
-"""What the tests of a mutation may read, besides the assets."""
+"""Files and folders that the tests of a mutation may read, besides the assets."""
 KILLED, SURVIVED, GONE, HUNG, UNUSABLE = "killed", "SURVIVED", "no longer applies", "HUNG", "its tests do not run"
 
 
@@ -40,6 +51,7 @@ class Trial:
 
     mutation: Mutation
     copy: Path
+    path: Path
     whole: str
     pid: int
     log: Path
@@ -48,48 +60,71 @@ class Trial:
 
 def main() -> int:
     """Read the command line, try the mutations, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only these; may be repeated")
     parser.add_argument("--jobs", type=int, default=1, help="how many at once, each in a copy of its own")
-    parser.add_argument("--list", action="store_true", help="print the list and try nothing")
+    parser.add_argument("--list", action="store_true", help="print the mutations and try nothing")
     parser.add_argument("--check", action="store_true", help="only say whether each one still applies; run no test")
+    parser.add_argument("--function", metavar="MODULE:NAME", help="try every operator of this function instead")
+    parser.add_argument("--tests", nargs="+", default=[], metavar="TEST", help="pytest's names for --function")
     options = parser.parse_args()
-    unknown = set(options.only) - {mutation.name for mutation in MUTATIONS}
-    if unknown:
-        parser.error(f"no mutation is called {', '.join(sorted(unknown))}")
-    chosen = [mutation for mutation in MUTATIONS if not options.only or mutation.name in options.only]
+    if options.function:
+        if options.only or not (options.tests or options.list or options.check):
+            parser.error("--function takes --tests, and no --only")
+        try:
+            chosen = all_of(options.function, options.tests)
+        except MutationError as error:
+            parser.error(str(error))
+    else:
+        unknown = set(options.only) - {mutation.name for mutation in MUTATIONS}
+        if unknown:
+            parser.error(f"no mutation is called {', '.join(sorted(unknown))}")
+        chosen = [mutation for mutation in MUTATIONS if not options.only or mutation.name in options.only]
     if options.list:
         for mutation in chosen:
-            print(f"{mutation.name}\n    {mutation.file}: {mutation.why}")
+            print(f"{mutation.name}\n    {mutation.function} {mutation.change}: {mutation.why}")
         return 0
-    rotten = [mutation for mutation in chosen if mutation.count() != 1 or mutation.lost()]
-    for mutation in rotten:
-        there = f"its text is there {mutation.count()} times in {mutation.file}"
-        say(mutation, GONE, 0.0, there if mutation.count() != 1 else f"no test is called {mutation.lost()[0]}")
+    rotten = {mutation.name: problem for mutation in chosen if (problem := mutation.problem())}
+    for mutation in chosen:
+        if mutation.name in rotten:
+            say(mutation, GONE, 0.0, rotten[mutation.name])
+    usable = [mutation for mutation in chosen if mutation.name not in rotten]
     if options.check:
-        print(f"{len(chosen) - len(rotten)} of {len(chosen)} apply.")
+        print(f"{len(usable)} of {len(chosen)} apply.")
         return 2 if rotten else 0
-    chosen = [mutation for mutation in chosen if mutation not in rotten]
-    if not all(test.endswith(".js") for mutation in chosen for test in mutation.tests):
-        for library in LIBRARIES:
-            importlib.import_module(library)
-        importlib.import_module("torch").set_num_threads(1)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the copies go, whoever ends it
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    importlib.import_module("torch").set_num_threads(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the copies are removed, whoever ends it
     with tempfile.TemporaryDirectory(prefix="workbench-mutate-") as folder:
-        copies = [copied(Path(folder) / str(i)) for i in range(max(1, min(options.jobs, len(chosen))))]
-        broken = unbroken(copies[0], chosen)
+        copies = [copied(Path(folder) / str(i)) for i in range(max(1, min(options.jobs, len(usable))))]
+        broken = unbroken(copies[0], usable)
         if broken:
-            print(f"The tests fail unbroken: nothing was tried.\n{broken}")
+            print(f"The tests fail on the unchanged code: nothing was tried.\n{broken}")
             return 2
-        verdicts = tried(chosen, copies)
-    print(f"\n{verdicts.count(KILLED)} of {len(chosen) + len(rotten)} killed, {verdicts.count(SURVIVED)} survived.")
+        verdicts = tried(usable, copies)
+    print(f"\n{verdicts.count(KILLED)} of {len(chosen)} killed, {verdicts.count(SURVIVED)} survived.")
     if rotten or set(verdicts) - {KILLED, SURVIVED}:
         return 2
     return 1 if SURVIVED in verdicts else 0
 
 
+def all_of(address: str, tests: Sequence[str]) -> list[Mutation]:
+    """Return a mutation for every operator at every place of a function, named by its line and operator.
+
+    Raises:
+        MutationError: there is no such function.
+    """
+    function, found = Function.at(address, ROOT), list[Mutation]()
+    lines = function.source.decode().splitlines()
+    for change in every(function):
+        line = change.line(function)
+        found.append(Mutation(f"{line}: {change}", address, change, tuple(tests), lines[line - 1].strip()))
+    return found
+
+
 def copied(folder: Path) -> Path:
-    """A copy of what tests read, without a git repository (CI's copy has none); recordings and models are links."""
+    """Copy all that tests read, without a git repository (CI's copy has none); recordings and models are links."""
     for name in PARTS:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
@@ -101,16 +136,15 @@ def copied(folder: Path) -> Path:
 
 
 def unbroken(copy: Path, mutations: Iterable[Mutation]) -> str:
-    """What fails of the named tests where nothing is broken; empty where all pass."""
+    """Run the named tests on the unchanged code; return the end of their output if one fails, else ""."""
     tests = list(dict.fromkeys(test for mutation in mutations for test in mutation.tests))
-    begun = time.monotonic()
-    for some in ([t for t in tests if t.endswith(".js")], [t for t in tests if not t.endswith(".js")]):
-        if some:
-            log = copy / "unbroken.log"
-            status = os.waitstatus_to_exitcode(os.waitpid(started(copy, some, log), 0)[1])
-            if status:
-                return "\n".join([f"exit code {status}", *log.read_text(errors="replace").splitlines()[-30:]])
-    print(f"{len(tests)} tests pass unbroken ({time.monotonic() - begun:.0f} s)\n", flush=True)
+    if not tests:
+        return ""
+    begun, log = time.monotonic(), copy / "unbroken.log"
+    status = os.waitstatus_to_exitcode(os.waitpid(started(copy, tests, log), 0)[1])
+    if status:
+        return "\n".join([f"exit code {status}", *log.read_text(errors="replace").splitlines()[-30:]])
+    print(f"The tests pass on the unchanged code ({time.monotonic() - begun:.0f} s)\n", flush=True)
     return ""
 
 
@@ -121,19 +155,21 @@ def tried(mutations: Sequence[Mutation], copies: list[Path]) -> list[str]:
         while waiting or running:
             while waiting and free:
                 mutation, copy = waiting.pop(0), free.pop()
-                log, whole = copy / "trial.log", (copy / mutation.file).read_text(encoding="utf-8")
-                (copy / mutation.file).write_text(whole.replace(mutation.old, mutation.new), encoding="utf-8")
-                running.append(Trial(mutation, copy, whole, started(copy, mutation.tests, log), log, time.monotonic()))
+                function = Function.at(mutation.function, copy)
+                log, path, whole = copy / "trial.log", function.path, function.source.decode()
+                path.write_text(mutation.change.applied(function), encoding="utf-8")
+                pid = started(copy, mutation.tests, log)
+                running.append(Trial(mutation, copy, path, whole, pid, log, time.monotonic()))
             time.sleep(0.05)
             for trial in list(running):
                 verdict = ended(trial)
                 if verdict is None:
                     continue
                 running.remove(trial)
-                (trial.copy / trial.mutation.file).write_text(trial.whole, encoding="utf-8")
+                trial.path.write_text(trial.whole, encoding="utf-8")
                 free.append(trial.copy)
                 lines = trial.log.read_text(errors="replace").splitlines()
-                by = next((line for line in lines if line.startswith(("FAILED ", "not ok "))), "")
+                by = next((line for line in lines if line.startswith("FAILED ")), "")
                 if verdict not in (KILLED, SURVIVED):
                     by = " / ".join(lines[-3:])
                 say(trial.mutation, verdict, time.monotonic() - trial.begun, by or trial.mutation.why)
@@ -146,7 +182,7 @@ def tried(mutations: Sequence[Mutation], copies: list[Path]) -> list[str]:
 
 
 def ended(trial: Trial) -> str | None:
-    """The verdict; None while it is running."""
+    """Return the verdict; None while it is running."""
     pid, status = os.waitpid(trial.pid, os.WNOHANG)
     if not pid:
         if time.monotonic() - trial.begun < LIMIT_S:
@@ -158,7 +194,7 @@ def ended(trial: Trial) -> str | None:
 
 
 def started(copy: Path, tests: Sequence[str], log: Path) -> int:
-    """Run tests in a fork with its own process group, in the copy; returns its id."""
+    """Run tests of the copy in a fork with its own process group; return its id."""
     pid = os.fork()
     if pid:
         return pid
@@ -170,16 +206,21 @@ def started(copy: Path, tests: Sequence[str], log: Path) -> int:
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(out, 1)
         os.dup2(out, 2)
-        sys.dont_write_bytecode = True  # two breaks of one second and one size would share their bytecode
+        sys.dont_write_bytecode = True  # two changes of one second and one size would share their bytecode
         os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
-        if tests[0].endswith(".js"):
-            os.execvp("node", ["node", "--test", "--test-reporter=tap", *tests])
         sys.path[:] = [str(copy), *(entry for entry in sys.path if Path(entry).resolve() not in (ROOT, ROOT / "tests"))]
-        sys.modules.pop("mutations", None)
+        for module in ("mutations", "mutation_operators"):
+            sys.modules.pop(module, None)
         import pytest
 
         imported = "ignore::pytest.PytestAssertRewriteWarning"  # plugins that came with the libraries
-        code = int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-W", imported, *tests]))
+        unused = [
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:nbmake",
+        ]  # nbmake takes seconds to import, and runs notebooks only
+        code = int(pytest.main(["-q", "-x", "-n", "0", *unused, "-W", imported, *tests]))
         used = Path(sys.modules["workbench"].__file__ or "").resolve()
         if not used.is_relative_to(copy.resolve()):
             print(f"the tests ran on {used}")
@@ -193,9 +234,9 @@ def started(copy: Path, tests: Sequence[str], log: Path) -> int:
 
 
 def say(mutation: Mutation, verdict: str, seconds: float, words: str) -> None:
-    """A line of the table, with the command that tries it alone where it was not killed."""
+    """Print a line of the table, with the command that tries it alone if it is of the list and was not killed."""
     print(f"{verdict:<10} {seconds:4.0f} s  {mutation.name:<44} {words[:150]}", flush=True)
-    if verdict != KILLED:
+    if verdict != KILLED and mutation in MUTATIONS:
         print(f"{'':18} python tests/mutate.py --only {shlex.quote(mutation.name)}", flush=True)
 
 
