@@ -31,15 +31,10 @@ from mutations import MUTATIONS, ROOT, Mutation
 LIMIT_S = 240.0
 """Seconds after which the tests of a mutation count as hung."""
 LIBRARIES = (
-    "torch",
-    "transformers",
-    "transformers.models.llama.modeling_llama",
-    "scipy.special",
-    "polars",
-    "httpx",
-    "hypothesis",
-)
-"""Imported once: each mutation is then tried in a fork, which takes seconds less."""
+    "torch", "transformers", "transformers.models.llama.modeling_llama", "scipy.special", "polars", "httpx",
+    "hypothesis.core", "nbformat.v4", "nbclient.client",
+)  # fmt: skip
+"""Imported once, the last three for plugins of pytest: each mutation is tried in a fork, which then takes less time."""
 PARTS = ("workbench", "tests", "notebooks", "app.py", "pyproject.toml", "requirements.txt", "README.md", ".github")
 """Files and folders that the tests of a mutation may read, besides the assets."""
 KILLED, SURVIVED, GONE, HUNG, UNUSABLE = "killed", "SURVIVED", "no longer applies", "HUNG", "its tests do not run"
@@ -214,13 +209,7 @@ def started(copy: Path, tests: Sequence[str], log: Path) -> int:
         import pytest
 
         imported = "ignore::pytest.PytestAssertRewriteWarning"  # plugins that came with the libraries
-        unused = [
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:nbmake",
-        ]  # nbmake takes seconds to import, and runs notebooks only
-        code = int(pytest.main(["-q", "-x", "-n", "0", *unused, "-W", imported, *tests]))
+        code = int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-W", imported, *tests]))
         used = Path(sys.modules["workbench"].__file__ or "").resolve()
         if not used.is_relative_to(copy.resolve()):
             print(f"the tests ran on {used}")
