@@ -126,4 +126,4 @@ def test_a_row_of_an_earlier_history_says_so_and_any_other_can_be_looked_up(monk
         here = ["git", "-C", str(Path(board.__file__).parent), "cat-file", "-e", commit.rstrip("+")]
         is_here = not subprocess.run(here, capture_output=True, check=False).returncode
         said = board.commit_of({"commit": commit})
-        assert said == (commit if is_here else f"{commit} of an earlier history")
+        assert said == (commit if is_here else f"{commit} of an earlier repository history")

@@ -164,7 +164,7 @@ def test_what_a_column_lacks_is_said_from_files_alone(tmp_path: Path, monkeypatc
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
     known = {c.name: c for c in claims.claims()}
     assert known["prompt-lookup/main"].lacking("smollm2") == ""
-    assert known["msd/main"].lacking("smollm2") == "a method for pictures"
+    assert known["msd/main"].lacking("smollm2") == "a method for images"
     assert known["draft-tree/main"].lacking("smollm2") == "no draft model for smollm2 yet"
     assert known["medusa/main"].lacking("smollm2") == "no medusa heads for smollm2 yet"
     assert known["medusa/main"].lacking() == "no medusa heads for text-target yet"

@@ -168,7 +168,7 @@ def test_other_peoples_answers_are_read_and_wrong_ones_refused(tmp_path: Path) -
         path.write_text(text)
         with pytest.raises(WorkbenchError, match=says):
             read_answers(path)
-    with pytest.raises(WorkbenchError, match="no question both"):
+    with pytest.raises(WorkbenchError, match="no question in common"):
         speeds(answers, {8: old})
     with pytest.raises(WorkbenchError, match="numbered"):
         write_answers(BenchReport({}, {}, [], {}), tmp_path, str)

@@ -171,7 +171,7 @@ def test_figures_of_one_value_a_prompt_have_one_interval() -> None:
     assert (one.value, one.low, one.high, one.n) == (0.5, 0.5, 0.5, 1)
     with pytest.raises(WorkbenchError, match="Nothing"):
         Figure.of(statistics.mean([]), "here")
-    with pytest.raises(WorkbenchError, match=r"Too little .* \(1 of 6 right\)"):  # samples without it divide by zero
+    with pytest.raises(WorkbenchError, match=r"too little .* \(1 of 6 right\)"):  # samples without it divide by zero
         Figure.of(statistics.ratio_of_sums([1.0, 0, 0, 0, 0, 0], [1.0, 0, 0, 0, 0, 0]), "1 of 6 right")
 
 

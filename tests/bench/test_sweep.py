@@ -265,7 +265,7 @@ def test_a_cell_of_an_older_workbench_can_be_opened_and_is_not_taken_up(tmp_path
     assert found.where["on"] == "dtype not noted · x"
     [*_, again] = run(sweep, under(), tmp_path)
     assert again.kept == 0
-    assert "nobody noted under which conditions" in again.note
+    assert "measuring conditions were not recorded" in again.note
 
 
 def test_the_conditions_of_a_backend_say_dtype_machine_and_the_weights_that_take_part(bench: Workbench) -> None:

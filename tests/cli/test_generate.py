@@ -256,5 +256,5 @@ def test_a_state_that_does_not_fit_is_refused_and_stays(workbench: Command, tmp_
     file.write_bytes(b"no state")
     result = workbench("generate", "Once", "--method", "suffix", "--state", str(file), *SHORT)
     assert result.status != 0
-    assert "no drafter's state" in result.err
+    assert "not a drafter state" in result.err
     assert file.read_bytes() == b"no state"

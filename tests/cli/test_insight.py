@@ -45,7 +45,7 @@ def test_the_claims_board_is_shown_without_measuring(capsys: pytest.CaptureFixtu
     assert rows["draft-model/main"]["command"] == "workbench claims --method draft-model"
     assert rows["kangaroo/main"]["verdict"] == "not measurable here"
     assert [column["target"] for column in rows["msd/main"]["elsewhere"]] == ["smollm2"]
-    assert rows["msd/main"]["elsewhere"][0]["lacking"] == "a method for pictures"
+    assert rows["msd/main"]["elsewhere"][0]["lacking"] == "a method for images"
 
 
 def test_what_cannot_be_measured_or_filed_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_what_cannot_be_measured_or_filed_is_refused(capsys: pytest.CaptureFixtu
     assert (row["column"], row["verdict"], row["lacking"]) == (
         "smollm2",
         "not measurable here",
-        "a method for pictures",
+        "a method for images",
     )
 
 

@@ -76,7 +76,7 @@ def test_the_last_kept_runs_of_the_target_are_asked_again(
     models: Models, workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path / "runs"))
-    assert "no kept run" in workbench("recommend", "--last", "3", *SHORT).err
+    assert "no saved run" in workbench("recommend", "--last", "3", *SHORT).err
     store, plain = RunStore(), registry.get("autoregressive")
     for ids in ([1, 2], [3, 4], [3, 4], [5, 1]):
         store.save(Engine(models).generate(Request(ids, plain, max_new_tokens=2)))
@@ -98,7 +98,7 @@ def test_the_last_kept_runs_of_the_target_are_asked_again(
         (["recommend", "--report"], "only what --kinds measures has a board"),
         (["recommend", "--kinds", "--last", "2"], "the kinds have their own prompts"),
         (["recommend", "--kinds", "--method", "sufix"], "Did you mean 'suffix'"),
-        (["datastore", "show", "nowhere"], "holds no store"),
+        (["datastore", "show", "nowhere"], "is not a datastore"),
         (["datastore", "build", "nowhere.txt", "--out", "x"], "nowhere.txt cannot be used"),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_store_is_built_shown_and_refused_when_it_is_damaged(workbench: Comman
     tokens = bytearray((out / "tokens.npy").read_bytes())
     tokens[-9] ^= 1
     (out / "tokens.npy").write_bytes(tokens)
-    assert "cut or damaged" in workbench("datastore", "show", str(out)).err
+    assert "truncated or damaged" in workbench("datastore", "show", str(out)).err
     card = json.loads((out / "card.json").read_text())
     assert card["target"] == "text-target"
 

@@ -95,7 +95,7 @@ def test_what_does_not_fit_its_target_is_refused(folder: Path) -> None:
     with pytest.raises(ModelError, match=r"some weights are missing, model\.layers\.1"):
         load_model(str(folder), CPU, torch.float32)
     save_file({name: weight for name, weight in weights.items() if name != LEAVE}, file)
-    with pytest.raises(ModelError, match="no matrices for its target's"):
+    with pytest.raises(ModelError, match="nor matrices for its target's"):
         load_model(str(folder), CPU, torch.float32)
 
 
@@ -143,5 +143,5 @@ def test_a_model_that_names_no_published_target_borrows_nothing(folder: Path, mo
     """Else a stranger's file could name what is read on this machine."""
     assert borrows(LlamaConfig.from_pretrained(folder))
     monkeypatch.delitem(PUBLISHED, "text-target")
-    with pytest.raises(ModelError, match="names no target of which that could be"):
+    with pytest.raises(ModelError, match="does not name the target"):
         load_model(str(folder), CPU, torch.float32)

@@ -112,7 +112,7 @@ def test_no_memory_for_another_row_is_a_named_error(device: str, monkeypatch: py
         raise MemoryError
 
     monkeypatch.setattr(runner.cache, "grow", full)
-    with pytest.raises(CapacityError, match="No memory for another row"):
+    with pytest.raises(CapacityError, match="No memory for another sequence"):
         runner.open()
 
 

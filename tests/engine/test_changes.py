@@ -33,7 +33,7 @@ pytestmark = pytest.mark.unchecked
 PROMPT = worlds.repeating_prompt(11, period=5)
 MANY, CASES = 300, 20
 """More tokens than the rounds of a test give."""
-REFUSED = "A change cannot be"
+REFUSED = "A change was refused"
 every_method = pytest.mark.parametrize("method", registry.methods(), ids=lambda method: method.name)
 
 

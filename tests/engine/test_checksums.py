@@ -47,8 +47,8 @@ def flip(file: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "one bit": (flip, "cut or damaged"),
-    "cut": (lambda file: os.truncate(file, 1000), "cut or damaged"),
+    "one bit": (flip, "truncated or damaged"),
+    "cut": (lambda file: os.truncate(file, 1000), "truncated or damaged"),
     "missing": (lambda file: file.unlink(), "is missing"),
     "pointer": (lambda file: file.write_text("version https://git-lfs.github.com/spec/v1\n"), "Git LFS"),
 }
@@ -70,7 +70,7 @@ def test_heads_are_checked_before_they_draft(bundle: Path) -> None:
     shutil.copytree(Path("assets/models/text-target"), bundle / "text-target")
     flip(bundle / "text-target-medusa" / SHARD)
     models = load_models("text-target", None, device="cpu", dtype="float32")
-    with pytest.raises(ModelError, match="cut or damaged"):
+    with pytest.raises(ModelError, match="truncated or damaged"):
         load_trained(MedusaHeads, models, "Medusa heads", "")
 
 

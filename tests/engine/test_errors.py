@@ -69,7 +69,7 @@ def test_prompts_that_cannot_be(prompt: Any, says: str, remedy: str, engine: Eng
 
 
 def test_asking_for_no_token_is_an_error(engine: Engine) -> None:
-    with pytest.raises(PromptError, match="asks for nothing"):
+    with pytest.raises(PromptError, match="requests no tokens"):
         engine.submit(Request(PROMPT, registry.get("autoregressive"), max_new_tokens=0))
 
 

@@ -177,10 +177,10 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
     "positions": ({"llama.rope.scaling.type": "yarn"}, {}, "positions are scaled"),
     "stretched": ({"llama.rope.scale_linear": 4}, {}, "positions are scaled"),
     "half turned": ({"llama.rope.dimension_count": 2}, {}, "only a part of each head"),
-    "window": ({"llama.attention.sliding_window": 4}, {}, "through a window"),
-    "headless": ({"llama.attention.head_count": 0}, {}, "what no model can be"),
+    "window": ({"llama.attention.sliding_window": 4}, {}, "sliding-window attention"),
+    "headless": ({"llama.attention.head_count": 0}, {}, "impossible metadata"),
     "parts": ({"split.count": 3}, {}, "one of 3 parts"),
-    "splitter": ({"tokenizer.ggml.pre": "klingon"}, {}, "cuts text in a way \\('klingon'\\)"),
+    "splitter": ({"tokenizer.ggml.pre": "klingon"}, {}, "pre-tokenises text in a way \\('klingon'\\)"),
     "adapter": ({"general.type": "adapter"}, {}, "no model but 'adapter'"),
     "silent": ({"llama.block_count": None}, {}, "does not say its llama.block_count|does not say its block_count"),
     "lacking": ({}, {"blk.0.ffn_up": "left out"}, "lacks 1 of the model's weights \\(blk.0.ffn_up.weight"),
@@ -216,7 +216,7 @@ def test_a_half_downloaded_file_is_named_as_such(file: Path, tmp_path: Path, cac
 def test_a_file_that_is_none_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("<html>404</html>")
     os.mkfifo(tmp_path / "pipe.gguf")
-    for name, says in (("text", "begins otherwise"), ("pipe", "a pipe"), ("none", "No such file")):
+    for name, says in (("text", "first bytes differ"), ("pipe", "a pipe"), ("none", "No such file")):
         with pytest.raises(ModelError, match=says):
             check_model(str(tmp_path / f"{name}.gguf"))
 

@@ -225,7 +225,7 @@ def test_generation_with_pictures_equals_hugging_face(name: str, device: str, tm
         assert trace.token_ids == wanted, method.name
     text = Request(worlds.repeating_prompt(9), registry.get("prompt-lookup"), max_new_tokens=8)
     if name == "paligemma":
-        with pytest.raises(PromptError, match="only together with a picture"):
+        with pytest.raises(PromptError, match="only together with an image"):
             engine.submit(text)
     else:
         assert engine.generate(text).token_ids == worlds.hf_greedy(model, worlds.repeating_prompt(9), 8)
@@ -251,7 +251,7 @@ def test_a_family_that_cannot_go_on_from_pictures_is_refused_by_name(device: str
         model.model.language_model, "forward",
         lambda *a, position_ids, **kw: forward(*a, position_ids=position_ids**2, **kw),
     )  # fmt: skip
-    with pytest.raises(ModelError, match=r"PaliGemma.* cannot be verified behind pictures"):
+    with pytest.raises(ModelError, match=r"PaliGemma.* cannot verify drafts after images"):
         prefill_pictures(runner, runner.open(), inputs)
 
 

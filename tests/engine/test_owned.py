@@ -222,7 +222,7 @@ def test_what_keeps_nothing_says_so(models: Models) -> None:
     engine, row = begun(models, "draft-model")
     assert keeping.look(row, engine.token_text)["kind"] == ""
     for act in (keeping.save, keeping.reset, lambda r: keeping.load(r, data_of(models, "suffix"))):
-        with pytest.raises(MethodUnavailableError, match="keeps nothing"):
+        with pytest.raises(MethodUnavailableError, match="has no state"):
             act(row)
     _, reader = begun(models, "rest")
     for act in (keeping.save, keeping.reset, lambda r: keeping.load(r, data_of(models, "suffix"))):

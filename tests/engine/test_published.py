@@ -174,7 +174,7 @@ def test_a_package_whose_file_is_cut_or_missing_is_named(
     cut = tmp_path / file.name
     cut.write_bytes(file.read_bytes()[:-100])
     installed.locate_file = lambda f: cut
-    with pytest.raises(ModelError, match=r"cut or damaged.*--force-reinstall"):
+    with pytest.raises(ModelError, match=r"truncated or damaged.*--force-reinstall"):
         locate("tiny")
     cut.unlink()
     with pytest.raises(ModelError, match=r"without tiny\.gguf"):
@@ -199,7 +199,7 @@ def test_a_hub_model_with_other_words_is_left_aside_and_said(tiny: Published, tm
     ids[first], ids[second] = ids[second], ids[first]
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer.json").write_text(json.dumps(words))
-    with pytest.raises(ModelError, match=r"not the model that is meant: its vocabulary is another one.*pip install"):
+    with pytest.raises(ModelError, match=r"not the expected model: its vocabulary differs.*pip install"):
         obtain(tiny, lambda: folder)
 
 

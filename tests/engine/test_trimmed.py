@@ -136,7 +136,7 @@ def test_heads_draft_from_what_they_keep(name: str, device: str, tmp_path: Path)
     assert said
     assert said <= set(kept)
     for broken in ([5, 5], [worlds.VOCABULARY]):
-        with pytest.raises(WorkbenchError, match="no increasing list"):
+        with pytest.raises(WorkbenchError, match="not an increasing list"):
             drafted(**{KEY: broken})
 
 

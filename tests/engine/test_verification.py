@@ -223,7 +223,7 @@ def test_a_verifier_is_chosen_as_a_policy_is_and_changed_in_mid_run(models: Mode
     assert {rule for r in first for rule in r.nodes.rule if rule} <= {"point", "point-residual"}
     assert {rule for r in then for rule in r.nodes.rule if rule} == {"typical"}
     assert next((c.name, c.before, c.after) for c in then[0].changes) == ("verifier", "lossless", "typical")
-    assert any("no longer follows the target's law" in said for said in row.trace.footer.warnings)
+    assert any("no longer follows the target's distribution" in said for said in row.trace.footer.warnings)
 
 
 def test_a_text_that_began_approximate_is_not_said_to_have_kept_the_law_until_a_change(models: Models) -> None:
@@ -241,7 +241,7 @@ def test_a_text_that_began_approximate_is_not_said_to_have_kept_the_law_until_a_
     assert row.trace is not None
     said = [words for words in row.trace.footer.warnings if words.startswith("From here on")]
     assert len(said) == 1
-    assert said[0].startswith("From here on sampled text again does not follow the target's law")
+    assert said[0].startswith("From here on sampled text again does not follow the target's distribution")
     assert row.trace.header.promise == "approximate"
 
 

@@ -164,7 +164,7 @@ def test_the_page_says_why_the_target_reads_on(name: str) -> None:
     """Who tries the approximate decoder sees no speed of the paper's: the method's page tells before."""
     said = [text for text in registry.get(name).differs if "reads every draft" in text]
     assert len(said) == 1
-    assert "price" in said[0]
+    assert "deviation" in said[0]
 
 
 def test_no_other_method_offers_it() -> None:

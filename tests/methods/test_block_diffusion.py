@@ -272,7 +272,7 @@ def test_sizes_that_cannot_be_are_refused() -> None:
         with pytest.raises(ValueError, match="give 2 to 8 places"):
             BlockNet(D, HEADS, FFN, (1, 2), block)
     for taps in ((), (2, 1), (0, 1)):
-        with pytest.raises(ValueError, match="each once and in order"):
+        with pytest.raises(ValueError, match="ascending and distinct"):
             BlockNet(D, HEADS, FFN, taps)
     net = registry.heads()[NAME].build(D, {"heads": 3, "ffn": 8, "head_size": 2, "block": 5, "layers": 3, "rows": 32})
     assert BlockNet.of(net.config()).sizes == net.sizes

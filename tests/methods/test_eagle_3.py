@@ -101,7 +101,7 @@ def test_no_two_taps_of_a_shallow_target_are_one(layers: int) -> None:
 
 def test_taps_that_are_one_are_refused() -> None:
     for taps in ((2, 2, 3), (3, 2), (2,), (0, 1)):
-        with pytest.raises(ValueError, match="each once and in order"):
+        with pytest.raises(ValueError, match="ascending and distinct"):
             Eagle3Net(D, 2, 12, taps, 5)
     with pytest.raises(ParameterError, match="no low, middle and high"):
         taps_of(type("O", (), {"taps": ()}), 2)

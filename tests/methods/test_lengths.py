@@ -456,7 +456,7 @@ def test_a_head_for_another_draft_model_is_refused(models: Models) -> None:
 def test_states_of_another_width_are_an_error(models: Models) -> None:
     with pytest.raises(ModelError, match="workbench train acceptance"):
         chance(models, torch.zeros(2, 3))
-    with pytest.raises(ModelError, match="the drafter shows no"):
+    with pytest.raises(ModelError, match="the drafter provides no"):
         chance(models, None)
 
 

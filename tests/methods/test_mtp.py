@@ -103,7 +103,7 @@ def test_the_first_pair_has_its_token() -> None:
 
 def test_heads_of_an_odd_size_are_refused() -> None:
     for wrong in (3, -2):
-        with pytest.raises(ValueError, match="no even number"):
+        with pytest.raises(ValueError, match="not an even number"):
             MTPNet(D, HEADS, FFN, head_size=wrong)
     assert MTPNet.of(MTPNet(D, 3, FFN, head_size=2).config()).head_size == 2
     assert "head_size" not in MTPNet(D, HEADS, FFN).sizes

@@ -262,9 +262,9 @@ def test_more_places_than_pictures_are_refused(prompt: str, models: Models) -> N
 
 def test_places_without_pictures_and_pictures_at_the_end_are_refused(models: Models) -> None:
     engine = Engine(models)
-    with pytest.raises(PromptError, match=r"1 place for pictures .* and no picture came"):
+    with pytest.raises(PromptError, match=r"1 image placeholder .* but no image came"):
         engine.submit(Request(f"ab{IMAGE}c", setting("chain")))
-    with pytest.raises(PromptError, match="ends with a picture"):
+    with pytest.raises(PromptError, match="ends with an image"):
         engine.submit(request(models, setting("chain"), noise_picture(1), prompt=f"ab{IMAGE}"))
 
 

@@ -104,7 +104,7 @@ def test_it_is_built_again_from_its_configuration() -> None:
     assert all(torch.equal(*pair) for pair in zip(net(tokens), again(tokens), strict=True))
     assert net.config()["hidden_size"] == D, "by which it is found for its target"
     for wrong in ((), (0, 2), (2, 2), (3, 1)):
-        with pytest.raises(ValueError, match="give layers from 1"):
+        with pytest.raises(ValueError, match="give layer numbers from 1"):
             S2DNet(D, HEADS, FFN, W, V, wrong)
     built = registry.heads()["s2d"].build(D, {"heads": 2, "ffn": 8, "cond": 4, "vocabulary": 5, "rows": 32})
     assert built.embed.weight.shape == (5, 4)

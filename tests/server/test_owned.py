@@ -94,7 +94,7 @@ def test_saved_over_http_and_loaded_into_the_next_run(users: tuple[Workbench, Wo
     with pytest.raises(WorkbenchError, match="Load the file into the next run"):
         again.memory("load", file)
     for broken in (b"", file[:-1]):
-        with pytest.raises(WorkbenchError, match="cut short"):
+        with pytest.raises(WorkbenchError, match="truncated"):
             one.start("Once", "suffix", target="text-target", max_new_tokens=2, memory=broken).wait(60)
 
 

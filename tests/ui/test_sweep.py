@@ -55,8 +55,8 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     assert not narrow, "long names leave room for the figures"
     page.select_option(V + "[aria-label='What the cells show']", "tau")
     page.wait_for_selector(V + "[aria-label^='method prompt-lookup, temperature 0.5: mean accepted length τ']")
-    legend = page.locator(V + ".legend").filter(has_text="E[τ]: every draft accepted alike")
-    legend.filter(has_text="acceptance by position").wait_for()
+    legend = page.locator(V + ".legend").filter(has_text="E[τ] with a constant acceptance rate")
+    legend.filter(has_text="acceptance per position").wait_for()
     says(page, ".wb-codebox", "Sweep.of({")
     says(page, ".wb-codebox", "workbench sweep --axis")
     with page.expect_download() as download:
@@ -111,7 +111,7 @@ def test_axe_finds_nothing_serious(fake_app: str, open_page: Opener) -> None:
         page.click(V + ".wb-cell >> nth=1")
         says(page, ".wb-card-cell dd", "0.7")
         names = page.locator(V + ".js-plotly-plot .legend").first
-        names.filter(has_text="at the costs measured").wait_for()
+        names.filter(has_text="at measured costs").wait_for()
         assert names.evaluate(INSIDE), "the legend is beside no axis, and whole"
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         found = axe.run(page, context=V + ".wb", options={"resultTypes": ["violations"]}).response["violations"]

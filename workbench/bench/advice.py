@@ -90,14 +90,14 @@ def advise(
         WorkbenchError: the request is wrong, before the first step; or plain decoding cannot write on a prompt.
     """
     if not 1 <= len(prompts) <= PROMPTS:
-        raise PromptError(f"{len(prompts)} prompts cannot be measured on.", f"Give 1 to {PROMPTS}.")
+        raise PromptError(f"{len(prompts)} prompts are out of range.", f"Give 1 to {PROMPTS}.")
     if not SHORTEST_S <= seconds <= LONGEST_S:
         raise ParameterError(f"{seconds:g} seconds are out of range.", f"Give {SHORTEST_S} to {LONGEST_S:,}.")
     texts = [p if isinstance(p, BenchPrompt | tuple) else BenchPrompt(f"prompt {i + 1}", p, chat=True)
              for i, p in enumerate(prompts)]  # fmt: skip
     for i, each in enumerate(texts):
         if not (each[1] if isinstance(each, tuple) else each.prompt.strip()):
-            raise PromptError(f"Prompt {i + 1} is empty.", "Write at least one word, or leave it out.")
+            raise PromptError(f"Prompt {i + 1} is empty.", "Write at least one word, or remove the prompt.")
     offered = {m["name"]: m for m in host.methods(target, drafter)}
     for name in methods:
         if name in offered and not offered[name]["available"]:

@@ -130,11 +130,10 @@ def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
 def page(reports: Sequence[dict[str, Any]]) -> str:
     """The board: a table a target."""
     lines = [
-        "# Which answers stay right",
+        "# Correct answers under approximate verifiers",
         "",
-        f"What `{METHOD}` writes under the exact rule and under each rule that does not keep the target's law: τ, and "
-        "how many answers a program finds right. Problems and seeds are the same for all. `workbench docs` writes this "
-        "page.",
+        f"Answers of `{METHOD}` with the exact rule and with each approximate rule: τ, and the number of answers that "
+        "a program finds right. Problems and seeds are the same for all. `workbench docs` writes this page.",
     ]
     for report in reports:
         lines += [

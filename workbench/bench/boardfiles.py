@@ -33,4 +33,4 @@ def read(name: str, place: Path | None = None) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise WorkbenchError(f"{path} cannot be read: {error}", "Delete it and make the board anew.") from None
+        raise WorkbenchError(f"{path} cannot be read: {error}", "Delete it and generate the board again.") from None

@@ -74,7 +74,7 @@ def of_speedup(found: Estimate | None, setting: str) -> Measured:
         WorkbenchError: there are too few prompts for an interval, without which no verdict can be drawn.
     """
     if found is None or found.low is None or found.high is None:
-        raise WorkbenchError("A claim of speed needs three prompts that both methods ran.", "Measure more of them.")
+        raise WorkbenchError("A speed claim needs three prompts that both methods ran.", "Measure more of them.")
     return Measured(found.value, found.low, found.high, found.prompts, f"{setting}; geometric mean over prompts")
 
 

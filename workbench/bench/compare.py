@@ -40,7 +40,7 @@ def prepare(
         raise ParameterError(f"{len(wanted)} lanes cannot be compared.", f"Give 1 to {LANES}; plain decoding is added.")
     twice = next((lane for i, lane in enumerate(wanted) if lane in wanted[:i]), None)
     if twice is not None:
-        raise ParameterError(f"{twice.title} is there twice.", "Change a parameter of one, or leave it out.")
+        raise ParameterError(f"{twice.title} is listed twice.", "Change a parameter of one, or remove it.")
     if not 1 <= len(prompts) <= PROMPTS:
         raise PromptError(f"{len(prompts)} prompts cannot be compared on.", f"Give 1 to {PROMPTS}.")
     if not 1 <= plan.repeats <= REPEATS:
@@ -49,7 +49,7 @@ def prepare(
     for name, value in plan.sampling.items():
         if name not in specs:
             raise ParameterError(
-                f"{name} is no parameter of sampling.",
+                f"{name} is not a sampling parameter.",
                 f"Give {', '.join(specs)} for all lanes, the rest with its lane.",
             )
         specs[name].parse(value)

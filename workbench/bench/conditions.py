@@ -146,7 +146,7 @@ def canonical(under: Mapping[str, Any] | None) -> str:
 def differences(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any] | None) -> list[str]:
     """In what two conditions differ, for people: the first is what is there, the second what is asked for."""
     if theirs is None:
-        return ["nobody noted under which conditions"]
+        return ["measuring conditions were not recorded"]
     if ours is None:
         return ["the conditions here are not known before the models are"]
     names = ("measuring", "at_once", "device", "dtype", "drafter_dtype")

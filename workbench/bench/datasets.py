@@ -135,7 +135,7 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
         )
     prompts = list(_read(path, dataset))
     if not prompts:
-        raise PromptError(f"{path} holds no questions.", f"It comes from {dataset.source}.")
+        raise PromptError(f"{path} contains no questions.", f"It comes from {dataset.source}.")
     return prompts
 
 
@@ -159,7 +159,7 @@ def _parse(line: str, number: int, path: Path, dataset: Dataset) -> BenchPrompt:
         prompt = None
     if prompt is None or not isinstance(prompt.prompt, str) or not prompt.prompt.strip():
         form = " ".join((dataset.read.__doc__ or "").split())
-        raise PromptError(f"Line {number} of {path} is no question of this suite.", f"A row looks like {form}")
+        raise PromptError(f"Line {number} of {path} is not a question of this suite.", f"A row looks like {form}")
     return prompt
 
 

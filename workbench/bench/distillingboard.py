@@ -25,10 +25,10 @@ RISE = 0.05
 HOW = {"greedy": "greedily", "sampled": "at temperature 1"}
 KINDS = {
     "target": "the target's own answers",
-    "given": "answers that the text gives",
+    "given": "answers from the data set",
     "drafter": "the drafter's own, refreshed",
     "mix": "half the target's, half the drafter's",
-    "all": "all answers that were read",
+    "all": "all answers used in training",
     "": "",
 }
 FIXED, OWN, BASE = "given", ("drafter", "mix"), "forward_kl"
@@ -81,7 +81,7 @@ def page(report: dict[str, Any]) -> str:
     chosen = "".join(f" --set {name}={value}" for name, value in report["options"].items())
     begun = f"{start['steps']} steps on {KINDS[start['made']]}, " if start["steps"] else ""
     lines = [
-        "# Distilling a draft model: which loss, on whose text",
+        "# Distilling a draft model: loss and training text",
         "",
         f"One small draft model for `{report['target']}`, trained on from the same start by each loss on each kind of "
         f"text, then drafting with `{report['method']}` on the same {report['prompts']} held-out prompts (up to "

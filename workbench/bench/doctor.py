@@ -159,12 +159,12 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
     if (header.target, header.dtype) != (models.target_name, dtype):
         raise WorkbenchError(
             f"The run is of {header.target} in {header.dtype}, the models given are {models.target_name} in {dtype}.",
-            "Load the same target in the same number format.",
+            "Load the same target in the same dtype.",
         )
     if not header.prompt_tokens:
-        raise WorkbenchError("The trace does not hold its prompt's tokens.", "Examine a run recorded with its prompt.")
+        raise WorkbenchError("The trace lacks its prompt's tokens.", "Examine a run recorded with its prompt.")
     if getattr(header, "pictures", None) and images is None:
-        raise WorkbenchError("The run's prompt has pictures, which a trace does not hold whole.", "Run it again here.")
+        raise WorkbenchError("The run's prompt has images, which a trace does not store in full.", "Run it again here.")
     tokens = trace.token_ids
     stepwise = _read(models, header.prompt_tokens, tokens, [(1, 1)] * len(tokens), images)
     found = [

@@ -19,8 +19,8 @@ METRICS = {
 }
 """What a cell shows, with its words."""
 THEORY = {
-    "speedup": {"speedup_iid": "formula: every draft accepted alike, at the costs measured"},
-    "tau": {"tau_iid": "E[τ]: every draft accepted alike", "tau_by_position": "E[τ]: acceptance by position"},
+    "speedup": {"speedup_iid": "formula with a constant acceptance rate, at measured costs"},
+    "tau": {"tau_iid": "E[τ] with a constant acceptance rate", "tau_by_position": "E[τ] by acceptance per position"},
 }
 """What theory makes of the measured acceptance, drawn over a metric (`whatif.laws`, `paired.pays`)."""
 

@@ -57,12 +57,12 @@ class Axis:
                 values += [str(i) for i in range(int(first), int(last) + 1)]
             elif dots and (first.lstrip("-").isdigit() or last.lstrip("-").isdigit()):
                 raise ParameterError(
-                    f"{value.strip()!r} is no range of whole numbers.", f"Write one as in {name.strip()}=1..6."
+                    f"{value.strip()!r} is not a range of whole numbers.", f"Write one as in {name.strip()}=1..6."
                 )
             elif value.strip():
                 values.append(value.strip())
         if not equals or not name.strip() or not values:
-            raise ParameterError(f"{text!r} is no axis.", "Write one as in depth=1,2,4 or depth=1..6.")
+            raise ParameterError(f"{text!r} is not an axis.", "Write one as in depth=1,2,4 or depth=1..6.")
         return cls(name.strip(), tuple(values))
 
 

@@ -37,12 +37,12 @@ NAMES = (
 GROWS = {
     "prompt-lookup": "a look-up in a dictionary",
     "suffix": "one scan of an int32 array of at most 65,536 tokens",
-    "aggressive": "a scan of the input where the output has left it",
+    "aggressive": "a scan of the input after the output differs from it",
     "stand": "look-ups in a dictionary of at most 16,384 contexts",
     "adaptive-trigram": "look-ups in a dictionary of at most 16,384 pairs",
     "token-recycling": "as many look-ups as nodes",
     "lookahead-trie": "nodes below one node, of at most 65,536 in all",
-    "rest": "bisections: logarithmic in the store, constant in the context",
+    "rest": "bisections: logarithmic in the datastore, constant in the context",
     "lookahead": "a look-up in a dictionary of at most 16,384 n-grams",
     "jacobi": "as many guesses as the draft is long",
 }
@@ -254,14 +254,14 @@ def page(report: dict[str, Any]) -> str:
     ]
     return "\n".join(
         [
-            "# What drafting costs the host",
+            "# Host overhead of drafting",
             "",
-            "Milliseconds of a round: proposing and observing together, the median of "
+            "Milliseconds per round for proposing and observing together, the median of "
             f"{report['rounds']} rounds, of each drafter that reads text alone, with its default parameters, by tokens "
             "of context. No model runs; the text is this project's own, in a vocabulary of "
-            f"{report['vocabulary']:,} tokens. Drafters that run layers of the target are not here: what they cost is "
-            "in their rounds' phases. `rasd` looks up as `rest` does. Made by "
-            f"`workbench bench --suite host --out assets/boards/{BOARD}`, which goes on where it was broken off; "
+            f"{report['vocabulary']:,} tokens. Drafters that run layers of the target are left out: their costs are "
+            "in their rounds' phases. `rasd` does the same look-up as `rest`. Made by "
+            f"`workbench bench --suite host --out assets/boards/{BOARD}`, which continues after an interruption; "
             "`workbench docs` writes this page.",
             "",
             f"Measured on {describe(report['machine'])}.",
@@ -273,7 +273,7 @@ def page(report: dict[str, Any]) -> str:
             "",
             f"![Host milliseconds by context]({Path(BOARD).stem}.svg)",
             "",
-            f"`rest` at {AT:,} tokens of context, by the size of its store, in memory:",
+            f"`rest` at {AT:,} tokens of context, by the size of its datastore, in memory:",
             "",
             stores_table(report),
             "",

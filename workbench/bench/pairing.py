@@ -152,7 +152,7 @@ def measure_pairs(
             if mine is None or plain is None:
                 continue
             if not (mine[0] and plain[0]):
-                why = "a run emitted nothing"
+                why = "a run emitted no tokens"
                 continue
             ratios.append(mine[0] / plain[0])
             seconds += mine[1] + plain[1]

@@ -65,8 +65,8 @@ def of_kept_runs(target: str, last: int) -> list[Asked]:
             found.setdefault(tuple(header.prompt_tokens), Asked(run, list(header.prompt_tokens)))
     if not found:
         raise PromptError(
-            f"There is no kept run of {target}.",
-            "Keep one (on the Live page, or by `workbench generate --keep`), or give prompts.",
+            f"There is no saved run of {target}.",
+            "Save one (on the Live page, or with `workbench generate --keep`), or give prompts.",
         )
     return list(found.values())
 
@@ -101,7 +101,7 @@ def recommend(
         WorkbenchError: no method runs on this target.
     """
     if not prompts:
-        raise PromptError("There is no prompt to measure on.", "Give --prompts FILE, or keep runs and give --last N.")
+        raise PromptError("There is no prompt to measure on.", "Give --prompts FILE, or save runs and give --last N.")
     chosen = list(methods) or candidates(models)
     if not chosen:
         raise WorkbenchError(

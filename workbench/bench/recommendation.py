@@ -44,13 +44,13 @@ class Choice:
     def why(self) -> str:
         """Its speed in words: what it gains a round, and what a round costs."""
         if self.speedup is None or self.tau is None or not self.round_cost:
-            return "Nothing was measured beside plain decoding."
+            return "Only plain decoding was measured."
         tau, price = self.tau, self.round_cost
-        kept = "no draft was tested" if self.acceptance is None else f"{self.acceptance:.0%} of its drafts were kept"
+        kept = "no draft was tested" if self.acceptance is None else f"{self.acceptance:.0%} of its drafts accepted"
         cost = f"a round costs {price:.2f} plain ones"
         if self.draft_ms is not None and self.verify_ms is not None:
             cost += f" ({self.draft_ms:.1f} ms drafting, {self.verify_ms:.1f} ms verifying)"
-        return f"{tau:.2f} tokens a pass, {kept}; {cost}: {tau:.2f} / {price:.2f} = {tau / price:.2f}."
+        return f"{tau:.2f} tokens per pass, {kept}; {cost}: {tau:.2f} / {price:.2f} = {tau / price:.2f}."
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""

@@ -106,10 +106,10 @@ def read_answers(path: Path) -> dict[int, dict[str, Any]]:
         if line.strip():
             answer = _parse(line)
             if answer is None:
-                raise WorkbenchError(f"Line {number} of {path} is no answer of Spec-Bench.", _REMEDY)
+                raise WorkbenchError(f"Line {number} of {path} is not a Spec-Bench answer.", _REMEDY)
             answers[answer["question_id"]] = answer
     if not answers:
-        raise WorkbenchError(f"{path} holds no answers.", _REMEDY)
+        raise WorkbenchError(f"{path} contains no answers.", _REMEDY)
     return answers
 
 
@@ -141,7 +141,7 @@ def speeds(answers: dict[int, dict[str, Any]], baseline: dict[int, dict[str, Any
     """
     shared = [number for number in answers if number in baseline]
     if not shared:
-        raise WorkbenchError("The files answer no question both.", "Give answers to the same questions.")
+        raise WorkbenchError("The files have no question in common.", "Give answers to the same questions.")
     groups: dict[str, list[int]] = defaultdict(list)
     for number in shared:
         category = answers[number]["category"]

@@ -114,7 +114,7 @@ class Hearing:
         """
         if "news" not in message:
             raise WorkbenchError(
-                "That app tells of its comparisons otherwise.", "Bring it and this one to one version."
+                "That app reports comparisons in another format.", "Use the same version of both apps."
             )
         news = message["news"]
         if news is not None:

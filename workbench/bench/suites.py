@@ -74,7 +74,7 @@ def bench_methods(
     for configured in methods:
         reason = models.why_not(configured.method.needs)
         if reason:
-            raise MethodUnavailableError(f"{configured.name} cannot run: {reason}", "Leave it out with --method.")
+            raise MethodUnavailableError(f"{configured.name} cannot run: {reason}", "Exclude it with --method.")
     prompts, ids, left_out = _fitting(models, prompts, plan, progress)
     settings = _settings(models, plan, len(prompts))
     facts = machine_facts()
@@ -145,7 +145,7 @@ def _fitting(
         raise PromptError(
             f"No prompt of the suite fits {models.target_name}: its context holds {models.target.context} tokens, "
             f"{plan.max_new_tokens} of which are for the answer.",
-            "Lower --max-new-tokens, or take another target.",
+            "Lower --max-new-tokens, or use another target.",
         )
     too_long = Counter(p.group for p in prompts) - Counter(p.group for p in fitting)
     chosen = first_of_each_group(fitting, plan.per_group) if plan.per_group else fitting

@@ -174,7 +174,7 @@ def _in_turn(update: Update, crew: Crew, kept: SweepFolder, stopped: Callable[[]
                 kept.begin(update.sweep)
                 yield from _measured(update, crew, kept, stopped)
                 return
-        update.follows, update.text = True, "somebody else measures this sweep: its cells appear as they are finished"
+        update.follows, update.text = True, "another process is measuring this sweep; its cells appear when finished"
         update.changed = _take_up(update, crew, kept)
         yield update
         if stopped() or update.complete:

@@ -168,7 +168,7 @@ class SweepFolder:
         try:
             return Sweep.from_wire(json.loads(read_regular(self.folder / "sweep.json")))
         except (OSError, ValueError, KeyError) as error:
-            raise WorkbenchError(f"{self.folder} holds no sweep.", "Give the folder of one, or axes.") from error
+            raise WorkbenchError(f"{self.folder} contains no sweep.", "Give the folder of one, or axes.") from error
 
     def _path(self, name: str) -> Path:
         return self.folder / "cells" / f"{name}.json"

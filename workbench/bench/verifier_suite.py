@@ -250,12 +250,12 @@ def table(report: dict[str, Any]) -> str:
 def page(report: dict[str, Any]) -> str:
     """The board: the table, where it was measured, and which rules take more than is wanted."""
     lines = [
-        "# What verifiers cost",
+        "# Cost of verifiers",
         "",
-        f"Milliseconds of a rule on a draft of {report['nodes']} nodes, with what a round reads of it: of a round that "
-        f"keeps all it may and one that keeps nothing the dearer, each the median of {report['repeats']}, on random "
-        "laws. Made by `workbench bench --suite verifiers --out assets/boards/verifiers.json`; `workbench docs` writes "
-        "this page.",
+        f"Milliseconds of a rule on a draft of {report['nodes']} nodes, including the values that a round reads: the "
+        "slower of a round that accepts as much as possible and one that accepts nothing, each the median of "
+        f"{report['repeats']}, on random distributions. Made by `workbench bench --suite verifiers --out "
+        "assets/boards/verifiers.json`; `workbench docs` writes this page.",
         "",
         f"Measured on {describe(report['machine'])}; device {report['device']}.",
     ]

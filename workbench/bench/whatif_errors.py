@@ -20,10 +20,10 @@ PREDICTIONS = {
     "lengths": "τ of drafts of at most K",
     "speeds": "speed of drafts of at most K",
     "plain": "speed without drafts",
-    "width": "τ with two siblings at every place",
+    "width": "τ with two siblings at every position",
     "combination": "τ of the better of two drafters",
-    "by-position": "τ of K levels by the acceptance at each position",
-    "iid": "τ of K levels if every draft were accepted alike",
+    "by-position": "τ of K levels by acceptance per position",
+    "iid": "τ of K levels with a constant acceptance rate",
     "formula": "speed-up by the formula",
 }
 """The predicted figure, by the key of its row."""
@@ -101,8 +101,9 @@ def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
         "prompts": lambda e: e.prompts,
     }
     return (
-        "# What-ifs beside real runs\n\nEvery prediction of `workbench whatif` beside the run that it predicts, made "
-        "by `workbench bench --suite whatif`: geometric mean over prompts of predicted / measured, with its 95 % "
-        "interval, and the median error of a single prediction. τ is counted and the same on every machine; speeds "
+        "# Predictions of `workbench whatif` compared with real runs\n\n"
+        "Every prediction of `workbench whatif` beside the run that it predicts, made by `workbench bench --suite "
+        "whatif`: geometric mean over prompts of predicted / measured, with its 95 % interval, and the median error "
+        "of a single prediction. τ is counted and the same on every machine; speeds "
         f"are of the machine named in the data.\n\n{table(columns, found)}\n"
     )

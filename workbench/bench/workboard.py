@@ -210,7 +210,7 @@ def _best(methods: Sequence[dict[str, Any]], kind: str) -> str | None:
 def markdown(found: Sequence[dict[str, Any]]) -> str:
     """The board for people: a table for each target."""
     lines = [
-        "# Which drafter for which work",
+        "# Choosing a method for your workload",
         "",
         "Every method that drafts with nothing but the target, on each kind of work: speed-up over plain decoding of "
         "the same prompt, geometric mean over prompts with its 95 % interval (Student's, over prompts), and τ, tokens "

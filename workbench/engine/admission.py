@@ -40,11 +40,11 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
     kind = getattr(runner.model.config, "model_type", "") or type(runner.model).__name__
     if found.why_not:
         raise ModelError(
-            f"{name} ({kind}) cannot be decoded here: {found.why_not}.",
-            "Use a model of another family (Llama, Qwen2/3, Mistral, Gemma 3, GPT-2, …); where only this number format "
-            "fails, another dtype.",
+            f"{name} ({kind}) is not supported: {found.why_not}.",
+            "Use a model of another family (Llama, Qwen2/3, Mistral, Gemma 3, GPT-2, …); if only this dtype fails, "
+            "use another.",
         )
-    runner.why_no_trees = found.why_no_trees and f"{name} ({kind}) takes chains, not trees: {found.why_no_trees}."
+    runner.why_no_trees = found.why_no_trees and f"{name} ({kind}) supports chains, not trees: {found.why_no_trees}."
 
 
 _of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, Standing]] = weakref.WeakKeyDictionary()

@@ -122,7 +122,7 @@ class _Measurement:
         if any(found[name] != by_start[start] for name, start in zip(names, starts, strict=True)):
             raise ValueError("layers of one type attend to different spans")
         if not kinds and len(found) > 1:
-            raise ValueError("layers attend to different spans, and the model takes one mask for all")
+            raise ValueError("layers attend to different spans, but the model accepts one mask for all")
         return AttentionSpans(found, bool(kinds))
 
     def _span(self, layer: int, start: int) -> AttentionSpan:
@@ -168,7 +168,7 @@ class _Measurement:
             except Exception:
                 if is_last:
                     raise
-        raise ValueError("not all of its layers were run")
+        raise ValueError("some layers were not run")
 
     def _recorder(self, layer: nn.Module, is_tuple: bool) -> nn.Module:
         """Return a copy of a layer that records its mask and hands on what it is given."""

@@ -132,12 +132,14 @@ def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
             continue
         if probes.sees.shape != (len(probes), len(tree) + len(probes)):
             raise WorkbenchError(
-                f"{probes.source or part} asks for probes that see {list(probes.sees.shape)} places of a draft of "
+                f"{probes.source or part} gave a probe mask of shape {list(probes.sees.shape)} for a draft of "
                 f"{len(tree)} nodes and {len(probes)} probes.",
-                "A probe sees nodes and probes: bool [P, N + P].",
+                "Give a mask over nodes and probes: bool [P, N + P].",
             )
         if len(probes) > left or probes.farthest > farthest:
-            row.say(f"There was no room for the {len(probes)} probe tokens of {probes.source or part} in some rounds.")
+            row.say(
+                f"The cache had no room for the {len(probes)} probe tokens of {probes.source or part} in some rounds."
+            )
             continue
         asked[part] = probes
         left -= len(probes)

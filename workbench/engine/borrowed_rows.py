@@ -51,21 +51,22 @@ def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM
     found = lender(folder)
     if found is None:
         raise ModelError(
-            f"{folder} borrows its embedding and its LM head, and names no target of which that could be.",
-            f"Give the folder of one, as it was trained; lenders are {', '.join(PUBLISHED)}.",
+            f"{folder} shares a target's embedding and LM head, but does not name the target.",
+            f"Give the folder as its training wrote it; possible targets are {', '.join(PUBLISHED)}.",
         )
     weights = tensors_of(folder)
     if ENTER not in weights or LEAVE not in weights:
         raise ModelError(
-            f"{folder} is incomplete: it has no rows, and no matrices for its target's.", "Fetch it again."
+            f"{folder} is incomplete: it has neither embedding rows nor matrices for its target's rows.",
+            "Fetch it again.",
         )
     if (lends := folder_of(found.target)) is None:
         raise ModelError(
-            f"{folder} uses the rows of {found.target}, which is not here.", f"Fetch {found.target} first."
+            f"{folder} uses the rows of {found.target}, which is not on this machine.", f"Fetch {found.target} first."
         )
     size = (config.hidden_size, getattr(config, ROWS))
     if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # or two small matrices could fill this memory
-        raise ModelError(f"{folder} has matrices for its rows that are not {size[0]} × {size[1]}.", "Fetch it again.")
+        raise ModelError(f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch it again.")
     theirs = tensors_of(lends, {_EMBEDDING, _HEAD})
     embedding, width = theirs[_EMBEDDING], weights[ENTER].shape[1]
     if embedding.shape != (config.vocab_size, width):

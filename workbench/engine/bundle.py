@@ -55,7 +55,7 @@ def check_nesting(folder: Path) -> None:
             json.loads(path.read_bytes())
         except RecursionError:
             raise ModelError(
-                f"{path} is nested too deeply: it is no model's configuration.", "Fetch the folder again."
+                f"{path} is nested too deeply for a model configuration.", "Fetch the folder again."
             ) from None
         except (OSError, ValueError):
             continue  # what is wrong with it, whoever reads it says
@@ -75,5 +75,5 @@ def check_files(folder: Path) -> None:
             check_regular(path)
         except OSError as error:
             raise ModelError(
-                f"{path} cannot be read: {error.strerror}.", "Take it out of the folder, or fetch the folder again."
+                f"{path} cannot be read: {error.strerror}.", "Remove it from the folder, or fetch the folder again."
             ) from None

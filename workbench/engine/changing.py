@@ -56,7 +56,7 @@ def _take(row: Row, decoder_of: Of, asks: Sequence[Ask]) -> None:
             return
         settings.refused.append(as_said(error))
     for refused in settings.refused:
-        row.say(f"A change cannot be, and the run goes on without it. {refused}")
+        row.say(f"A change was refused, and the run continues without it. {refused}")
 
 
 def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
@@ -80,7 +80,7 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
         header = row.trace.header
         no_longer = "again does not follow" if header.promise == configured.promise.value else "no longer follows"
         row.say(
-            f"From here on {which} {no_longer} the target's law: {configured.method.title} with these "
+            f"From here on {which} {no_longer} the target's distribution: {configured.method.title} with these "
             "settings is approximate. Choose a lossless verifier to keep it."
         )
         header.promise = configured.promise.value  # of the whole text
@@ -124,7 +124,9 @@ HELD = (
 def _hand_over(row: Row, now: Decoder, then: Decoder, settings: Settings) -> None:
     """From one decoder to another: the new one opens before the old one closes. What was not decided is taken back."""
     if settings.swaps:
-        raise MethodUnavailableError("Pictures cannot be changed together with the way of decoding.", "Do one first.")
+        raise MethodUnavailableError(
+            "Images and the method cannot be changed at once.", "Make one change, then the other."
+        )
     take_back(row, len(row.undecided))
     old = [getattr(row, name) for name in HELD]
     row.configured, row.models, row.sampling, row.vision = settings.configured, settings.models, settings.sampling, {}
@@ -146,7 +148,7 @@ def close(decoder: Decoder, row: Row) -> None:
         with no_panic():
             decoder.close(row)
     except Exception:
-        log.exception("%s could not give back what it held", row.configured.name)
+        log.exception("%s could not release its resources", row.configured.name)
 
 
 def _put(row: Row, held: Sequence[Any]) -> None:
@@ -213,7 +215,7 @@ def _show(row: Row, target: Runner, swap: Swap) -> None:
         PromptError: the prompt has none. Nothing is touched.
     """
     if row.images is None:
-        raise PromptError("The run has no pictures that could be changed.", "Start a run with pictures.")
+        raise PromptError("This run has no images to change.", "Start a run with images.")
     row.pictures = swap.pictures
     swaps = row.request.swaps
     swaps[:] = [(n, old) for n, old in swaps if n < row.n_new or old.sees != swap.sees] + [(row.n_new, swap)]

@@ -41,7 +41,7 @@ def check_weights(folder: Path) -> None:
     for line in sums.read_text(encoding="utf-8").splitlines():
         found = _LINE.fullmatch(line)
         if found is None:
-            raise ModelError(f"{sums} is damaged: {line[:40]!r} is no sum.", _REMEDY)
+            raise ModelError(f"{sums} is damaged: {line[:40]!r} is not a checksum line.", _REMEDY)
         wanted, name = found.groups()
         if wrong := what_is_wrong(folder / name, wanted):
             raise ModelError(f"{folder / name} {wrong}.", _REMEDY)
@@ -61,7 +61,11 @@ def what_is_wrong(file: Path, wanted: str) -> str:
         return ""
     with file.open("rb") as opened:
         is_pointer = opened.read(len(_POINTER)) == _POINTER
-    return "is a pointer of Git LFS, not the weights" if is_pointer else "is not what it was: it is cut or damaged"
+    return (
+        "is a Git LFS pointer, not the weights"
+        if is_pointer
+        else "does not match its checksum: it is truncated or damaged"
+    )
 
 
 def sum_of(file: Path) -> str:

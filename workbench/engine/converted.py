@@ -57,7 +57,7 @@ def code_folder(name: str) -> Path:
     with contextlib.suppress(OSError):
         if make_private(place):
             return place
-    LOG.warning("%s may be written to by others: compiled code is kept until this process ends.", place)
+    LOG.warning("Other users can write to %s: compiled code is kept only until this process ends.", place)
     own = temporary_folder() / "compiled" / name
     own.mkdir(parents=True, exist_ok=True)
     return own
@@ -128,7 +128,7 @@ def check_gguf(file: Path) -> None:
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror}.", "Give a GGUF file or a folder.") from None
     if begins != MAGIC:
-        raise ModelError(f"{file} is no GGUF file: it begins otherwise.", "Fetch it again.")
+        raise ModelError(f"{file} is not a GGUF file: its first bytes differ.", "Fetch it again.")
 
 
 def convert(file: Path, told: Told = lambda done, total: None, stem: str | None = None) -> Path:
@@ -239,7 +239,7 @@ def _unwritten(error: OSError, place: Path) -> WorkbenchError:
     if full or re.search(r"No space left|File too large|quota", words):  # safetensors keeps the words alone
         left = shutil.disk_usage(_above(place)).free
         return CapacityError(
-            f"{place.parent} is full: {left / 1e6:.0f} MB are free, too few for the copy that is made of the model.",
+            f"{place.parent} is full: {left / 1e6:.0f} MB are free, too few for the converted copy of the model.",
             "Make room, or name another folder in WORKBENCH_CACHE.",
         )
     return WorkbenchError(

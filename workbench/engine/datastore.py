@@ -151,8 +151,8 @@ class Datastore:
         """
         if self.card.tokenizer != tokenizer_hash(tokenizer):
             raise TokenizerMismatchError(
-                f"The store {name} was made with the tokenizer of {self.card.target or 'another model'}: its ids mean "
-                f"other tokens to {target or 'this target'}.",
+                f"The datastore {name} was made with the tokenizer of {self.card.target or 'another model'}: its ids "
+                f"mean other tokens to {target or 'this target'}.",
                 BUILD.format(target=target or "TARGET"),
             )
 
@@ -183,11 +183,11 @@ def open_store(folder: Path) -> Datastore:
     try:
         card = json.loads(read_regular(folder / CARD))
     except OSError as error:
-        raise ModelError(f"{folder} holds no store: {CARD} cannot be read: {error.strerror}.", again) from None
+        raise ModelError(f"{folder} is not a datastore: {CARD} cannot be read: {error.strerror}.", again) from None
     except ValueError:
-        raise ModelError(f"{folder} holds no store: its {CARD} is not JSON.", again) from None
+        raise ModelError(f"{folder} is not a datastore: its {CARD} is not JSON.", again) from None
     if not isinstance(card, dict) or (card.get("format"), card.get("version")) != (FORMAT, VERSION):
-        raise ModelError(f"{folder} holds no store of this version: its {CARD} says otherwise.", again)
+        raise ModelError(f"{folder} is a datastore of another version, according to its {CARD}.", again)
     try:
         known: dict[str, Any] = {name: card[name] for name in Card.__dataclass_fields__}
         known["texts"] = [(str(name), int(start)) for name, start in known["texts"]]
@@ -196,7 +196,7 @@ def open_store(folder: Path) -> Datastore:
     except (KeyError, TypeError, ValueError):
         whole = False
     if not whole:
-        raise ModelError(f"{folder} holds no store: something is missing in its {CARD}.", again)
+        raise ModelError(f"{folder} is not a datastore: fields are missing in its {CARD}.", again)
     wanted = {TOKENS: dtype_of(found.vocabulary), SUFFIXES: np.dtype(np.int32)}
     arrays = []
     for name, dtype in wanted.items():
@@ -206,7 +206,7 @@ def open_store(folder: Path) -> Datastore:
         except OSError as error:
             raise ModelError(f"{folder / name} cannot be read: {error.strerror or error}.", again) from None
         except ValueError:  # numpy's words speak of buffers and pickles
-            raise ModelError(f"{folder / name} is cut short, or is no array.", again) from None
+            raise ModelError(f"{folder / name} is truncated, or is not an array.", again) from None
         if array.shape != (found.tokens,) or array.dtype != dtype:
-            raise ModelError(f"{folder / name} is not the array that {CARD} speaks of.", again)
+            raise ModelError(f"{folder / name} is not the array described in {CARD}.", again)
     return Datastore(found, *arrays)

@@ -13,17 +13,17 @@ from workbench.engine.bundle import DEFAULT_TARGET, VISION_TARGET
 from workbench.engine.names import heads_of, own_drafter
 
 ANY_DRAFTER = "any-drafter"
-"""The need of a method that takes a draft model of any vocabulary: it translates what that says."""
+"""Need of a method that accepts a draft model of any vocabulary: it translates its tokens."""
 DRAFTERS = frozenset({"drafter", ANY_DRAFTER})
 """Needs that a draft model serves."""
 NEEDS = {
     "drafter": "a draft model with the target's vocabulary",
     ANY_DRAFTER: "a draft model of any vocabulary",
-    "sight": "a draft model that reads pictures",
-    "pictures": "a target that reads pictures",
+    "sight": "a draft model that reads images",
+    "pictures": "a target that reads images",
     "trees": "a target that verifies trees",
 }
-"""What a drafter may need besides the target, in words; whatever else it names is the kind of a trained head."""
+"""Needs of a drafter besides the target, in words; any other need is the kind of a trained head."""
 
 BUNDLED = "bundled"
 """The column of the claims board for the bundled models that a claim is made for."""
@@ -83,10 +83,10 @@ class Measured:
                 divides by zero.
         """
         if found is None:
-            raise WorkbenchError("Nothing was there to measure.", "Measure more prompts.")
+            raise WorkbenchError("There was nothing to measure.", "Measure more prompts.")
         low, high = (found["value"] if found[end] is None else found[end] for end in ("low", "high"))
         if not all(map(math.isfinite, (found["value"], low, high))):
-            raise WorkbenchError(f"Too little was there to compare ({setting}).", "Measure more prompts.")
+            raise WorkbenchError(f"There was too little data to compare ({setting}).", "Measure more prompts.")
         return cls(found["value"], low, high, found["n"], setting)
 
 
@@ -169,7 +169,7 @@ class Claim:
         """What there is not yet to measure it there, in a word and from files alone; empty where nothing is missing."""
         target = self.target(column)
         if self.home == VISION_TARGET and target != self.home:
-            return "a method for pictures"
+            return "a method for images"
         if DRAFTERS & set(self.needs) and own_drafter(target) is None:
             return f"no draft model for {target} yet"
         missing = [kind for kind in heads_in(self.needs) if not heads_of(target, (kind,))]

@@ -102,4 +102,4 @@ class OwnRounds(Part):
             "repetition penalty": sampling.repetition_penalty != 1.0,
         }
         wanted = [name for name, is_wanted in asked.items() if is_wanted]
-        return f"it writes in rounds of its own, which know no {' and no '.join(wanted)}" if wanted else ""
+        return f"it has its own decoding loop, without {' and no '.join(wanted)}" if wanted else ""

@@ -92,13 +92,13 @@ def check_dtype(dtype: str, device: str = "auto") -> None:
     if dtype not in ("auto", *DTYPES):
         raise ModelError(f"There is no dtype {dtype!r}.", f"Use one of: auto, {', '.join(DTYPES)}.")
     if dtype == "float64" and device.startswith("mps"):
-        raise ModelError("mps does not compute in float64.", "Use float32, or the device cpu.")
+        raise ModelError("mps does not support float64.", "Use float32, or the device cpu.")
     if dtype == "int8" and device.partition(":")[0] not in ("auto", "cpu"):
         raise ModelError(
             f"int8 is for passes compiled for a CPU, not for {device}.", "Use bfloat16, or the device cpu."
         )
     if dtype == "int8" and (why := why_not_compiled()):
-        raise ModelError(f"int8 is not to be had here: only compiled passes read bytes, and {why}.", "Use float32.")
+        raise ModelError(f"int8 is not available here: it needs compiled passes, but {why}.", "Use float32.")
 
 
 @cache

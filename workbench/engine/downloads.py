@@ -91,7 +91,7 @@ def _bar(told: Callable[[int], None] | None, over: threading.Event) -> Any:
 
         def update(self, n: float | None = 1) -> None:
             if over.is_set():
-                raise InterruptedError("The download was broken off.")
+                raise InterruptedError("The download was interrupted.")
             if not self.disable:
                 super().update(n)
                 return

@@ -31,7 +31,7 @@ class Errands:
         done = Future[Any]()
         with self._lock:
             if self._is_over:
-                raise WorkbenchError("The run has ended.", "Ask for what it left behind.")
+                raise WorkbenchError("The run has ended.", "Use the finished run's trace instead.")
             self._waiting.append((act, done))
         return done
 

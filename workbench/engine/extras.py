@@ -58,7 +58,7 @@ class Extras:
         biased = [token for token, _ in self.logit_bias]
         for name, ids in (("stop_token_ids", self.stop_tokens), ("logit_bias", biased)):
             if any(not 0 <= token < vocab_size for token in ids):
-                raise ParameterError(f"{name} holds token ids outside 0…{vocab_size - 1}.", "Use the target's ids.")
+                raise ParameterError(f"{name} contains token ids outside 0…{vocab_size - 1}.", "Use the target's ids.")
 
     def check_length(self, max_new_tokens: int) -> None:
         """Refuse a least length above the greatest.
@@ -68,7 +68,7 @@ class Extras:
         """
         if self.min_tokens > max_new_tokens:
             problem = ParameterError(
-                f"min_tokens={self.min_tokens} is above the {max_new_tokens} tokens that are asked for at most.",
+                f"min_tokens={self.min_tokens} is above the {max_new_tokens} tokens requested at most.",
                 "Lower it, or raise max_tokens.",
             )
             problem.option = "min_tokens"

@@ -77,7 +77,9 @@ def _opened(gguf: Any, file: Path) -> Any:
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror}.", WHOLE) from None
     except Exception as error:  # whatever the bytes make of the reader: Value, Index, Key, Unicode, Overflow …
-        raise ModelError(f"{file} is no GGUF file, or a broken or cut one ({first_line(error)}).", WHOLE) from None
+        raise ModelError(
+            f"{file} is not a GGUF file, or is damaged or truncated ({first_line(error)}).", WHOLE
+        ) from None
 
 
 def _source(reader: Any, file: Path, folder: Path) -> None:
@@ -111,7 +113,7 @@ def _weights(gguf: Any, reader: Any, config: Any, file: Path, told: Told) -> Ite
     if missing := sorted(wanted.keys() - have):
         raise ModelError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]} …).", WHOLE)
     if unknown := sorted(have - wanted.keys()):
-        refuse(f"it has weights that such a model has no place for ({', '.join(unknown[:3])})", file)
+        refuse(f"it has weights that this architecture does not use ({', '.join(unknown[:3])})", file)
     total = file.stat().st_size
     for tensor in reader.tensors:
         name, shape = wanted[tensor.name]
@@ -155,7 +157,7 @@ def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
     """A weight in the number format in which it is written; see `dequantise`."""
     whole = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the file's pages may not be written to
     if not torch.isfinite(whole).all():
-        raise ModelError(f"{what} has values that are no numbers.", WHOLE)
+        raise ModelError(f"{what} contains NaN or infinite values.", WHOLE)
     if kind == "BF16":
         return whole.bfloat16()
     if kind in ("F32", "F64") or whole.ndim == 1:

@@ -26,9 +26,9 @@ def config_of(reader: Any, file: Path) -> PretrainedConfig:
     except ModelError:
         raise
     except KeyError as error:
-        raise ModelError(f"{file} does not say its {str(error).strip(chr(39))}.", WHOLE) from None
+        raise ModelError(f"{file} does not contain its {str(error).strip(chr(39))}.", WHOLE) from None
     except Exception as error:  # whatever numbers and words that no model has make of the configuration
-        raise ModelError(f"{file} says of itself what no model can be ({first_line(error)}).", WHOLE) from error
+        raise ModelError(f"{file} has impossible metadata ({first_line(error)}).", WHOLE) from error
 
 
 def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedConfig:
@@ -63,7 +63,7 @@ def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
     if family not in FAMILIES:
         return f"its family is {family!r}"
     if facts.get("general.type", "model") != "model":
-        return f"it holds no model but {facts['general.type']!r}"
+        return f"it contains no model but {facts['general.type']!r}"
     if facts.get("split.count", 0) > 1:
         return f"it is one of {facts['split.count']} parts (llama-gguf-split --merge makes them one file)"
     if facts.get(f"{family}.expert_count"):
@@ -84,14 +84,14 @@ def _positions(facts: dict[str, Any], family: str) -> str:
     if own.get("rope.dimension_count", head) != head:
         return "only a part of each head is rotated"
     if 0 < own.get("attention.sliding_window", 0) < own["context_length"]:
-        return "its attention looks back through a window"
+        return "it uses sliding-window attention"
     return ""
 
 
 def refuse(why: str, file: Path) -> None:
     """Raise ModelError where there is a reason."""
     if why:
-        raise ModelError(f"{file.name} cannot be a target: {why}.", INSTEAD)
+        raise ModelError(f"{file.name} cannot be used as a target: {why}.", INSTEAD)
 
 
 def special_id(facts: dict[str, Any], name: str) -> int | None:

@@ -67,16 +67,17 @@ def _splitting(kind: Any, pre: Any, file: Path) -> Splitting:
         return _SENTENCEPIECE
     name = "gemma4" if kind == "gemma4" else pre
     refuse(
-        f"its tokenizer is of the kind {kind!r}, which is not read here" if kind not in ("gpt2", "gemma4") else "", file
+        f"its tokenizer is of the kind {kind!r}, which is not supported" if kind not in ("gpt2", "gemma4") else "", file
     )
     refuse(
-        "its tokenizer does not say how it cuts text (tokenizer.ggml.pre); an old converter wrote it"
+        "its tokenizer does not say how it pre-tokenises text (tokenizer.ggml.pre); an old converter wrote it"
         if not name
         else "",
         file,
     )
     refuse(
-        f"its tokenizer cuts text in a way ({name!r}) that is not known here" if name not in SPLITTINGS else "", file
+        f"its tokenizer pre-tokenises text in a way ({name!r}) that is not supported" if name not in SPLITTINGS else "",
+        file,
     )
     return SPLITTINGS[name]
 
@@ -134,7 +135,7 @@ def _ends(
     added = {"bos": facts.get("ggml.add_bos_token", splitting.adds_bos), "eos": facts.get("ggml.add_eos_token", False)}
     for name, is_added in added.items():
         refuse(
-            f"its tokenizer adds a token {name.upper()} and does not say which"
+            f"its tokenizer adds a token {name.upper()} but does not say which"
             if is_added and not special[name]
             else "",
             file,

@@ -199,7 +199,7 @@ class Growth:
         """Read the newest level as one token, in one forward of one position. Arguments: see `superpose`."""
         raise MethodUnavailableError(
             f"{self.source} drafts from tokens, not from embeddings: it cannot read several of them as one.",
-            "Let the draft grow otherwise, or take a method with a draft model.",
+            "Choose another tree builder, or a method with a draft model.",
         )
 
     def goes_on(self, laws: Laws) -> bool:

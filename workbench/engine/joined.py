@@ -42,7 +42,7 @@ def joined(folder: Path) -> Path:
     except OSError as error:
         raise WorkbenchError(
             f"The weights of {folder.name} cannot be joined in {place.parent}: {error.strerror or error}.",
-            "Give WORKBENCH_CACHE another folder.",
+            "Set WORKBENCH_CACHE to another folder.",
         ) from error
     return place
 
@@ -59,7 +59,7 @@ def _join(folder: Path, place: Path) -> None:
                 whole, _, number = name.partition("#")
                 pieces.setdefault(whole, {})[int(number or 0)] = tensor
         if any(sorted(found) != [*range(len(found))] for found in pieces.values()):
-            raise ValueError("a piece is missing")
+            raise ValueError("a shard is missing")
     except (SafetensorError, ValueError) as error:
         raise ModelError(f"The weights in {folder} cannot be joined: {error}", "Fetch the folder again.") from error
     weights = {name: torch.cat([found[i] for i in range(len(found))]) for name, found in pieces.items()}

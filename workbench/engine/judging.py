@@ -66,8 +66,8 @@ def figures(
     n = len(tree)
     if n and not row.sampling.greedy and tree.sampling not in siblings_of(row.drafter, row.plan.grower):
         raise WorkbenchError(
-            f"{type(row.drafter).__name__} drafted siblings that are {tree.sampling.value}, and does not declare it.",
-            "Name it in the drafter's or the grower's `siblings`, from which follows what keeps the target's law.",
+            f"{type(row.drafter).__name__} drafted siblings of kind {tree.sampling.value}, but does not declare it.",
+            "Name it in the drafter's or the grower's `siblings`, from which the exact rules follow.",
         )
     raw, histories = logits, list[Tensor]()
     row.raw = raw if row.request.extras.logprobs is not None else None

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 SHOWN = 12
 """Entries that are shown."""
-AFTER = "Choose a drafter that keeps a table: prompt-lookup, suffix, token-recycling, lookahead-trie, …."
+AFTER = "Choose a drafter with a table: prompt-lookup, suffix, token-recycling, lookahead-trie, …."
 MATCHED = "matched tokens"
 """Signal of a round: so many of the newest tokens found the entry that was drafted from."""
 
@@ -33,7 +33,7 @@ MATCHED = "matched tokens"
 def _state(row: Row) -> Owned:
     found = owned_of(row.state)
     if found is None:
-        raise MethodUnavailableError(f"{row.configured.method.title} keeps nothing of this kind.", AFTER)
+        raise MethodUnavailableError(f"{row.configured.method.title} has no state of this kind.", AFTER)
     return found
 
 
@@ -47,7 +47,7 @@ def look(row: Row, token_text: TokenText) -> dict[str, Any]:
     """
     found, trace = owned_of(row.state), row.trace
     if found is None:
-        return {"kind": "", "why": f"{row.configured.method.title} keeps nothing that could be looked at."}
+        return {"kind": "", "why": f"{row.configured.method.title} has no state to show."}
     seen, memory = found.look(SHOWN), row.drafter.memory()
 
     def text(tokens: Sequence[int]) -> str:
@@ -124,7 +124,7 @@ def reset(row: Row) -> None:
     """
     state = _state(row)
     if row.drafter.memory() is None:
-        raise MethodUnavailableError(f"The {state.title.lower()} is read only: nothing is kept in it.", AFTER)
+        raise MethodUnavailableError(f"The {state.title.lower()} is read-only.", AFTER)
     state.clear()
     let_go(row)
     state.clear()  # of what the row itself gave back
@@ -143,4 +143,4 @@ def leave(row: Row, token_text: TokenText) -> None:
             except WorkbenchError as error:
                 row.left = Left(shown, None, str(error))
     except Exception:
-        log.exception("what a drafter remembers could not be kept")
+        log.exception("a drafter's state could not be stored")

@@ -88,12 +88,12 @@ def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, st
             ends.append((
                 end,
                 f"behind {end:,} tokens this model turns its keys by other factors ({rope}), and those in the cache, "
-                "also of shorter runs, would no longer be right",
+                "also of shorter runs, would no longer be valid",
             ))  # fmt: skip
     if getattr(config, "model_type", "") == "doge" and (kept := config.keep_window_size) - scratch < own:
         ends.append((
             kept - scratch,
-            f"with more than {kept:,} keys in its cache, drafted ones included, this model attends to some only",
+            f"with more than {kept:,} keys in its cache, drafted ones included, this model reads only some of them",
         ))  # fmt: skip
     return min(ends, key=lambda end: (end[0], not end[1]))
 

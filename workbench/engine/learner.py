@@ -119,7 +119,7 @@ class Learnt(Owned, Generic[_L]):
 
     def __init__(self, learner: _L, shared: bool) -> None:
         self.learner, self.shared = learner, shared
-        self.title = f"What the {learner.called} learnt"
+        self.title = f"Changes of the {learner.called} by online training"
 
     def look(self, n: int) -> Look:
         """The weights that moved furthest."""
@@ -141,8 +141,8 @@ class Learnt(Owned, Generic[_L]):
         )
         if not mine.began_as(whose):
             raise ModelError(
-                f"The file is broken, or holds the lessons of another {mine.called}.",
-                f"Take the {mine.called} that it was saved with, or begin without the file.",
+                f"The file is broken, or is of another {mine.called}.",
+                f"Take the {mine.called} that it was saved with, or start without the file.",
             )
         lessons = int(numbers(arrays, LESSONS, (1,), 0, MOST_LESSONS, whole=True)[0])
         shapes = {name: tuple(weight.shape) for name, weight, _ in mine.pairs()}

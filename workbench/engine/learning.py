@@ -89,7 +89,7 @@ def _learns(row: Row, learner: Learner, outcome: Outcome) -> bool:
         with no_panic(), _own_state(row, learner):
             learner.drafter.observe(row, outcome)
     except Exception:
-        log.exception("%s watches no more", type(learner.drafter).__name__)
+        log.exception("%s no longer receives feedback", type(learner.drafter).__name__)
         return False
     return True
 
@@ -111,7 +111,7 @@ def _release(row: Row, learner: Learner) -> None:
         with _own_state(row, learner):
             learner.drafter.release(row, learner.models)
     except Exception:
-        log.exception("%s could not give back what it held", type(learner.drafter).__name__)
+        log.exception("%s could not release its resources", type(learner.drafter).__name__)
 
 
 @contextmanager

@@ -96,7 +96,7 @@ class Method:
     def __post_init__(self) -> None:
         """Say in what it declares whose it is; a method derived from another one takes over nothing of that."""
         if not self.policies:
-            said = f"The method {self.name!r} names no policy, so that nothing says how much it drafts."
+            said = f"The method {self.name!r} names no policy, so its draft length is undefined."
             raise WorkbenchError(said, "Give it one: policies=(Fixed(),), of workbench.methods.policies.fixed.")
         whose = {declared.method for declared in (*self.claims, *(s for rows in self.suites.values() for s in rows))}
         if whose - {"", self.name}:
@@ -169,7 +169,7 @@ class Method:
             names = tuple(part.name for part in parts)
             if len(parts) > 1:
                 if not all(names) or len(set(names)) < len(names):
-                    raise ValueError(f"{self.name}: its alternatives for {kind} need names of their own, not {names}.")
+                    raise ValueError(f"{self.name}: its alternatives for {kind} need distinct names, not {names}.")
                 found[kind] = ParamSpec(kind, "choice", names[0], choices=names, doc=doc)
             declared = [params_of(part) for part in parts]
             for specs in declared:
@@ -192,10 +192,10 @@ class Method:
         """Its parts by kind: the alternatives, and what choosing among them decides."""
         rounds = () if self.rounds is None else (("rounds", (self.rounds,), ""),)
         return (
-            ("policy", self.policies, "how the draft length is decided"),
+            ("policy", self.policies, "policy for the draft length"),
             ("drafter", (self.drafter,), ""),
-            *((("grower", self.growers, "how the draft tree grows"),) if self.growers else ()),
-            ("verifier", self.verifiers, "what decides which drafts are kept"),
+            *((("grower", self.growers, "tree builder"),) if self.growers else ()),
+            ("verifier", self.verifiers, "verifier: rule that accepts drafts"),
             *rounds,
         )
 

@@ -119,7 +119,7 @@ class Models:
             return why_no_pictures(self.target.model.config, self.target_name or "This target")
         if need == "sight":
             sees = self.drafter is None or self.drafter_processor is not None
-            return "" if sees else f"{self.drafter_name} reads text only; choose a draft model that reads pictures."
+            return "" if sees else f"{self.drafter_name} reads text only; choose a draft model that reads images."
         if need in self.heads:
             head, name = self.heads[need], self.drafter_name
             if (read := head.config.get("drafter", name)) != name:
@@ -241,7 +241,7 @@ def load_models(
     model = load_model(target, where, kind)
     if kept := n_kept(model):
         raise ModelError(
-            f"{target} was made to draft: it can say {kept:,} of its {model.config.vocab_size:,} tokens.",
+            f"{target} is a draft model: it can emit only {kept:,} of its {model.config.vocab_size:,} tokens.",
             "Choose it as the draft model, and the model it was trained for as the target.",
         )
     runner = Runner(model, context)
@@ -281,8 +281,8 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     if not (lent.lends(models.tokenizer) if lent else same_vocabulary(models.tokenizer, spoken)):
         problem = TokenizerMismatchError(
             f"{name} and {models.target_name} do not share a vocabulary: token ids would mean different things.",
-            "Choose a draft model of the target's family, or the method omnidraft, which translates what any draft "
-            "model says. Methods without a draft model still work: autoregressive, "
+            "Choose a draft model of the target's family, or the method omnidraft, which translates any draft model's "
+            "tokens. Methods without a draft model still work: autoregressive, "
             "prompt-lookup, aggressive, suffix, rest, token-recycling, lookahead-trie, lookahead, jacobi, stand, "
             "adaptive-trigram, early-exit, del, swift, unified-skip, duo, lexical-unit, and medusa where heads exist.",
         )

@@ -124,7 +124,7 @@ class Owned(ABC):
         Raises:
             ModelError: they are not such arrays.
         """
-        raise MethodUnavailableError(f"The {self.title.lower()} cannot be loaded.", "Its folder is named instead.")
+        raise MethodUnavailableError(f"The {self.title.lower()} cannot be loaded.", "Choose it by its folder instead.")
 
     def clear(self) -> None:
         """Forget what others share; what one request alone has is made anew instead."""
@@ -139,7 +139,7 @@ def owned_of(state: Any) -> Owned | None:
 
 MOST_BYTES = 8 << 20
 """Of a state's file. The largest tables of the bundled targets take a quarter of that."""
-BROKEN = "Save it again; a file of another program is none."
+BROKEN = "Give a file that this program saved."
 
 
 def numbers(
@@ -167,10 +167,10 @@ def numbers(
     wanted = np.float64 if found.dtype.kind == "f" else np.int64
     fits = found.ndim == len(shape) and all(w is None or w == n for w, n in zip(shape, found.shape, strict=True))
     if not fits or found.dtype.kind not in ("iu" if whole else "fiu"):
-        raise ModelError(f"The file is broken: {name} has another shape or kind than it should.", BROKEN)
+        raise ModelError(f"The file is broken: {name} has another shape or dtype than expected.", BROKEN)
     found = found.astype(wanted)
     if found.size and not (np.isfinite(found).all() and found.min() >= low and found.max() < high):
-        raise ModelError(f"The file is broken: {name} holds numbers that cannot be.", BROKEN)
+        raise ModelError(f"The file is broken: {name} contains invalid numbers.", BROKEN)
     return found
 
 

@@ -200,8 +200,8 @@ class LawDrafter(Drafter):
         grower = plan.grower or self.usual
         if grower is None:
             raise WorkbenchError(
-                f"{type(self).__name__} gives laws, and nothing says how a tree grows of them.",
-                "Name growers in the method: see workbench/methods/growers.",
+                f"{type(self).__name__} yields distributions, but its method names no tree builder.",
+                "Name tree builders in the method (`growers`): see workbench/methods/growers.",
             )
         if (growth := self.begin(row)) is None:
             return DraftTree.empty(device=row.models.target.device)

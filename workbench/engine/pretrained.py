@@ -156,10 +156,12 @@ def load_tokenizer(name: str) -> Any:
         try:
             tokenizer = load_tokenizer(found.target)
         except ModelError as error:
-            said = f"{name} reads text by the tokenizer of {found.target}. {error.message}"
+            said = f"{name} uses the tokenizer of {found.target}. {error.message}"
             raise ModelError(said, error.remedy) from error
         if not found.lends(tokenizer):
-            raise TokenizerMismatchError(f"{name} learnt with another tokenizer than this {found.target}'s.", TRAIN)
+            raise TokenizerMismatchError(
+                f"{name} was trained with another tokenizer than this {found.target}'s.", TRAIN
+            )
         return tokenizer
     try:
         with no_panic():
@@ -182,7 +184,7 @@ def encode(tokenizer: Any, text: str) -> list[int]:
     except Exception as error:  # tokenizers raise many kinds
         raise PromptError(
             f"The target's tokenizer cannot read this prompt: {_first_line(error)}",
-            "Try other words, or another target.",
+            "Change the prompt, or choose another target.",
         ) from error
 
 

@@ -35,7 +35,7 @@ def levels_left(row: Row) -> int:
 def _too_short(models: Models) -> str:
     assert models.writer is not None
     return (
-        f"{models.writer_name} has {models.writer.context} positions, and the text has filled them: from there on "
-        "nothing is drafted, and every round is plain decoding. Choose a draft model with a longer context, or a "
+        f"{models.writer_name} has {models.writer.context} positions, and the text has filled them: nothing more "
+        "is drafted, and every round is plain decoding. Choose a draft model with a longer context, or a "
         "method without one."
     )

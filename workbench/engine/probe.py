@@ -159,9 +159,9 @@ def _compare(runner: Runner, which: int) -> Standing:
     chains = max((t for place, t in paired if not place.branched), key=_nan_last)
     trees = max((t for place, t in paired if place.branched), key=_nan_last)
     if not chains <= 1 and not ahead <= digits:
-        return Standing("its logits at a token change with the tokens behind it, so that nothing can be drafted")
+        return Standing("its logits at a token depend on later tokens, so it cannot verify drafts")
     if not chains <= 1:
-        return Standing(f"a token read behind a cache gets other logits than in its whole text, {_far(chains)}")
+        return Standing(f"a token read after cached tokens gets other logits than in its whole text, {_far(chains)}")
     if not trees <= 1:
         return Standing("", f"a token on a second branch gets other logits than in its own text, {_far(trees)}")
     return Standing()
@@ -265,7 +265,7 @@ def _nan_last(x: float) -> tuple[bool, float]:
 
 
 def _far(times: float) -> str:
-    return "NaN" if math.isnan(times) else f"{times:,.0f} times as far off as rounding explains"
+    return "NaN" if math.isnan(times) else f"{times:,.0f} times the difference that rounding explains"
 
 
 def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:

@@ -120,7 +120,7 @@ def why_another(model: Published, folder: Path) -> str:
                 return f"its {name} is {config.get(name)}, not {value}"
         file = folder / "tokenizer.json"
         if _vocabulary(str(file), file.stat().st_mtime_ns) != model.vocabulary:
-            return "its vocabulary is another one"
+            return "its vocabulary differs"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"its configuration or tokenizer cannot be read ({type(error).__name__})"
     return ""
@@ -194,7 +194,7 @@ def obtain(model: Published, from_hub: Callable[[], Path], told: Told = lambda d
         folder = from_hub()
         if not (why := why_another(model, folder)):
             return folder
-        why = f"What the Hub has as {model.hub_id} is not the model that is meant: {why}."
+        why = f"What the Hub has as {model.hub_id} is not the expected model: {why}."
     except ModelError as error:
         why = error.message
     raise broken or nowhere(model, why)
@@ -216,12 +216,12 @@ def download(model: Published) -> Path:
     from workbench.engine.downloads import fetched  # brings the Hub's library, which other names need not wait for
 
     if constants.HF_HUB_OFFLINE:
-        raise ModelError("The Hugging Face Hub may not be asked (HF_HUB_OFFLINE).")
+        raise ModelError("The Hugging Face Hub is switched off (HF_HUB_OFFLINE).")
     try:
         HfApi().model_info(model.hub_id, timeout=SOON_S)
         return Path(fetched(model.hub_id))
     except Exception as error:  # the HTTP library's own errors, timeouts, a full disk
-        raise ModelError(f"The Hugging Face Hub did not give it ({type(error).__name__}).") from error
+        raise ModelError(f"The Hugging Face Hub did not deliver it ({type(error).__name__}).") from error
 
 
 def _checked_file(model: Published) -> Path | None:
@@ -229,7 +229,7 @@ def _checked_file(model: Published) -> Path | None:
     file = packaged_file(model)
     if file is not None and sum_of(file) != model.sha256:
         raise ModelError(
-            f"{file} is cut or damaged: it is not the file of {model.package} {model.version}.",
+            f"{file} is truncated or damaged: it differs from that of {model.package} {model.version}.",
             f"{model.install} --force-reinstall",
         )
     return file

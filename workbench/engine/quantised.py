@@ -122,7 +122,7 @@ def refuse_int8(model: PreTrainedModel) -> NoReturn:
         f"widths that are multiples of 64, up to {LARGEST_MODEL // 10**6} M parameters"
     )
     raise ModelError(
-        f"{name} cannot be run in int8: only compiled passes read bytes, and {why}.",
+        f"{name} cannot be run in int8: int8 needs compiled passes, but {why}.",
         "Use bfloat16 or float32.",
     )
 

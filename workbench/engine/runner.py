@@ -69,7 +69,7 @@ class Runner:
         self.n_layers = len(layers)
         own, why_end = longest_context(self.config, SCRATCH)
         if own < 1:
-            raise ModelError(f"{type(model).__name__} cannot be decoded here: {why_end}.", "Use another model.")
+            raise ModelError(f"{type(model).__name__} is not supported: {why_end}.", "Use another model.")
         if context is not None and past_trained and not why_end and has_rotary_positions(model):
             own = max(own, context)
         self.context = min(context or 4096, own)
@@ -155,7 +155,7 @@ class Runner:
                 self.cache.grow(max(2 * self.cache.n_rows, 1))
             except (RuntimeError, MemoryError) as error:
                 raise CapacityError(
-                    f"No memory for another row of {self.context} tokens.",
+                    f"No memory for another sequence of {self.context} tokens.",
                     "Stop a run, or load the model with a shorter context.",
                 ) from error
         if self._lean is not None:
@@ -208,7 +208,7 @@ class Runner:
     def refuse_beyond(self, n: int) -> None:
         """Raise ContextError where a text of n tokens has no room."""
         if n > self.context:
-            raise ContextError(f"The text has {n} tokens, pictures included; the context holds {self.context}.")
+            raise ContextError(f"The text has {n} tokens, images included; the context holds {self.context}.")
 
     def exit_states(self, batch: Sequence[Segment], exit_layer: int) -> Float[Tensor, "B n D"]:
         """The residual stream of new tokens behind the first layers, which are run; no logits are computed.
@@ -287,7 +287,7 @@ class Runner:
             with torch.inference_mode():
                 return self.forward(batch, last_only, layers, head, taps, without, twin, everywhere)
         if self.why_no_trees and any(segment.sees is not None for segment in batch):
-            raise ModelError(self.why_no_trees, "Take a method that drafts a chain: draft-model, prompt-lookup.")
+            raise ModelError(self.why_no_trees, "Use a method that drafts a chain: draft-model, prompt-lookup.")
         if len(batch) == 1:
             lo, hi, n = batch[0].slot.index, batch[0].slot.index + 1, batch[0].tokens.shape[0]
             ids = batch[0].tokens.unsqueeze(0)

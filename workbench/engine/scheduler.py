@@ -81,7 +81,7 @@ class Engine:
             models.writer.clock = self.clock
         models.read_unknown()
         if request.max_new_tokens < 1:
-            raise PromptError(f"max_new_tokens={request.max_new_tokens} asks for nothing.", "Use 1 or more.")
+            raise PromptError(f"max_new_tokens={request.max_new_tokens} requests no tokens.", "Use 1 or more.")
         request.swaps, request.scores, request.prompt_scores = [], [], []  # of a run of it before this one
         row = Row(request, prompt, models)
         if reason := why_not(row, configured, models, row.sampling):
@@ -141,7 +141,9 @@ class Engine:
             check_end(self.models, prompt)
             return prompt
         if min(prompt) < 0 or max(prompt) >= vocabulary:
-            raise PromptError(f"The prompt holds token ids outside 0…{vocabulary - 1}.", "Use the target's tokenizer.")
+            raise PromptError(
+                f"The prompt contains token ids outside 0…{vocabulary - 1}.", "Use the target's tokenizer."
+            )
         check_text(self.models, prompt)
         return prompt
 
@@ -298,7 +300,7 @@ class Engine:
                 with no_panic():
                     row.detokeniser.flush()
             except Exception:  # what failed may be the tokenizer itself: the text so far stays
-                log.exception("the end of a text could not be read")
+                log.exception("the stop conditions of a text could not be checked")
             footer.text = row.detokeniser.text
             if row.cut_text_at is not None:
                 footer.text = footer.text[: row.cut_text_at]

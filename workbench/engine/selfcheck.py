@@ -28,7 +28,7 @@ def warnings_for(row: Row, models: Models) -> list[str]:
     if _is_copy(row, models) and row.sampling.greedy and REJECTED in last.nodes.status:
         found.append(
             "The draft model is a copy of the target and yet a token was rejected: rounding differs between one token "
-            "and several at a time, or the drafting is broken."
+            "and several at a time, or the drafter has a bug."
         )
     window = rounds[-WINDOW:]
     if len(window) < WINDOW or len(rounds) % 10 or any(r.method != last.method for r in window):
@@ -41,7 +41,7 @@ def warnings_for(row: Row, models: Models) -> list[str]:
     elif (metrics.acceptance_rate(window) or 0.0) < TOO_LOW:
         found.append(
             f"Almost nothing is accepted: {metrics.accepted(window)} of {metrics.tested(window)} tested tokens in "
-            f"{WINDOW} rounds. Is this drafter meant for this target and this kind of text?"
+            f"{WINDOW} rounds. Check that this drafter was made for this target and this kind of text."
         )
     return found
 

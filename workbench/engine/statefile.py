@@ -63,7 +63,7 @@ class StateFile:
             )
         if self.target != models.target_name:
             raise TokenizerMismatchError(
-                f"This file was saved for {self.target}: {models.target_name} goes on otherwise behind the same words.",
+                f"This file was saved for {self.target}: {models.target_name} continues the same text differently.",
                 SAME,
             )
 
@@ -94,7 +94,7 @@ def to_bytes(kind: str, arrays: Arrays, models: Models) -> bytes:
     }  # fmt: skip
     data = save(held, head)
     if len(data) > MOST_BYTES:
-        raise CapacityError(f"The state takes {len(data) >> 20} MiB, more than the {MOST_BYTES >> 20} that are read.")
+        raise CapacityError(f"The state takes {len(data) >> 20} MiB, more than the limit of {MOST_BYTES >> 20}.")
     return data
 
 
@@ -106,17 +106,17 @@ def from_bytes(data: bytes) -> StateFile:
         ModelError: it is of another format or version, was cut short, or a byte of it is another.
     """
     if len(data) > MOST_BYTES:
-        raise CapacityError(f"The file has more than {MOST_BYTES >> 20} MiB: no drafter's state has.", BROKEN)
+        raise CapacityError(f"The file has more than {MOST_BYTES >> 20} MiB: no drafter state is that large.", BROKEN)
     head = _head(data)
     if (head.get("format"), head.get("version")) != (FORMAT, VERSION):
-        raise ModelError("The file holds no drafter's state of this version: its head says otherwise.", BROKEN)
+        raise ModelError("The file has no drafter state of this version, according to its header.", BROKEN)
     try:
         with no_panic():
             arrays = load(data)
     except Exception:
-        raise ModelError("The file is broken: it was cut short, or is none of safetensors.", BROKEN) from None
+        raise ModelError("The file is broken: it is truncated, or is not safetensors.", BROKEN) from None
     if head.get("sha256") != _sum_of(arrays):
-        raise ModelError("The file is broken: its contents are not those that were saved.", BROKEN)
+        raise ModelError("The file is broken: its contents differ from those that were saved.", BROKEN)
     return StateFile(head.get("kind", ""), head.get("tokenizer", ""), head.get("target", ""), arrays)
 
 
@@ -129,7 +129,7 @@ def _head(data: bytes) -> Mapping[str, str]:
         found = json.loads(data[8 : 8 + n]).get("__metadata__", {})
         return {str(name): str(value) for name, value in found.items()}
     except (ValueError, AttributeError, RecursionError):
-        raise ModelError("The file is no drafter's state: it is not safetensors, or was cut short.", BROKEN) from None
+        raise ModelError("The file is not a drafter state: it is not safetensors, or is truncated.", BROKEN) from None
 
 
 def _sum_of(arrays: Arrays) -> str:

@@ -105,7 +105,7 @@ def own_texts(tokenizer: Any, target: str) -> Datastore:
         said = OWN_TEXTS.read_text(encoding="utf-8")
     except OSError as error:
         message = f"The bundled texts cannot be read from {OWN_TEXTS}: {error.strerror}."
-        raise ModelError(message, f"Name a store of your own in {ENV}.") from None
+        raise ModelError(message, f"Name your own datastore in {ENV}.") from None
     vocabulary, ids, texts = n_ids(tokenizer), list[int](), list[tuple[str, int]]()
     for text in said.split(NEXT_TEXT):
         name, _, body = text.partition("\n")
@@ -176,7 +176,7 @@ def build(
     """
     if out.exists() and not (replace and (out / CARD).is_file()):
         remedy = "Give another folder" + (", or --force to replace it." if (out / CARD).is_file() else ".")
-        raise WorkbenchError(f"{out} is there already.", remedy)
+        raise WorkbenchError(f"{out} exists already.", remedy)
     work = out.with_name(f".{out.name}.building")
     try:
         sizes = [_size(file) for file in files]
@@ -187,7 +187,7 @@ def build(
             open_store(work)
             _put(work, out)
     except Timeout:
-        raise WorkbenchError(f"Another process builds {out}.", "Wait for it, or give another folder.") from None
+        raise WorkbenchError(f"Another process is building {out}.", "Wait for it, or give another folder.") from None
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
         remedy = "Check that it exists, that you may read and write it, and that the disk has room."
@@ -226,13 +226,13 @@ def _tokenise(
                 try:
                     text = piece.decode()
                 except UnicodeDecodeError:
-                    raise WorkbenchError(f"{file} is no UTF-8 text.", "Give text files, or convert it.") from None
+                    raise WorkbenchError(f"{file} is not UTF-8 text.", "Give text files, or convert it.") from None
                 _save(path, np.array(encode_text(tokenizer, text), dtype))
             own.append(path)
             done, number = done + len(piece), number + 1
         found.append((file.name, own))
     if not number:
-        raise WorkbenchError("There is no text in these files.", "Give files with text.")
+        raise WorkbenchError("These files contain no text.", "Give files with text.")
     return found
 
 
@@ -259,7 +259,7 @@ def _write(
         joined += own
         n += sum(map(len, own))
     if n >= 1 << 31:
-        raise WorkbenchError(f"{n:,} tokens are more than a store holds.", "Give fewer files.")
+        raise WorkbenchError(f"{n:,} tokens exceed a datastore's limit.", "Give fewer files.")
     tokens = np.concatenate(joined, dtype=end.dtype)  # which else has the machine's order of bytes
     del joined
     _save(work / TOKENS, tokens)

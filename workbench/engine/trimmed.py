@@ -81,7 +81,7 @@ class SharedHead:
         ids, size = config.get(KEY), head.get_parameter("weight").shape[0]
         if ids is not None and not _are_tokens(ids, size):
             raise ModelError(
-                f"`{KEY}` of these heads is no increasing list of the target's {size:,} token ids.",
+                f"`{KEY}` of these heads is not an increasing list of the target's {size:,} token ids.",
                 "Train them again for this target, or fetch them again.",
             )
         self._head, self._size = head, size
@@ -146,9 +146,9 @@ def trim(model: PreTrainedModel, name: str) -> None:
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Linear) or head.bias is not None or not _are_tokens(ids, head.out_features):
         raise ModelError(
-            f"{name} cannot be loaded: `{KEY}` in its config.json is no increasing list of token ids, or its LM head "
-            "is no plain product.",
-            f"Take the entry out (it then drafts from its whole vocabulary), or make {name} again.",
+            f"{name} cannot be loaded: `{KEY}` in its config.json is not an increasing list of token ids, or its LM "
+            "head is not a plain linear layer.",
+            f"Remove the entry (it then drafts from its whole vocabulary), or make {name} again.",
         )
     head.__class__ = TrimmedLinear  # pyright: ignore[reportAttributeAccessIssue]
     head.register_buffer("kept", torch.tensor(ids, device=head.weight.device), persistent=False)

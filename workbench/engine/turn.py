@@ -128,7 +128,7 @@ class Turn:
         if judged.is_nan:
             if self.strange is not None and bool(self.strange):
                 raise WorkbenchError(
-                    f"{type(row.drafter).__name__} drafted or probed what is no token of the target.",
+                    f"{type(row.drafter).__name__} drafted or probed a token id that the target does not have.",
                     f"Use numbers from 0 to {house.models.target.vocab_size - 1}.",
                 )
             raise NumericalError(

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 FILE = CATALOGUE
 PROMISES = (
-    "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated knob; "
-    "*simulation*: uses knowledge that no real drafter has."
+    "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated parameter; "
+    "*simulation*: uses information that no real drafter has."
 )
 """What the promises mean, for tables of methods."""
 PLAIN = "autoregressive"

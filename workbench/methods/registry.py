@@ -56,7 +56,9 @@ def _register(entry: Method, place: str, replace: bool = False) -> Method:
     _ = entry.params  # a clash of parameter names fails at import
     judges = {Promise.EXACT: entry.verifiers[:1], Promise.SIMULATION: entry.verifiers}.get(entry.promise, ())
     for reason in filter(None, map(entry.unsound, judges)):
-        raise ValueError(f"Method {entry.name!r} promises to be {entry.promise.value}, and cannot be. {reason}")
+        raise ValueError(
+            f"Method {entry.name!r} declares promise={entry.promise.value}, which its parts do not keep. {reason}"
+        )
     _methods[entry.name], _places[entry.name] = entry, place
     return entry
 
@@ -144,7 +146,7 @@ def load(place: str | Path) -> list[str]:
             raise
         reason = f"{type(error).__name__}: {error}"
         raise WorkbenchError(
-            f"The methods of {place} cannot be loaded: {reason}", f"Mend the file, or take it out of {OWN_METHODS}."
+            f"The methods of {place} cannot be loaded: {reason}", f"Correct the file, or remove it from {OWN_METHODS}."
         ) from error
     _of_file[source] = [name for name in _methods if name not in before]
     return list(_of_file[source])

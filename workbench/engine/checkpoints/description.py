@@ -118,7 +118,7 @@ def matched(stored: Stored, layout: str, wanted: Iterable[Part], unread: Iterabl
     if missing:
         raise ModelError(
             f"{stored.folder} is of the layout {layout}, but lacks {_some(missing)}.",
-            "Fetch it again, or convert the whole of it: every one of these belongs to it.",
+            "Fetch it again, or convert it again: it needs all of these tensors.",
         )
     for part in parts:
         found = stored.shapes.get(part.stored)
@@ -132,9 +132,9 @@ def matched(stored: Stored, layout: str, wanted: Iterable[Part], unread: Iterabl
     unknown = [name for name in sorted(stored.shapes) if name not in known and not name.endswith(COMPUTED)]
     if unknown:
         raise ModelError(
-            f"{stored.folder} is of the layout {layout}, but has {_some(unknown)} besides, which nothing is known of: "
-            "drafts without them would be wrong.",
-            "Take heads of the published layout.",
+            f"{stored.folder} is of the layout {layout}, but also has the unknown {_some(unknown)}: drafts without "
+            "them would be wrong.",
+            "Use heads of the published layout.",
         )
     return {part.name: part.stored for part in parts if part.stored in stored.shapes}
 
@@ -149,7 +149,7 @@ def number(stored: Stored, config: Mapping[str, Any], *names: str, default: int 
     if type(value) is not int or value < 1:
         said = "does not say" if value is None else f"says {value!r:.40} for"
         raise ModelError(
-            f"The config.json in {stored.folder} {said} `{names[0]}`, which is to be a whole number above 0.",
+            f"The config.json in {stored.folder} {said} `{names[0]}`, which must be a whole number above 0.",
             "Give it the config.json that it was trained with.",
         )
     return value
@@ -178,15 +178,15 @@ def tokens_of(stored: Stored, ids: Iterable[int], what: str, vocab_size: int) ->
     for place, token in enumerate(ids):
         if not 0 <= token < vocab_size:
             raise ModelError(
-                f"`{what}` in {stored.folder} names token {token:,} at place {place:,}; the vocabulary is 0 to "
+                f"`{what}` in {stored.folder} has token {token:,} at index {place:,}; the vocabulary is 0 to "
                 f"{vocab_size - 1:,}.",
-                "Fetch it again: the map belongs to other heads, or was cut.",
+                "Fetch it again: the map belongs to other heads, or is truncated.",
             )
     order = sorted(range(len(ids)), key=ids.__getitem__)
     found = [ids[i] for i in order]
     twice = next((a for a, b in pairwise(found) if a == b), None)
     if twice is not None:
-        raise ModelError(f"`{what}` in {stored.folder} names token {twice:,} twice.", "Fetch it again.")
+        raise ModelError(f"`{what}` in {stored.folder} has token {twice:,} twice.", "Fetch it again.")
     return found, None if order == list(range(len(ids))) else order
 
 

@@ -124,13 +124,13 @@ def layer_facts(stored: Stored, config: Mapping[str, Any]) -> dict[str, Any]:
     }
     wrong = ""
     if config.get("hidden_act", "silu") != "silu":
-        wrong = f"its activation is {config['hidden_act']!r:.30}; silu would do"
+        wrong = f"its activation is {config['hidden_act']!r:.30}; silu is supported"
     elif heads % facts["kv_heads"]:
         wrong = f"its {heads} heads cannot share {facts['kv_heads']} keys and values"
     elif (kind := facts["rope"].get("rope_type", "default")) not in ROPES:
-        wrong = f"its positions are of the kind {kind!r:.30}; {', '.join(ROPES)} would do"
+        wrong = f"its positions are of the kind {kind!r:.30}; supported are {', '.join(ROPES)}"
     elif (layers := config.get("num_hidden_layers", 1)) != 1:
-        wrong = f"it has {layers!r:.20} layers; one would do"
+        wrong = f"it has {layers!r:.20} layers; one is supported"
     if wrong:
         raise ModelError(f"The heads in {stored.folder} cannot be computed here: {wrong}.", "Take others.")
     return facts

@@ -87,8 +87,8 @@ def _sizes(checkpoint: Checkpoint, target: Wanted) -> Iterator[Line]:
         )
     width = facts["hidden_size"]
     if width != read:
-        yield Line("embedding", False, f"it embeds tokens in {width:,} numbers of its own; one that takes the target's "
-                                       f"{target.hidden_size:,} would do")  # fmt: skip
+        yield Line("embedding", False, f"it has embeddings of its own width {width:,}; the target's width is "
+                                       f"{target.hidden_size:,}")  # fmt: skip
     vocab = facts["vocab_size"]
     if vocab == target.vocab_size:
         yield Line("vocabulary", True, f"{vocab:,} tokens, as the target has")
@@ -110,13 +110,13 @@ def _taps(checkpoint: Checkpoint, target: Wanted) -> Iterator[Line]:
     taps = said or (2, n // 2, n - 3)
     named = ", ".join(map(str, taps))
     if any(tap >= n for tap in taps):
-        yield Line("layers", False, f"it reads what enters layers {named} and the target has {n}; it is for a target "
-                                    f"of {max(taps) + 1} layers or more")  # fmt: skip
+        yield Line("layers", False, f"it reads the inputs of layers {named}, but the target has {n}; it is for a "
+                                    f"target of {max(taps) + 1} layers or more")  # fmt: skip
     elif sorted(set(taps)) != list(taps):
         yield Line("layers", False, f"it names no layers, and the usual ones (2, L/2, L - 3) are {named} of {n}: not "
                                     "three in order; from 7 layers on they are")  # fmt: skip
     else:
-        yield Line("layers", True, f"it reads what enters layers {named} of the target's {n}")
+        yield Line("layers", True, f"it reads the inputs of layers {named} of the target's {n}")
 
 
 def _notes(checkpoint: Checkpoint, target: Wanted) -> Iterator[Line]:
@@ -155,6 +155,6 @@ def other_embedding(checkpoint: Checkpoint, embedding: torch.Tensor, target: str
         return ""
     return (
         f"{checkpoint.name} ({checkpoint.layout}) has a copy of an embedding that is not that of {target} (cosine "
-        f"{alike:.2f}): it was trained for other weights, and its drafts would be rejected. Take the weights of "
+        f"{alike:.2f}): it was trained for other weights, and its drafts would be rejected. Use the weights of "
         f"{checkpoint.verifier or 'the target that it was trained for'}."
     )

@@ -31,7 +31,8 @@ def read_hydra(stored: Stored) -> Checkpoint | None:
         return None
     if (kind := config.get("hydra_head_arch", "mlp")) not in ("mlp", "prefix-mlp") or not blocks:
         raise ModelError(
-            f"{stored.folder} holds heads of Hydra of the kind {kind!r:.30}.", "Those of mlp and prefix-mlp are read."
+            f"{stored.folder} holds heads of Hydra of the kind {kind!r:.30}.",
+            "Heads of kind mlp and prefix-mlp are supported.",
         )
     plus = kind == "prefix-mlp"
     step = 2 if plus else 1  # behind each dropout

@@ -86,7 +86,7 @@ def own_heads() -> Iterator[OwnHeads]:
                 raise
             if place not in _missed:
                 _missed.add(place)
-                log.warning("heads that were to draft do not: %s", error)
+                log.warning("heads cannot draft: %s", error)
             continue
         yield found
 
@@ -145,4 +145,4 @@ def check(place: str, target: str, folder: Path | None) -> None:
         ModelError: with what would suit it.
     """
     if said := problem(open_heads(place), target, folder):
-        raise ModelError(said, f"Look at them: workbench heads inspect {as_argument(place)} --target {target}.")
+        raise ModelError(said, f"Inspect them: workbench heads inspect {as_argument(place)} --target {target}.")

@@ -31,4 +31,4 @@ def read(place: Path) -> Checkpoint:
             return found
     kind = stored.config.get("speculators_model_type")
     said = f"speculators' type {kind!r:.30}" if kind else f"tensors like {', '.join(sorted(stored.shapes)[:3])}"
-    raise ModelError(f"{place} holds no heads of a layout that is known here: it has {said}.", f"Known are: {KNOWN}.")
+    raise ModelError(f"{place} has no heads of a known layout: it has {said}.", f"Known layouts: {KNOWN}.")

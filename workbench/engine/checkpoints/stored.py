@@ -116,7 +116,7 @@ def _config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         found = None
     if not isinstance(found, dict):
-        raise ModelError(f"{path} is damaged: it is no JSON object.", "Fetch the folder again.")
+        raise ModelError(f"{path} is damaged: it is not a JSON object.", "Fetch the folder again.")
     return found
 
 
@@ -141,7 +141,7 @@ class _opened:
 
 def _damaged(path: Path, error: BaseException) -> ModelError:
     why = " ".join(str(error).split())[:200]
-    return ModelError(f"{path} is cut or damaged: {why}", "Fetch the file again.")
+    return ModelError(f"{path} is truncated or damaged: {why}", "Fetch the file again.")
 
 
 def _pickled(path: Path) -> ModelError:

@@ -54,14 +54,16 @@ def explain(
     tokens = [e.token for r in rounds for e in r.emitted]
     if request.images is None or not tokens:
         raise PromptError(
-            "There is nothing to explain: the run has no pictures." if request.images is None else "No token yet.",
-            "Start a run with a picture." if request.images is None else "Ask again in a moment.",
+            "There is nothing to explain: the run has no images." if request.images is None else "No token yet.",
+            "Start a run with an image." if request.images is None else "Try again in a moment.",
         )
     if request.images["input_ids"].shape[1] + len(tokens) > LONGEST:
-        raise CapacityError(f"The text is too long to be explained; at most {LONGEST} positions.", "Use a shorter run.")
+        raise CapacityError(
+            f"The text is too long for attribution maps; at most {LONGEST} positions.", "Use a shorter run."
+        )
     wanted = image_token_id(models.target.model.config)
     if wanted in tokens:
-        raise PromptError("The text holds a picture's placeholder itself, and cannot be explained.", "")
+        raise PromptError("The text contains an image placeholder, so attribution maps cannot be computed.", "")
     target = _maps(models.target.model, stretches(request, len(tokens)), tokens, lambda done: told(0.5 * done))
     blind, at = [], 0
     for first, last, inputs in stretches(request, len(tokens)):

@@ -27,8 +27,8 @@ _MARKERS = (
 )  # fmt: skip
 """Names under which configurations keep the ids of tokens that stand for pictures or frame them."""
 _CROSSING = {
-    "mllama": "its layers look at the picture through cross-attention, whose states no accepted path can carry over",
-    "idefics": "its layers look at the picture through cross-attention, whose states no accepted path can carry over",
+    "mllama": "its layers read the image through cross-attention, whose states cannot follow an accepted path",
+    "idefics": "its layers read the image through cross-attention, whose states cannot follow an accepted path",
 }
 
 
@@ -76,9 +76,9 @@ def why_no_pictures(config: PretrainedConfig, name: str) -> str:
         return f"{name} reads text only."
     kind = getattr(config, "model_type", "")
     if kind in _CROSSING:
-        return f"{name} ({kind}) cannot be shown pictures: {_CROSSING[kind]}."
+        return f"{name} ({kind}) does not support images here: {_CROSSING[kind]}."
     if image_token_id(config) is None:
-        return f"{name} ({kind}) cannot be shown pictures: its prompt has no placeholder token for them."
+        return f"{name} ({kind}) does not support images here: its prompts have no image placeholder token."
     return ""
 
 
@@ -143,7 +143,7 @@ def watched(model: PreTrainedModel, first_layer: torch.nn.Module) -> Iterator[di
     found: dict[str, Tensor] = {}
     trunk = model.base_model
     if trunk is model:
-        raise ModelError(f"{type(trunk).__name__} has no part that gives the states its LM head reads.")
+        raise ModelError(f"{type(trunk).__name__} has no submodule whose output its LM head reads.")
 
     def before(_: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         found["embeds"] = args[0] if args else named["hidden_states"]

@@ -39,7 +39,7 @@ def prefill_pictures(
     runner.refuse_beyond(n)
     reason = why_no_pictures(model.config, type(model).__name__)
     if reason:
-        raise ModelError(reason, "Leave the pictures out, or choose a target that reads them.")
+        raise ModelError(reason, "Remove the images, or choose a target that reads images.")
     inputs = {k: v.to(runner.device, runner.dtype if v.is_floating_point() else None) for k, v in inputs.items()}
     runner.cache.window = Window(slice(slot.index, slot.index + 1), 0, None, n)
     runner.cache.reach(runner.cache.window.rows, n)
@@ -69,8 +69,8 @@ def _try_to_go_on(runner: Runner, slot: Slot, last: int, wanted: Float[Tensor, "
     if not error <= ROUNDING[runner.dtype]:
         slot.length = 0
         raise ModelError(
-            f"{type(runner.model).__name__} cannot be verified behind pictures: the token after them gets other "
+            f"{type(runner.model).__name__} cannot verify drafts after images: the token after them gets other "
             f"logits when it is read on its own (by {error:.1e} of the largest).",
-            "Leave the pictures out, or choose a target of another family (LLaVA, Qwen-VL, SmolVLM, Gemma 3, …).",
+            "Remove the images, or choose a target of another family (LLaVA, Qwen-VL, SmolVLM, Gemma 3, …).",
         )
     runner.goes_on = True

@@ -52,8 +52,8 @@ def placed(processor: Any, prompt: str | Sequence[int], n: int) -> str | list[in
     if places == 0:
         return front
     raise PromptError(
-        f"The prompt has {_count(places, 'place')} for pictures ({token}), and {_count(n, 'picture')} came with it.",
-        f"Write {token} once for each picture, or nowhere: pictures then come first.",
+        f"The prompt has {_count(places, 'image placeholder')} ({token}), but {_count(n, 'image')} came with it.",
+        f"Write {token} once per image, or nowhere: images then come first.",
     )
 
 
@@ -67,16 +67,16 @@ def check_text(models: Models, ids: Sequence[int]) -> None:
     if getattr(models.target.config, "use_bidirectional_attention", None) is True:  # PaliGemma
         raise PromptError(
             f"{models.target_name or type(models.target.model).__name__} reads its prompt in both directions, and only "
-            "together with a picture.",
-            "Give a picture, or choose another target.",
+            "together with an image.",
+            "Give an image, or choose another target.",
         )
     wrong = image_token_id(config)
     if models.processor is not None and wrong is not None and wrong in ids:
         token = models.tokenizer.convert_ids_to_tokens(wrong)
         raise PromptError(
-            f"The prompt has {_count(list(ids).count(wrong), 'place')} for pictures ({token}), and no picture came "
-            "with it.",
-            "Give the picture, or take the placeholder out of the text.",
+            f"The prompt has {_count(list(ids).count(wrong), 'image placeholder')} ({token}), but no image came with "
+            "it.",
+            "Give the image, or remove the placeholder from the text.",
         )
 
 
@@ -87,7 +87,7 @@ def check_end(models: Models, ids: Sequence[int]) -> None:
         PromptError: it is one.
     """
     if ids[-1] == image_token_id(models.target.model.config):
-        raise PromptError("The prompt ends with a picture.", "Write something behind it, a question or a line's end.")
+        raise PromptError("The prompt ends with an image.", "Write something after it, a question or a newline.")
 
 
 def _count(n: int, what: str) -> str:
@@ -114,8 +114,8 @@ def read(models: Models, prompt: str | Sequence[int], pictures: Sequence[Image])
     reason = why_no_pictures(config, name)
     if reason or models.processor is None:
         raise PromptError(
-            reason or f"{name} has no processor that could read pictures.",
-            "Leave the pictures out, or choose a target that reads them.",
+            reason or f"{name} has no processor for images.",
+            "Remove the images, or choose a target that reads images.",
         )
     if not isinstance(prompt, str):
         prompt = unexpanded(models.processor, list(prompt), pictures)
@@ -139,19 +139,19 @@ def swapped(models: Models, request: Request, pictures: Sequence[Image], sees: s
         ParameterError: `sees` is neither.
     """
     if sees not in (BOTH, DRAFTER):
-        raise ParameterError(f"sees={sees!r:.40} is not understood.", f"Use {BOTH} or {DRAFTER}.")
+        raise ParameterError(f"sees={sees!r:.40} is not a valid value.", f"Use {BOTH} or {DRAFTER}.")
     if request.images is None or not request.pictures:
-        raise PromptError("The run has no pictures that could be changed.", "Start a run with pictures.")
+        raise PromptError("This run has no images to change.", "Start a run with images.")
     if len(pictures) != len(request.pictures):
         raise PromptError(
-            f"The prompt has {_count(len(request.pictures), 'picture')}, and {len(pictures)} came.",
-            "Give one for each, the unchanged ones as well.",
+            f"The prompt has {_count(len(request.pictures), 'image')}, but {len(pictures)} were given.",
+            "Give one for each, including unchanged ones.",
         )
     pairs = zip(pictures, request.pictures, strict=True)
     fitted = tuple(new if new.size == old.size else new.resize(old.size) for new, old in pairs)
     inputs = process(models.processor, request.prompt, fitted)
     if not torch.equal(inputs["input_ids"], request.images["input_ids"].cpu()):
-        raise PromptError("The changed pictures take another number of tokens.", "Start a new run with them.")
+        raise PromptError("The changed images have another number of tokens.", "Start a new run with them.")
     return Swap(fitted, inputs, sees)
 
 
@@ -168,7 +168,7 @@ def process(processor: Any, prompt: str | Sequence[int], pictures: Sequence[Imag
             return _spliced(processor, list(prompt), pictures)
     except Exception as error:  # processors raise many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise PromptError(f"The model's processor refuses the pictures: {reason}", "Try another picture.") from error
+        raise PromptError(f"The model's processor rejects the images: {reason}", "Use another image.") from error
 
 
 def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Inputs:

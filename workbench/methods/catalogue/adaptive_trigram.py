@@ -1,4 +1,4 @@
-"""A tri-gram table that follows the target while it writes, and a search in it."""
+"""ADED: draft by a tree search in a tri-gram table that is updated while the target decodes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
 BEST_FIRST = (
-    f"{WRONG_SETTING}: in one table the search tends to best-first order (methods/test_trigram), so it"
-    " can at best equal it; the paper has other drafters."
+    f"{WRONG_SETTING}: in one table the search converges to best-first order (methods/test_trigram),"
+    " so it can at best equal it; the paper has other drafters."
 )
 
 METHOD = Method(
@@ -25,24 +25,24 @@ METHOD = Method(
         2024,
         "https://arxiv.org/abs/2407.12021",
     ),
-    teaches="A table that learns from each verification drafts more like the target than one that is only read.",
+    teaches="A table updated at each verification drafts more like the target than a table that is only read.",
     idea=(
-        "A table holds weights of tri-grams, which grow where one is written and go towards the target's law wherever "
-        "that was asked. A tree search in the table tries sentences behind the newest two tokens, and those it went "
-        "through most often are the draft."
+        "A table holds one weight per tri-gram. A weight grows when its tri-gram is written, and moves towards the "
+        "target's distribution at every verified node. A tree search in the table tries continuations of the newest "
+        "two tokens; the nodes that it visits most often are the draft."
     ),
     formula="w(x | u, v) ← (1 − η) · w + η · p(x | … u, v), and + 0.04 where u v x is written; draft = most visited",
     differs=(
-        "The table begins with the prompt instead of a corpus, because none is at hand that suits every target: early "
-        "drafts are fewer. It is empty in every run, where the paper keeps it (warm=True does), because a seeded run "
-        "would else depend on those before it.",
-        "The weights go towards the target's law at every verified node (rate=0.2), as the paper says; the released "
-        "code only raises what was written (rate=0), and again in each round that still has it among the last 16 "
-        "tokens, while here each place counts once.",
+        "The table begins with the prompt instead of a corpus, because no corpus at hand suits every target: early "
+        "drafts have fewer tokens. It is empty at the start of every run, so that a seeded run does not depend on "
+        "earlier ones; the paper keeps it across requests (warm=True does).",
+        "The weights move towards the target's distribution at every verified node (rate=0.2), as the paper says. The "
+        "released code only raises the weights of written tri-grams (rate=0), and does so again in each round while "
+        "they are among the last 16 tokens; here each position counts once.",
         "By default 30 searches instead of 150 and 12 nodes instead of 24 sentences, because both cost a small target "
-        "more than they bring; the sentence's last token is searched like the others. search=best-first is what the "
-        "search comes to: the tree of the largest products.",
-        "Verification draws one token at each node, whatever sentences share it.",
+        "more than they gain. The sentence's last token is searched like the others. search=best-first is the limit "
+        "of the search: the tree with the largest products of weights.",
+        "Verification draws one token at each node, however many sentences share it.",
     ),
     place=58,
     drafter=AdaptiveTrigram(),
@@ -54,13 +54,13 @@ METHOD = Method(
             "Liu et al. 2024, arXiv:2407.12021, abstract", lambda lab: lab.speed(), timed=True,
         ),
         Claim(
-            "τ / τ without adaptation to the target's law (rate=0)", "Vicuna-7B and others", None, None,
+            "τ / τ without adaptation to the target's distribution (rate=0)", "Vicuna-7B and others", None, None,
             "Liu et al. 2024, arXiv:2407.12021 (direction: adaptation raises acceptance)",
             lambda lab: lab.tau_over("adaptive-trigram", {}, {"rate": 0.0}, 0.0), key="adaptation",
         ),
         Claim(
             "τ / τ of best-first search in the same table, 12 nodes", "Vicuna-7B and others", None, None,
-            "Liu et al. 2024, arXiv:2407.12021 (direction: exploring raises acceptance; recalled)",
+            "Liu et al. 2024, arXiv:2407.12021 (direction: exploration raises acceptance; recalled)",
             lambda lab: lab.tau_over("adaptive-trigram", {}, {"search": "best-first"}, 0.0), key="search",
             why=("2026-11-24 11:33 UTC", BEST_FIRST), why_on={"smollm2": ("2026-11-24 14:13 UTC", BEST_FIRST)},
         ),

@@ -1,4 +1,4 @@
-"""An edit repeats most of its input, so the input is the draft."""
+"""Aggressive decoding: in an edit most of the output repeats the input, so draft from the input."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ METHOD = Method(
         "https://arxiv.org/abs/2205.10350",
         "§3.1",
     ),
-    teaches="In an edit the draft is known before the first token: keep a finger on the input, align after a change.",
+    teaches="In an edit the draft is known before the first token: copy the input, and align again after each change.",
     idea=(
-        "The output is expected to follow the input, so the input is proposed from a pointer on, beginning with its "
-        "first token. Where the target writes something else, the newest output tokens are looked up in what is left "
-        "of the input, and copying goes on behind them."
+        "The output is expected to follow the input, so the draft is the input from a pointer on, beginning at its "
+        "first token. When the target writes something else, the newest output tokens are looked up in the rest of "
+        "the input, and copying continues after the match."
     ),
     formula="draft = s(j) … s(j+K−1); after a change j is where the shortest unique suffix of the output ends in s",
     differs=(
-        "The input is the prompt, from the token that `begin` names, where the paper's encoder reads it alone: with "
-        "begin=0 and an instruction ahead of the text the first draft is lost, and the first token aligns.",
-        "At most 16 tokens a round, where the paper proposes all that is left, because a small target pays for each.",
-        "What is found nowhere ahead is looked for in all of the input, so that a text may be copied twice.",
+        "The input is the prompt, from the token that `begin` names; the paper's encoder reads the input alone. With "
+        "begin=0 and an instruction before the text, the first draft is rejected, and the first token aligns the "
+        "pointer.",
+        "At most 16 tokens per round, where the paper proposes the whole rest of the input, because a small target "
+        "pays for each token.",
+        "A suffix that does not occur in the rest of the input is looked for in all of the input, so that a passage "
+        "may be copied twice.",
     ),
     place=42,
     drafter=Aggressive(),
@@ -43,7 +46,7 @@ METHOD = Method(
     policies=(Fixed(depth=12), Planned(depth=12), Bandit(depth=12)),
     claims=(
         Claim(
-            "speed-up over plain decoding where the text repeats its input",
+            "speed-up over plain decoding on text that repeats its input",
             "grammatical error correction, 6-layer Transformers", 7.0, 9.0,
             "Ge et al. 2022, arXiv:2205.10350, abstract", lambda lab: lab.on_copied().speed(), timed=True,
             why=("2026-11-24 17:45 UTC", TINY_COPIER.format("7.2 to 8.7")),

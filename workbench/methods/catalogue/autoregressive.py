@@ -15,21 +15,21 @@ METHOD = Method(
     source=Source(
         "Plain decoding, the baseline", "—", 0, "https://huggingface.co/docs/transformers/generation_strategies"
     ),
-    teaches="One target pass for every token: what every other method is measured against.",
+    teaches="One target pass per token: the baseline that every other method is compared with.",
     idea=(
-        "The target reads the text so far and draws one token, then reads that token and draws the next. Every "
-        "token costs one whole pass of the target, which in a large model goes mostly into reading its weights."
+        "The target reads the text so far and draws one token, then reads that token and draws the next. Every token "
+        "costs one whole pass of the target; in a large model most of that time goes into reading its weights."
     ),
-    formula="x(t+1) drawn from p( · | x(1) … x(t) ),  τ = 1",
+    formula="x(t+1) ~ p( · | x(1) … x(t) ),  τ = 1",
     place=0,
     drafter=Nothing(),
     verifier=Lossless(),
     policies=(NoDraft(),),
     claims=(
         Claim(
-            "tokens a target pass (τ)", "any model: by definition", 1.0, 1.0, "definition of plain decoding",
+            "tokens per target pass (τ)", "any model: by definition", 1.0, 1.0, "definition of plain decoding",
             lambda lab: lab.on("stories", "chat").tau(), tolerance=0.0,
-            by_construction="plain decoding emits one token a pass",
+            by_construction="plain decoding emits one token per pass",
         ),
     ),
 )  # fmt: skip

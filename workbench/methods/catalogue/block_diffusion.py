@@ -1,4 +1,4 @@
-"""The drafter that unmasks a block of places at once, with the target's streams among its keys and values."""
+"""DFlash: draft a block of masked positions at once, with the target's hidden states as keys and values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 
-UNDECIDED = f"{WRONG_SCALE}: the interval of 25 prompts holds 1."
+UNDECIDED = f"{WRONG_SCALE}: the interval over 25 prompts contains 1."
 
 GROWERS = offered(Chain())
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 2.2 times as long as a plain token; on the papers' "
-    "GPUs a pass over a few tokens costs about one token."
+    f"{WRONG_SCALE}: two CPU cores: a round takes 2.2 times as long as one plain token; on the "
+    "paper's GPUs a pass over a few tokens costs about one token."
 )
 
 METHOD = Method(
@@ -35,28 +35,28 @@ METHOD = Method(
         "https://arxiv.org/abs/2602.06036",
         "§3",
     ),
-    teaches="A drafter may fill in a block like a cloze, all places at once, if it reads what the target has in mind.",
+    teaches="A drafter can fill in a block of masked positions in one pass if it reads the target's hidden states.",
     idea=(
-        "In the manner of DFlash: behind the newest token stand masks, and a small drafter that reads the target's "
-        "streams of a low, a middle and a high layer as keys and values says a law for all of them in one pass, each "
-        "place in sight of the whole block. More passes show the surest tokens to the places that are left, and ask "
-        "these again."
+        "After DFlash: masks follow the newest token. A small drafter reads the target's hidden states of a low, a "
+        "middle and a high layer as keys and values, and predicts a distribution for all masked positions in one "
+        "pass; each position attends to the whole block. Further passes fill in the tokens with the highest "
+        "confidence and predict the remaining positions again."
     ),
     formula=(
         "c(s) = norm W [ h(low); h(mid); h(high) ] at s < t,  block = e(x(t)), m, …, m,  "
         "each layer: attention( Q block, K [ c; block ], V [ c; block ] ),  q(i) = softmax( LM head norm block(i) )"
     ),
     differs=(
-        "Two small layers and a fusion that goes through few numbers, trained for minutes; the released drafters have "
-        "several layers of the target's own shape and one product for the fusion, and learnt for much longer: τ is "
-        "lower.",
-        "Blocks of 8 places, where the released ones have 16 or 10, and by default 5 tokens of them are drafted; τ may "
-        "be lower, and the target reads fewer tokens in vain.",
-        "It learns from the target's laws at the places of its answers, where the paper has their tokens.",
-        "A quarter of the blocks in training have some of their tokens in sight, for more than one step; the paper's "
-        "drafter has one step.",
-        "When text is sampled, tokens are drawn from the drafter's laws and judged by speculative sampling's rule; the "
-        "released code takes the likeliest ones, and keeps them as far as the target draws the same.",
+        "Two small layers and a low-rank fusion, trained for minutes; the released drafters have several layers of "
+        "the target's own shape and a full-rank fusion, and were trained for much longer: τ is lower.",
+        "Blocks of 8 positions, where the released ones have 16 or 10, and by default 5 of them are drafted; τ may be "
+        "lower, and the target verifies fewer tokens that are rejected.",
+        "It is trained on the target's distributions at the positions of its answers, where the paper trains on their "
+        "tokens.",
+        "A quarter of the blocks in training have some of their tokens unmasked, to prepare for more than one step; "
+        "the paper's drafter has one step.",
+        "When sampling, tokens are drawn from the drafter's distributions and verified by speculative sampling's "
+        "rule; the released code takes the likeliest ones, and accepts them as long as the target draws the same.",
         TRIMMED,
     ),
     place=109,
@@ -73,19 +73,21 @@ METHOD = Method(
         ),
         Claim(
             "τ / τ of PARD, both chains of 5",
-            "a block that sees itself and the target's depths, beside masks in a row", None, None,
+            "block that attends to itself and to hidden states of several layers, against a causal sequence of masks",
+            None, None,
             "ours: engines offer both as parallel drafting; the paper compares with EAGLE-3",
             lambda lab: lab.tau_over("pard", {"depth": 5}, {"depth": 5}, 0.0), key="beside-pard",
             why=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
-            "τ / τ of Medusa, both chains of 3", "keys and values from several depths, beside heads on the last state",
-            None, None, "ours: Medusa drafts in one pass, too; the paper compares with EAGLE-3",
+            "τ / τ of Medusa, both chains of 3",
+            "keys and values from several layers, against heads on the last hidden state",
+            None, None, "ours: Medusa also drafts in one pass; the paper compares with EAGLE-3",
             lambda lab: lab.tau_over("medusa", {"depth": 3}, {"grower": "chain", "depth": 3}, 0.0),
             key="beside-medusa", why=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
-            "τ with three steps / τ with one", "tokens in sight help the places that are left", None, None,
+            "τ with three steps / τ with one", "tokens filled in earlier improve the remaining positions", None, None,
             "Chang et al. 2022, MaskGIT, arXiv:2202.04200, §4 (direction): more steps are better, up to a number",
             lambda lab: lab.tau_over("block-diffusion", {"unmaskings": 3, "depth": 7}, {"depth": 7}, 0.0), key="steps",
             why=("2026-11-27 23:06 UTC", UNDECIDED),
@@ -93,9 +95,9 @@ METHOD = Method(
     ),
     head=Head(
         BlockNet,
-        "A block diffusion drafter in the manner of DFlash (Chen et al. 2026, arXiv 2602.06036): {layers} layers that "
-        "unmask {block} places at once, with the target's layers {taps} as keys and values; embedding and output head "
-        "are the target's.",
+        "A block diffusion drafter after DFlash (Chen et al. 2026, arXiv 2602.06036): {layers} layers that fill in "
+        "{block} masked positions at once, with the target's layers {taps} as keys and values; embedding and output "
+        "head are the target's.",
         settings={"loss": "ce_soft:1"},
         options=("block", "layers", "taps", "cond"),
     ),

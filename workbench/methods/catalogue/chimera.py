@@ -1,4 +1,4 @@
-"""Three tokens that stand in for a state that the target has not computed."""
+"""Chimera: predict the target's next hidden states from the last three tokens and its earlier hidden states."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from workbench.methods.verifiers.typical import TypicalAcceptance
 GROWERS = offered(Template())
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 2.9 times as long as a plain token; on the papers' "
-    "GPUs a pass over a few tokens costs about one token."
+    f"{WRONG_SCALE}: two CPU cores: a round takes 2.9 times as long as one plain token; on the "
+    "paper's GPUs a pass over a few tokens costs about one token."
 )
 
 METHOD = Method(
@@ -33,25 +33,26 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.15758",
         "§3",
     ),
-    teaches="The last three tokens say much of what comes next, and the target's own states say the rest.",
+    teaches="The last three tokens predict much of what follows; the target's own hidden states add the rest.",
     idea=(
-        "Each new token and the two before it go through a small trigram encoder, and one decoder layer lets that read "
-        "the target's states of the whole text: what comes out stands in for the state that the target has not "
-        "computed. A head for each level reads it beside the newest true state, and later levels of the draft see it "
-        "as they see the text."
+        "A small trigram encoder reads each new token and the two before it. One decoder layer then attends to the "
+        "target's hidden states of the whole text; its output replaces the hidden state that the target has not "
+        "computed yet. One head per level reads this output together with the newest true hidden state. Deeper levels "
+        "of the draft attend to the shallower ones as to text."
     ),
     formula=(
         "c(s) = E( e(x(s−2)), e(x(s−1)), e(x(s)) ),  g(t+k) = layer( c(t+k); f(≤ t), g(t+1 … t+k−1) ),  "
         "q = softmax( LM head ( f(t) + H(k) [ f(t); g(t+k) ] ) )"
     ),
     differs=(
-        "Every product goes through 64 numbers: at the paper's width the trigram encoder alone would be a twelfth of "
-        "the bundled target. Level by level it may be less accurate.",
-        "A level's head is a difference to the true state in front of the target's own LM head, where the released "
-        "code has an LM head of its own for each level.",
-        "It learns from the target's laws, where the released code has the text's own tokens; the distance of its "
-        "states to the target's, which the paper computes, is in no loss here.",
-        "In training a column sees itself; the released code's mask, as stored, hides each column's own earlier steps.",
+        "Every matrix product has rank 64: at the paper's width the trigram encoder alone would be a twelfth of the "
+        "bundled target. Each level may be less accurate.",
+        "The head of a level adds a difference to the true hidden state, and the target's own LM head reads the sum; "
+        "the released code has an LM head per level.",
+        "It is trained on the target's distributions, where the released code uses the tokens of the text. The "
+        "distance between its states and the target's, which the paper computes, is not part of the loss here.",
+        "In training a column attends to itself; the released code's mask, as stored, hides each column's own earlier "
+        "steps.",
         "By default 12 nodes in 4 levels, because a small target pays more for each node; τ may be lower.",
     ),
     place=91,
@@ -62,12 +63,13 @@ METHOD = Method(
     growers=GROWERS,
     claims=(
         Claim(
-            "tokens per second / those of plain decoding", "Vicuna and LLaMA-2 of 7B and 13B: 2.7 on the average", 2.7,
+            "tokens per second / those of plain decoding", "Vicuna and LLaMA-2 of 7B and 13B: 2.7 on average", 2.7,
             2.7, "Zeng et al. 2024, arXiv:2402.15758, abstract",
             lambda lab: lab.speed(), timed=True, why=("2026-11-26 18:13 UTC", SMALL),
         ),
         Claim(
-            "τ / τ of Medusa with a tree of the same size", "Vicuna 7B: heads behind the first above Medusa's", None,
+            "τ / τ of Medusa with a tree of the same size",
+            "Vicuna 7B: the second and later heads are more accurate than Medusa's", None,
             None, "Zeng et al. 2024, arXiv:2402.15758, §4 (direction; recalled)",
             lambda lab: lab.tau_over("medusa", {}, {}, 0.0), key="medusa",
         ),
@@ -80,8 +82,8 @@ METHOD = Method(
     },
     head=Head(
         ChimeraHeads,
-        "Chimera's trigram encoder, fusion layer and {blocks} heads (Zeng et al. 2024, arXiv 2402.15758), {cond} "
-        "numbers wide; the LM head is the target's.",
+        "Chimera's trigram encoder, fusion layer and {blocks} heads (Zeng et al. 2024, arXiv 2402.15758), of width "
+        "{cond}; the LM head is the target's.",
         settings={"loss": "ce_soft:1"},
         options=("blocks", "cond"),
     ),

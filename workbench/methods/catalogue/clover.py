@@ -1,4 +1,4 @@
-"""One recurrent step on a state that an attention over the text made, a token let in at a time."""
+"""Clover: draft with one recurrent step that adds each drafted token to a state computed by attention."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from workbench.methods.verifiers.typical import TypicalAcceptance
 GROWERS = offered(Template())
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 3.1 times as long as a plain token; on the papers' "
-    "GPUs a pass over a few tokens costs about one token."
+    f"{WRONG_SCALE}: two CPU cores: a round takes 3.1 times as long as one plain token; on the "
+    "paper's GPUs a pass over a few tokens costs about one token."
 )
 
 METHOD = Method(
@@ -33,23 +33,23 @@ METHOD = Method(
         "https://arxiv.org/abs/2405.00263",
         "§3; Clover-2: arXiv 2408.00264",
     ),
-    teaches="One step for all levels, done again and again, knows the path and costs the same at any depth.",
+    teaches="One recurrent step serves all levels: it knows the drafted path, and its cost does not depend on depth.",
     idea=(
-        "A decoder layer over the target's last hidden states, the augmenting block, makes a state to speculate from. "
-        "Then one step is done again and again: a gate lets the token drafted last into the state, as much of it as "
-        "fits, and the target's LM head reads the next law from both."
+        "A decoder layer over the target's last hidden states, the augmenting block, computes a speculation state. "
+        "Then one step is repeated: a gate adds the last drafted token to the state, weighted by how well it fits, "
+        "and the target's LM head computes the next distribution from both."
     ),
     formula=(
         "u(s) = A₁(h(s), e(x(s+1))),  s₀ = norm block( u(≤ t) ),  s ← A₂(s, e(x̂)),  q = softmax( LM head g(s, e(x̂)) "
         "),  A(s, e) = s + cos( Q norm s, K e ) · V e"
     ),
     differs=(
-        "Every product goes through 64 numbers: at the paper's width the step and its block would be an eighth of the "
-        "bundled target, with Clover-2's two layers a fifth. Level by level it may be less accurate.",
+        "Every matrix product has rank 64: at the paper's width the step and its block would be an eighth of the "
+        "bundled target, with Clover-2's two layers a fifth. Each level may be less accurate.",
         "One layer in the augmenting block, as in Clover, where Clover-2 has two (augmenting=2 in training); the "
         "newest token enters before the block, as in Clover-2 (mixes=false is Clover's order).",
-        "The block reads the target's states behind its last norm instead of before it, as all heads here do; their "
-        "size is lost to it.",
+        "The block reads the target's hidden states after the final norm instead of before it, as all heads here do; "
+        "it does not see their magnitude.",
         "By default 12 nodes in 4 levels instead of 25 in 5, because a small target pays more for each node; τ may be "
         "lower.",
     ),
@@ -66,8 +66,9 @@ METHOD = Method(
             lambda lab: lab.speed(), timed=True, why=("2026-11-26 17:01 UTC", SMALL),
         ),
         Claim(
-            "τ / τ of Medusa with a tree of the same size", "Baichuan-Small and -Large: 50 to 76 % more tokens behind "
-            "the first than Medusa", None, None, "Xiao et al. 2024, arXiv:2405.00263, §4 (direction)",
+            "τ / τ of Medusa with a tree of the same size",
+            "Baichuan-Small and -Large: 50 to 76 % more tokens after the first than Medusa", None, None,
+            "Xiao et al. 2024, arXiv:2405.00263, §4 (direction)",
             lambda lab: lab.tau_over("medusa", {}, {}, 0.0), key="medusa",
         ),
     ),
@@ -79,8 +80,8 @@ METHOD = Method(
     },
     head=Head(
         CloverHeads,
-        "Clover's step for {blocks} levels (Xiao et al. 2024, arXiv 2405.00263 and 2408.00264), {cond} numbers wide, "
-        "on an augmenting block of {augmenting} layer over the target's last hidden states.",
+        "Clover's step for {blocks} levels (Xiao et al. 2024, arXiv 2405.00263 and 2408.00264), of width {cond}, on "
+        "an augmenting block of {augmenting} layer over the target's last hidden states.",
         settings={"loss": "smooth_l1:10+ce_soft:1", "blocks": 5},
         options=("blocks", "cond", "augmenting", "mixes"),
     ),

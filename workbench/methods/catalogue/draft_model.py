@@ -1,4 +1,4 @@
-"""A small model writes ahead, and the target checks it."""
+"""Speculative decoding with a draft model: a small model drafts, and the target verifies."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ METHOD = Method(
         "https://arxiv.org/abs/2211.17192",
         "Algorithm 1",
     ),
-    teaches="A small model guesses ahead; min(1, p/q) and the residual keep the output exactly the target's.",
+    teaches="A small model drafts; accepting with min(1, p/q) and the residual keep the output exactly the target's.",
     idea=(
-        "A small model writes K tokens ahead, one after the other; the target reads them all in one pass and "
-        "keeps the beginning that it agrees with. A rejected token is replaced by a draw from what the draft "
-        "left of the target's law, which makes the output exactly the target's."
+        "A small model drafts K tokens, one after the other. The target reads all of them in one pass and accepts a "
+        "prefix. A rejected token is replaced by a draw from the residual distribution, which makes the output follow "
+        "exactly the target's distribution."
     ),
     formula="accept x with probability min(1, p(x) / q(x)); after a rejection draw from (p − q)₊ / Σ (p − q)₊",
     differs=(
-        "With policy=confidence a draft stops by the drafter's law before a token is drawn from it, where Hugging "
-        "Face's rule looks at the drawn token, because a stop that looks at the token would bias sampled text; "
-        "unlikely tokens stay in the draft, and it may be shorter or longer than there.",
-        "verifier=judge learns from answers that a program made wrong, where the paper annotated some 500 questions by "
-        "hand; it keeps drafts in sampled text too. It lets pass mistakes that the paper's judge might see.",
-        "policy=planned counts with the seconds that this very run's rounds took instead of the paper's one ratio of "
-        "costs, and with acceptance by level; it may draft nothing, and its length differ from the formula's.",
+        "With policy=confidence a draft stops by the drafter's distribution before a token is drawn from it; Hugging "
+        "Face's rule looks at the drawn token. A stop that depends on the drawn token would bias sampled text. "
+        "Unlikely tokens stay in the draft, and it may be shorter or longer than theirs.",
+        "verifier=judge is trained on answers that a program corrupted, where the paper annotated some 500 questions "
+        "by hand; it accepts drafts in sampled text too. It may accept mistakes that the paper's judge would reject.",
+        "policy=planned uses the seconds that this run's own rounds took instead of the paper's one cost ratio, and "
+        "acceptance per level. It may draft nothing, and its draft length may differ from the formula's.",
     ),
     place=10,
     drafter=DraftModel(),
@@ -69,7 +69,8 @@ METHOD = Method(
             "Leviathan et al. 2023, arXiv:2211.17192, abstract (recalled)", lambda lab: lab.speed(), timed=True,
         ),
         Claim(
-            "τ / E[τ] of equation 1 at the measured acceptance", "any pair with acceptances alike", 1.0, 1.0,
+            "τ / E[τ] of equation 1 at the measured acceptance rate",
+            "any pair whose acceptance rate is constant", 1.0, 1.0,
             "Leviathan et al. 2023, arXiv:2211.17192, equation 1", lambda lab: lab.tau_over_closed_form(),
             key="equation-1", tolerance=0.1,
         ),

@@ -1,4 +1,4 @@
-"""A tree of a draft model's likeliest continuations."""
+"""Draft a tree of a draft model's likeliest continuations."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from workbench.methods.verifiers.offered import for_growers
 GROWERS = offered(BestFirst(ranked=False), TopKTree)
 
 PAID = (
-    f"{WRONG_SCALE}: 1.09 tokens a pass to the static tree's 1, and its rounds take as much longer; "
-    "beside a 7B target choosing nodes is free."
+    f"{WRONG_SCALE}: 1.09 tokens per pass to the static tree's 1, but its rounds take longer by as much; "
+    "with a 7B target, choosing nodes costs almost nothing."
 )
 
 METHOD = Method(
@@ -32,15 +32,15 @@ METHOD = Method(
         "https://arxiv.org/abs/2406.16858",
         "§4, with a separate draft model",
     ),
-    teaches="Several guesses for one place cost little to verify: watch the second sibling save a round.",
+    teaches="Several candidates at one position cost little to verify: watch a second sibling save a round.",
     idea=(
-        "The draft model offers its likeliest continuations at each of the most promising nodes, and the best "
-        "nodes of that tree are verified in one pass. The target draws its own token at each place and follows "
-        "the branch that holds it, so that a second guess can save the round."
+        "The draft model proposes its likeliest continuations at the nodes with the highest scores, and the best "
+        "nodes of that tree are verified in one pass. The target draws its own token at each position and follows the "
+        "branch that contains it, so a second candidate can save the round."
     ),
     formula="score(node) = product of q along its path; the nodes with the largest scores are verified",
     differs=(
-        "The tree grows from a separate draft model instead of an EAGLE head, so that it works with any pair of "
+        "The tree comes from a separate draft model instead of an EAGLE head, so that it works with any pair of "
         "models; every level costs a whole pass of that model.",
         "By default 12 nodes, 3 children and 4 levels instead of the paper's 60, 10 and 6, because a small target "
         "pays more for each node than a large one; τ may be lower.",
@@ -54,7 +54,7 @@ METHOD = Method(
     claims=(
         Claim(
             "speed-up over plain decoding",
-            "EAGLE-2: a trained head on Vicuna, LLaMA-2-chat and LLaMA-3-instruct; here a separate draft model",
+            "EAGLE-2, a trained head, on Vicuna, LLaMA-2-chat and LLaMA-3-instruct; here a separate draft model",
             3.05, 4.26, "Li et al. 2024, arXiv:2406.16858, abstract", lambda lab: lab.speed(), timed=True,
         ),
         Claim(

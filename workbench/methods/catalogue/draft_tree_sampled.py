@@ -1,4 +1,4 @@
-"""A tree of continuations drawn from a draft model without replacement."""
+"""RSD-S: draft a tree of continuations sampled from a draft model without replacement."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ METHOD = Method(
     title="Draft tree, sampled (RSD-S)",
     promise=Promise.EXACT,
     source=Source("Recursive speculative decoding", "Jeon et al.", 2024, "https://arxiv.org/abs/2402.14160", "RSD-S"),
-    teaches="Siblings drawn without replacement waste no slot, and recursive rejection keeps the law exact.",
+    teaches=(
+        "Siblings drawn without replacement never repeat a token; recursive rejection keeps the distribution exact."
+    ),
     idea=(
-        "Siblings are drawn from the draft model without replacement, so that no two of them spend a slot on the "
-        "same token, and a stochastic beam spreads them over the levels. They are tested one after the other, "
-        "each against what its elder siblings left of the target's law."
+        "Siblings are drawn from the draft model without replacement, so no two of them have the same token. A "
+        "stochastic beam distributes them over the levels. They are tested one after the other, each against the "
+        "residual distribution that its earlier siblings left."
     ),
     formula="accept sibling i with probability min(1, pᵢ(x) / qᵢ(x)); else pᵢ₊₁ ∝ (pᵢ − qᵢ)₊, qᵢ₊₁ ∝ qᵢ without x",
     differs=(
-        "At temperature 0 each law is taken as its likeliest token alone, so that the tree is a chain: greedy text is "
-        "exact, and siblings, which could save a round, are not tried.",
+        "At temperature 0 only the likeliest token of each distribution remains, so the tree is a chain: greedy text "
+        "is exact, and siblings, which could save a round, are not tried.",
         "RSD-S, the stochastic beam, is the default; grower=rsd-c is the paper's tree of constant branching.",
     ),
     place=30,
@@ -46,19 +48,20 @@ METHOD = Method(
     growers=offered(StochasticBeam(), SampledTree),
     claims=(
         Claim(
-            "τ / τ of a chain with the same target budget (12 nodes)", "LLaMA-2 7B to 70B with a 115M drafter, OPT",
+            "τ / τ of a chain with the same number of verified tokens (12)",
+            "LLaMA-2 7B to 70B with a 115M drafter, OPT",
             None, None, "Jeon et al. 2024, arXiv:2402.14160, “best at fixed budget” (recalled; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 12}, temperature=1.0),
             why=(
                 "2026-11-28 13:50 UTC",
-                f"{WRONG_SETTING}: the paper says “in most cases”; here one budget, one shape (4 "
+                f"{WRONG_SETTING}: the paper says “in most cases”; here one budget and one shape (4 "
                 "levels of 3), against a chain three times as deep.",
             ),
             why_on={
                 "smollm2": (
                     "2026-11-24 12:27 UTC",
-                    f"{WRONG_SETTING}: as on the bundled pair; and two draws of 14 prompts leave 12 % "
-                    "to chance.",
+                    f"{WRONG_SETTING}: as on the bundled pair; and with two draws of 14 prompts the "
+                    "interval is ±12 %.",
                 ),
             },
         ),
@@ -70,8 +73,8 @@ METHOD = Method(
             why_on={
                 "smollm2": (
                     "2026-11-24 12:28 UTC",
-                    f"{WRONG_SCALE}: 14 prompts, drawn twice; chance moves the ratio by 11 %, and the "
-                    "gain is 7 %.",
+                    f"{WRONG_SCALE}: 14 prompts, sampled twice: the interval is ±11 %, and the gain "
+                    "is 7 %.",
                 ),
             },
         ),

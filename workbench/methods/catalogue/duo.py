@@ -1,4 +1,4 @@
-"""The target with small feed-forwards drafts for the target with its big ones."""
+"""Duo-LLM: draft with small MLPs in place of the target's big ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
     "duo",
-    title="Duo-LLM (small feed-forwards)",
+    title="Duo-LLM (small MLPs)",
     promise=Promise.EXACT,
     source=Source(
         "Duo-LLM: a framework for studying adaptive computation in large language models",
@@ -25,20 +25,20 @@ METHOD = Method(
         "https://arxiv.org/abs/2410.10846",
         "§3",
     ),
-    teaches="Most of a feed-forward is idle at most tokens: the part that a prompt wakes can draft for all of it.",
+    teaches="Most MLP units are inactive at most tokens: the units that a prompt activates can draft for all of them.",
     idea=(
-        "Every layer has a small feed-forward beside its big one, and one attention for both. The path through all "
-        "small ones drafts over the target's own cache; the path through all big ones, which is the target, verifies."
+        "Every layer has a small MLP beside its big one, and one attention for both. The path through all small MLPs "
+        "drafts over the target's own KV cache; the path through all big ones, which is the target, verifies."
     ),
     formula="small = the k columns j of the big one with the largest mean |a(j)| · ‖w(j)‖ over the end of the prompt",
     differs=(
-        "The paper trains both feed-forwards together, with random routes among small, big and none, so that any route "
-        "works. No such target is bundled: the small one is cut out of the big one, by what the prompt asks of it, and "
-        "its weights were never meant to work alone.",
-        "Of the routes two are there: all small, and with big=n the n layers big that would lose most. Trained "
-        "routers, and the oracle that looks for the best route of each token, are not built.",
+        "The paper trains both MLPs together, with random routes among small, big and none, so that any route works. "
+        "No such target is bundled: the small MLP is a subset of the big one's columns, chosen by their activations "
+        "over the prompt, and was never trained to work alone.",
+        "Two kinds of route are implemented: all small, and with big=n the n layers that would lose most keep their "
+        "big MLP. Trained routers, and the oracle that searches for the best route of each token, are not built.",
         STILL_READ,
-        "In int8, and with big > 0, drafts run on passes that are not compiled.",
+        "In int8, and with big > 0, draft passes are not compiled, so drafting takes longer.",
     ),
     place=75,
     drafter=Duo(),
@@ -50,11 +50,13 @@ METHOD = Method(
     ),
     claims=(
         Claim(
-            "loss of a token by its best route with one big layer / with all big", "models trained with random routes: "
-            "one big layer, well placed, is better than all", None, None,
+            "loss per token on its best route with one big layer / with all layers big",
+            "models trained with random routes: one well-placed big layer is better than all", None, None,
             "Alizadeh et al. 2024, arXiv:2410.10846, abstract (direction)", None,
-            lacks="a target whose small and big feed-forwards were trained together, and the search for the best route "
-            "of each token",
+            lacks=(
+                "a target whose small and big MLPs were trained together, and the search for the best route of each "
+                "token"
+            ),
         ),
     ),
 )  # fmt: skip

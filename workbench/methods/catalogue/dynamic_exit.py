@@ -1,4 +1,4 @@
-"""The target's first layers draft; how many of them, and how long, is decided every round."""
+"""DEL: draft with the target's first layers; choose exit layer and draft length in every round."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from workbench.methods.policies.tokens_per_layer import TokensPerLayer
 from workbench.methods.verifiers.lossless import Lossless
 
 NO_EXIT = (
-    f"{WRONG_SETTING}: SmolLM2 was not trained to be read after early layers; the rule finds no exit "
-    "worth drafting from (τ 1.00), and reading costs time."
+    f"{WRONG_SETTING}: SmolLM2 was not trained for early exits; the rule finds no exit worth drafting "
+    "from (τ 1.00), and trying exits costs time."
 )
 
 METHOD = Method(
@@ -29,21 +29,22 @@ METHOD = Method(
         "https://arxiv.org/abs/2504.05598",
         "§3",
     ),
-    teaches="The best place to leave the target, and the best length of a draft, depend on each other and on the text.",
+    teaches="The best exit layer and the best draft length depend on each other and on the text.",
     idea=(
-        "Verification leaves the streams behind all layers at every accepted place; the target's head says what each "
-        "exit would have drafted there, and so how often it is right. The next draft takes exit and length that "
-        "give most expected tokens for their cost in layers."
+        "Verification yields the hidden states of all layers at every accepted position. The target's LM head "
+        "computes what each exit would have drafted there, and so how often each exit is right. The next draft uses "
+        "the exit and length with the most expected tokens per layer computed."
     ),
     formula="TPL(E, d) = (1 − α^(d+1)) / (1 − α) / (d · (E + h) + L + h);  d = 0 is plain decoding",
     differs=(
-        "The LM head is counted, as h layers by its weights, in drafts and in verification: a small model with a large "
+        "The LM head counts as h layers, by its weights, in drafts and in verification: a small model with a large "
         "vocabulary spends as much on it as on many layers. The paper counts layers alone.",
-        "A few exits are looked at, spread evenly, because the head reads every one of them at every accepted place.",
-        "A draft stops before the token of which the exit is unsure: the test then looks at no drawn token, and is "
-        "exact when sampling too. The threshold lies midway between the mean probabilities of right and of wrong "
-        "shadow tokens; the authors' code was not read.",
-        "The bundled target was trained with an early-exit loss, and without the paper's layer dropout.",
+        "Only a few exits are tried, spread evenly, because the LM head reads every one of them at every accepted "
+        "position.",
+        "A draft stops before the token at which the exit's confidence is too low. The test does not depend on a "
+        "drawn token, so sampling stays exact. The threshold lies midway between the mean probabilities of right and "
+        "of wrong shadow tokens; the authors' code was not read.",
+        "The bundled target was trained with an early-exit loss, but without the paper's layer dropout.",
     ),
     place=71,
     drafter=DynamicExit(),
@@ -59,9 +60,9 @@ METHOD = Method(
             why_on={"smollm2": ("2026-11-24 17:34 UTC", NO_EXIT)},
         ),
         Claim(
-            "tokens per layer computed / the same of a fixed exit, after a quarter of the layers, 4 drafts",
-            "LayerSkip models, seven tasks: faster than the best exit that never changes, by 0.19 to 0.27 of plain "
-            "decoding", None, None, "Zarch et al. 2025, arXiv:2504.05598v1 and v2, abstract (direction)",
+            "tokens per layer computed / the same with a fixed exit after a quarter of the layers, 4 drafts",
+            "LayerSkip models, seven tasks: faster than the best fixed exit, by 0.19 to 0.27 of plain decoding's speed",
+            None, None, "Zarch et al. 2025, arXiv:2504.05598v1 and v2, abstract (direction)",
             lambda lab: lab.tokens_a_layer_over(
                 "early-exit", {}, {"exit_layer": max(1, lab.models.target.n_layers // 4), "depth": 4}
             ),

@@ -1,4 +1,4 @@
-"""One decoder layer on the target's features, and a tree of a fixed shape."""
+"""EAGLE: draft with one decoder layer on the target's features, in a tree of fixed shape."""
 
 from __future__ import annotations
 
@@ -28,18 +28,22 @@ METHOD = Method(
         "https://arxiv.org/abs/2401.15077",
         "§4",
     ),
-    teaches="A feature does not say which word was drawn from it; with the word beside it the next feature is easy.",
+    teaches=(
+        "A feature does not contain the token drawn from it; with that token as input, the next one is easy to "
+        "predict."
+    ),
     idea=(
-        "The target's last hidden state at each position, fused with the embedding of the token that follows, goes "
-        "through one decoder layer, which guesses the next hidden state; the target's own LM head turns that into "
-        "tokens, and the guess is read in turn. Which ranks of its guesses make the tree was decided beforehand."
+        "The target's last hidden state at each position is fused with the embedding of the next token. One decoder "
+        "layer predicts the next hidden state from it; the target's own LM head turns that into tokens, and the "
+        "prediction is fed back. The tree's shape is fixed beforehand by the ranks of the candidates."
     ),
     formula="f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) )",
     differs=(
         NORMS,
         LOSSES,
-        "Siblings are the likeliest tokens, followed where the target draws one of them, where the paper draws them "
-        "one after the other and corrects the law after each: as exact, and the tree is the same in every round.",
+        "Siblings are the likeliest tokens, and a branch is followed if the target draws its token; the paper draws "
+        "them one after the other and corrects the distribution after each. This is as exact, and the tree is the "
+        "same in every round.",
         "By default the likeliest tree of 12 nodes in 5 levels instead of the paper's 25, because a small target pays "
         "more for each node (shape=eagle-25 is the published one); τ may be lower.",
         TRIMMED,

@@ -1,4 +1,4 @@
-"""One decoder layer on the target's features, and a tree where it is sure."""
+"""EAGLE-2: draft with one decoder layer on the target's features, in a tree that branches by confidence."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from workbench.methods.verifiers.offered import for_growers
 GROWERS = offered(BestFirst())
 
 TRIMMED = (
-    "Heads of a large vocabulary propose only the 8,192 tokens that their target says most; what they cannot propose "
-    "the target still says."
+    "Heads for a large vocabulary propose only the 8,192 tokens that their target emits most; the target can still "
+    "emit the others."
 )
 
 LOSSES = (
-    "The two losses of its training weigh alike, where the paper has 1 for features and 0.1 for laws: in a short one "
-    "its guesses agree with the target more often so."
+    "The two training losses have equal weights, where the paper has 1 for features and 0.1 for distributions: after "
+    "a short training the drafts agree with the target more often this way."
 )
 
 NORMS = (
-    "The feature and the embedding are each normed before they are fused, the layer norms its input once more, and "
-    "what leaves it goes through a norm that starts as the target's last: EAGLE has none of these. They keep a "
-    "short training stable, and guesses may differ from the paper's by more than their training."
+    "The feature and the embedding are each normalised before they are fused, the layer normalises its input once "
+    "more, and its output goes through a norm that is initialised as the target's final norm: EAGLE has none of "
+    "these. They keep a short training stable, and predictions may differ from the paper's by more than their "
+    "training."
 )
 
 HEAD = Head(
     FeatureNet,
-    "EAGLE's layer (Li et al. 2024, arXiv 2401.15077), with norms on what enters and leaves it; EAGLE and EAGLE-2 "
-    "draft with it.",
+    "EAGLE's layer (Li et al. 2024, arXiv 2401.15077), with norms on its inputs and its output; used by EAGLE and "
+    "EAGLE-2.",
     options=("average",),
 )
 
@@ -51,15 +52,18 @@ METHOD = Method(
         "https://arxiv.org/abs/2406.16858",
         "§4",
     ),
-    teaches="The target's next hidden state is easier to guess than its next word; sure guesses deserve branches.",
+    teaches=(
+        "The target's next hidden state is easier to predict than its next token; confident predictions deserve "
+        "branches."
+    ),
     idea=(
-        "The target's last hidden state at each position, fused with the embedding of the token that follows, goes "
-        "through one decoder layer, which guesses the next hidden state; the target's own LM head turns that into "
-        "tokens. The tree grows below its most promising nodes, and of all nodes the best are verified."
+        "The target's last hidden state at each position is fused with the embedding of the next token. One decoder "
+        "layer predicts the next hidden state from it; the target's own LM head turns that into tokens. The tree is "
+        "expanded below its nodes with the highest scores, and the best of all nodes are verified."
     ),
     formula=(
-        "f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) ),  promise of a "
-        "node = Π q along its path"
+        "f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) ),  score of a node = "
+        "Π q along its path"
     ),
     differs=(
         NORMS,

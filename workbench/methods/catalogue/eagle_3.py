@@ -1,4 +1,4 @@
-"""Streams of three depths, a draft vocabulary, and training in drafts as they will be."""
+"""EAGLE-3: draft from hidden states of three layers, with a draft vocabulary and training-time test."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ METHOD = Method(
         "https://arxiv.org/abs/2503.01840",
         "§3",
     ),
-    teaches="Do not make a drafter imitate features: let it read early layers too, and train it on its own drafts.",
+    teaches="Do not train a drafter to imitate features: let it read early layers too, and train it on its own drafts.",
     idea=(
-        "The target's streams behind a low, a middle and a high layer are fused into one state; one decoder layer "
-        "reads it with the token that follows and says, by a small LM head, what comes next; deeper in a "
-        "draft it reads its own last state. It was trained on drafts unrolled that way, and never on features; "
-        "the tree is EAGLE-2's."
+        "The target's hidden states after a low, a middle and a high layer are fused into one. One decoder layer "
+        "reads it with the next token's embedding, and a small LM head predicts the next token; deeper in a draft the "
+        "layer reads its own last state. It was trained on drafts unrolled that way, without a loss on features; the "
+        "tree is EAGLE-2's."
     ),
     formula=(
         "g(t) = W [ h(low); h(mid); h(high) ],  s(t+1) = layer( [ norm e(x(t+1)) ; norm g(t) ], g(t) ),  "
         "q = softmax( U norm s(t+1) ),  then g(t+1) = s(t+1)"
     ),
     differs=(
-        "Three steps of a draft in training instead of seven, some minutes of it, and the loss is the mean over the "
-        "places that count, where the released code divides by all: τ is lower than a long training would give.",
-        "Unless it is trained with head_learns=true it has no LM head of its own and speaks by the target's: in "
-        "minutes of training its layer learns faster so. Heads with one, as in the paper, draft, too.",
-        "It may begin with a finished layer of EAGLE's (`begin`), as the one bundled for SmolLM2 did: queries, keys "
-        "and values then ask of the fused streams what that one asked of the feature. The paper's begins afresh.",
-        "Layers to fuse are distinct by construction; the released code compares with 2, L/2 and L − 3, which in a "
+        "Three draft steps in training instead of seven, some minutes of it, and the loss is the mean over the "
+        "supervised positions, where the released code divides by all: τ is lower than after a long training.",
+        "Unless it is trained with head_learns=true it has no LM head of its own and uses the target's: in minutes of "
+        "training its layer learns faster that way. Heads with an LM head, as in the paper, also work.",
+        "Training may start from a trained layer of EAGLE (`begin`), as for SmolLM2's bundled head: its query, key "
+        "and value weights are then applied to the fused hidden states instead of the feature. The paper starts from "
+        "random weights.",
+        "The fused layers are distinct by construction; the released code uses layers 2, L/2 and L − 3, which in a "
         "shallow target are fewer than three.",
         "By default 12 nodes, 3 children and 5 levels instead of the 60, 10 and 8 of the released code, because a "
         "small target pays more for each node; τ may be lower.",
-        "Of a prompt with pictures it reads what stands behind them; the paper's targets read text.",
+        "In a prompt with images it reads only the text after them; the paper's targets read text.",
     ),
     place=105,
     drafter=Eagle3(),
@@ -64,14 +65,14 @@ METHOD = Method(
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
             why=(
                 "2026-11-27 23:07 UTC",
-                f"{WRONG_SCALE}: both heads had 600 steps on 32 answers each; the paper's gain comes "
+                f"{WRONG_SCALE}: both heads had 600 steps of 32 answers each; the paper's gain comes "
                 "with eight times the data.",
             ),
             why_on={
                 "smollm2": (
                     "2026-11-27 23:01 UTC",
-                    f"{WRONG_SCALE}: 28,306 tokens of the target's own answers, beside 485,710 for the"
-                    " layer that it is compared with; 14 prompts.",
+                    f"{WRONG_SCALE}: trained on 28,306 tokens of the target's answers; EAGLE-2's layer"
+                    " on 485,710; 14 prompts.",
                 )
             },
         ),

@@ -1,4 +1,4 @@
-"""EAGLE's layer, which sees every patch of a picture."""
+"""EagleVLM: EAGLE's layer over every patch of an image."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from workbench.methods.verifiers.offered import for_growers
 GROWERS = offered(BestFirst())
 
 LOSSES = (
-    "The losses of features and of laws weigh 1 and 1 instead of 1 and 0.1 (workbench train vision-heads --set "
-    "loss=smooth_l1:1+ce_soft:0.1 is the paper's), which suits some minutes of training; a longer one may be better "
-    "off with the paper's."
+    "The losses on features and on distributions have weights 1 and 1 instead of 1 and 0.1 (workbench train "
+    "vision-heads --set loss=smooth_l1:1+ce_soft:0.1 uses the paper's), which suits a training of minutes; for a "
+    "longer one the paper's may be better."
 )
 
 PAPER = Source(
@@ -34,18 +34,21 @@ METHOD = Method(
     title="EagleVLM",
     promise=Promise.EXACT,
     source=PAPER,
-    teaches="One decoder layer that reads what the target read drafts well, and pays for every patch it is shown.",
+    teaches=(
+        "One decoder layer on the target's hidden states drafts well, but its cost grows with every image patch it "
+        "reads."
+    ),
     idea=(
-        "The target's last hidden state at each position, fused with the embedding of the token that follows, "
-        "goes through one decoder layer, which guesses the next hidden state; the target's own LM head turns that "
-        "into tokens. Words and patches of the picture enter alike."
+        "The target's last hidden state at each position is fused with the embedding of the next token. One decoder "
+        "layer predicts the next hidden state from it; the target's own LM head turns that into tokens. Words and "
+        "image patches are treated alike."
     ),
     formula="f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) )",
     differs=(
-        "The feature and the embedding are each normed before they are fused, where the paper speaks of one norm on "
-        "the drafter's input; the layer norms its input once more, and what leaves it goes through a norm that starts "
-        "as the target's last, of which EAGLE has neither. It keeps a short training stable, and guesses may differ "
-        "from the paper's by more than their training.",
+        "The feature and the embedding are each normalised before they are fused, where the paper describes one norm "
+        "on the drafter's input. The layer normalises its input once more, and its output goes through a norm that is "
+        "initialised as the target's final norm; EAGLE has neither. This keeps a short training stable, and "
+        "predictions may differ from the paper's by more than their training.",
         "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 7, because a small target "
         "pays more for each node; τ may be lower.",
         LOSSES,
@@ -67,8 +70,8 @@ METHOD = Method(
     },
     head=Head(
         EagleVLMNet,
-        "EagleVLM (Huang et al. 2025, arXiv 2509.11815): every position enters with the target's feature and the "
-        "embedding that follows, whether word or patch.",
+        "EagleVLM (Huang et al. 2025, arXiv 2509.11815): reads the target's feature and the next embedding at every "
+        "position, word or patch.",
         recipe="vision-heads",
         called="eagle",
     ),

@@ -1,4 +1,4 @@
-"""The target's own first layers draft."""
+"""LayerSkip: draft with the target's own first layers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 UNTRAINED = (
-    f"{WRONG_SETTING}: SmolLM2 was not trained to be read after early layers (τ 1.04 with 3 drafts a "
-    "round), and drafts run on passes not compiled."
+    f"{WRONG_SETTING}: SmolLM2 was not trained for early exits (τ 1.04 with 3 drafts per round), and "
+    "draft passes are not compiled."
 )
 
 METHOD = Method(
@@ -30,21 +30,23 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.16710",
         "§3.3",
     ),
-    teaches="The target's own first layers can draft, without a second model or cache; how deep is the trade-off.",
+    teaches=(
+        "The target's own first layers can draft, without a second model or cache; the exit depth is the trade-off."
+    ),
     idea=(
-        "The first E layers of the target, with its final norm and head, draft K tokens over the target's own "
-        "cache. The other layers then verify them in one pass from the states that the first ones left, so that "
+        "The first E layers of the target, with its final norm and LM head, draft K tokens over the target's own KV "
+        "cache. The other layers then verify them in one pass, starting from the hidden states of the exit layer. So "
         "there is no second model, no second cache, and no layer reads a token twice."
     ),
     formula=(
         "q = softmax( head( norm( h(E) ) ) ), with h(E) the state after layer E; accept with probability min(1, p / q)"
     ),
     differs=(
-        "Where passes are compiled (bfloat16 on a CPU that multiplies it), verification reads the draft whole: such "
-        "passes give a token the same bits whatever is beside it, which states handed on would not keep.",
-        "The bundled target was trained with an early-exit loss, on one of its early layers in turn, and without the "
-        "paper's layer dropout and curriculum, which may make early layers better drafters. Another target drafts as "
-        "it is.",
+        "Where passes are compiled (bfloat16 on a CPU with bfloat16 instructions), verification runs all layers over "
+        "the draft: compiled passes give a token the same bits whatever else is in the batch, which reused hidden "
+        "states would not.",
+        "The bundled target was trained with an early-exit loss on one early layer at a time, without the paper's "
+        "layer dropout and curriculum, which may make early layers better drafters. Any other target is used as it is.",
         STILL_READ,
     ),
     place=70,

@@ -1,4 +1,4 @@
-"""A layer whose places see each other in blocks, and guess a block at a time."""
+"""Falcon: draft blocks of tokens with a layer whose positions attend to each other within a block."""
 
 from __future__ import annotations
 
@@ -31,33 +31,38 @@ METHOD = Method(
         "https://arxiv.org/abs/2412.12639",
         "§3",
     ),
-    teaches="Half the passes of a drafter, if each writes two tokens; the second of them does not know the first.",
+    teaches=(
+        "A drafter that writes two tokens per pass needs half the passes, but the second does not depend on the first."
+    ),
     idea=(
-        "EAGLE's layer learns to guess the feature two places on instead of the next one, so the two newest places of "
-        "a text, which see each other, guess the next two features in one forward, and these two the two behind them. "
-        "It learns with a glance at the answers: the more it would guess wrong, the more of them are let in, at places "
-        "drawn by chance and ever fewer, so that the other half of a block learns what goes with them."
+        "EAGLE's layer is trained to predict the feature two positions ahead instead of the next one. The two newest "
+        "positions, which attend to each other, predict the next two features in one forward; these two predict the "
+        "two after them. In training some positions are replaced by their true features, chosen at random: the more "
+        "it would predict wrong, the more of them, and ever fewer over time. So the other half of a block learns to "
+        "depend on them."
     ),
     formula=(
         "f̂(t+1), …, f̂(t+k) = layer( g(t−k+1), …, g(t) ; all before ),  g(s) = W [ norm e(x(s+1)) ; norm f(s) ] "
         "+ R LSTM( block up to s ),  q(x(t+1+i)) = softmax( LM head f̂(t+i) )"
     ),
     differs=(
-        "The LSTM is a third as wide as the target, where the paper's is as wide; so EAGLE's projection stays beside "
-        "it, or all that a feature says would have to pass through 96 numbers.",
-        "The LSTM runs over the places of a block and begins anew with each. In the released code its axes are taken "
-        "for each other, so that it remembers nothing of the place before. It has no biases, and no dropout: in a "
-        "short training few texts come twice.",
-        "The distillation is a proper KL divergence at temperature 1; the released code weighs the logarithms of laws "
-        "at temperature 0.95 by those at 1. Its hard label is drawn from the target's law, here it is the likeliest.",
-        "A place that was shown its answer is not asked for it, as in the glancing for translation that this comes "
-        "from (Qian et al. 2021, arXiv:2008.07905), and no more than λ of the blocks are shown one; the released code "
-        "asks there, too, and at first shows one to nearly every block, in the first text of a batch alone.",
+        "The LSTM is a third as wide as the target, where the paper's is as wide. EAGLE's projection therefore stays "
+        "beside it; otherwise the whole feature would have to pass through 96 numbers.",
+        "The LSTM runs over the positions of a block and restarts with each block. In the released code batch and "
+        "time axes are swapped, so that no state passes from one position to the next. The LSTM has no biases and no "
+        "dropout: in a short training few texts are repeated.",
+        "The distillation is a proper KL divergence at temperature 1; the released code weights log-probabilities at "
+        "temperature 0.95 by probabilities at 1. Its hard label is drawn from the target's distribution; here it is "
+        "the likeliest token.",
+        "A position that was given its answer is not in the loss, as in glancing for translation, where the idea "
+        "comes from (Qian et al. 2021, arXiv:2008.07905), and at most a share λ of the blocks get one. The released "
+        "code has such positions in the loss, too, and at first gives an answer to nearly every block, but in the "
+        "first text of a batch alone.",
         NORMS,
-        "By default EAGLE-2's tree at 12 nodes, 3 children and 6 levels, which follows the round's laws; the paper "
-        "has a fixed and larger one for each length of a block (grower=template is such a one). A small target pays "
-        "more for each node; τ may be lower.",
-        "In bfloat16 EAGLE's levels are one compiled call each, and Falcon's blocks are not: a draft takes longer.",
+        "By default EAGLE-2's tree at 12 nodes, 3 children and 6 levels, which depends on the round's distributions; "
+        "the paper has a larger fixed tree for each block length (grower=template is of this kind). A small target "
+        "pays more for each node; τ may be lower.",
+        "In bfloat16 EAGLE's levels are one compiled call each, and Falcon's blocks are not: drafting takes longer.",
         TRIMMED,
     ),
     place=104,
@@ -72,31 +77,31 @@ METHOD = Method(
             "Gao et al. 2024, arXiv:2412.12639, abstract", lambda lab: lab.speed(), timed=True,
             why=(
                 "2026-11-27 09:27 UTC",
-                f"{WRONG_SCALE}: a round of 16 nodes takes 3.1 times as long as a plain token, and "
+                f"{WRONG_SCALE}: a round of 16 nodes takes 3.1 times as long as one plain token, and "
                 "writes 2.5 tokens.",
             ),
         ),
         Claim(
-            "τ / τ of EAGLE, chains of six tokens, by half as many forwards of the drafter",
+            "τ / τ of EAGLE, chains of six tokens, with half as many forwards of the drafter",
             "Vicuna and LLaMA-2-chat: faster than EAGLE, with a fixed tree each", None, None,
             "Gao et al. 2024, arXiv:2412.12639, abstract (direction; no figure recalled)",
             lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
             why=(
                 "2026-11-27 23:07 UTC",
-                f"{WRONG_SETTING}: after 19,200 answers each, Falcon names the target's token at 0.81 "
-                "of held-out places, EAGLE at 0.85.",
+                f"{WRONG_SETTING}: after training on 19,200 answers each, Falcon predicts the target's "
+                "token at 0.81 of held-out positions, EAGLE at 0.85.",
             ),
         ),
         Claim(
             "tokens drafted / passes of the drafter, chains of six", "blocks of two tokens, one pass each", 2.0, 2.0,
             "Gao et al. 2024, arXiv:2412.12639, §3", lambda lab: lab.drafted_a_pass(**CHAIN),
-            key="one-pass", by_construction="a pass of the head writes a block of two tokens",
+            key="one-pass", by_construction="one pass of the head writes a block of two tokens",
         ),
     ),
     head=Head(
         FalconNet,
-        "Falcon's layer (Gao et al. 2024, arXiv 2412.12639): places that see each other in blocks of {block}, an LSTM "
-        "of {cond} numbers over each block, and one decoder layer guess as many features ahead in one forward.",
+        "Falcon's layer (Gao et al. 2024, arXiv 2412.12639): positions attend to each other in blocks of {block}; an "
+        "LSTM of width {cond} over each block and one decoder layer predict as many features ahead in one forward.",
         settings={"loss": "smooth_l1:10+forward_kl:0.9+ce_hard:0.1", "block": 2, "cond": 0},
         options=("cond", "block", "glance"),
     ),

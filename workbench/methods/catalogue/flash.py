@@ -1,4 +1,4 @@
-"""A picture as a few vectors, and several tokens from one state."""
+"""FLASH: compress an image to a few latent vectors, and draft several tokens from one hidden state."""
 
 from __future__ import annotations
 
@@ -33,25 +33,27 @@ METHOD = Method(
         "https://arxiv.org/abs/2505.12728",
         "§3",
     ),
-    teaches="One forward can draft a block: cheaper than a token a forward, and surer the more the text is a form.",
+    teaches="One forward can draft a block: cheaper than one token per forward, and best for formulaic text.",
     idea=(
-        "Learned queries mix the picture's features into a few latent vectors. From one state of the layer an MLP "
-        "guesses several future features at once, which the LM head turns into a block of tokens that do not know "
-        "each other."
+        "Learned queries combine the image's features into a few latent vectors. From one hidden state of the layer "
+        "an MLP predicts several future features at once; the LM head turns them into a block of tokens that do not "
+        "depend on each other."
     ),
-    formula="picture: softmax(A Fᵀ) F;  f̂(t+1) = s(t),  f̂(t+1+i) = s(t) + MLPᵢ(s(t)), i < k",
+    formula="image: softmax(A Fᵀ) F;  f̂(t+1) = s(t),  f̂(t+1+i) = s(t) + MLPᵢ(s(t)), i < k",
     differs=(
-        "One network answers for all offsets, an MLP of width 256 on the state whose output is added to it, where the "
-        "paper's goes from D to 4·D and gives all k features anew: fewer weights, and k = 1 is exactly EAGLE; later "
-        "offsets may be guessed worse.",
-        "A block has k = 4 features and a picture becomes 8 vectors, where the paper has 5 and 64 of 576 patches: the "
-        "pictures of the bundled target have 64 patches. Training draws how many of the queries are used, so that one "
-        "drafter can be measured at every size; each size may be a little worse than a drafter of its own.",
-        "The tree is chosen anew every round from the probabilities of the round, and a next block goes on behind the "
-        "likeliest path; the paper has one static tree of 63 nodes (shape=medusa-63 is a published one of that size). "
-        "At the same size more may be accepted.",
-        "The first future feature comes from the layer itself, normed as EagleVLM's here, and attention has as many "
-        "key heads as query heads, where the paper groups four: the bundled target is too narrow to gain from groups.",
+        "One network serves all offsets, an MLP of width 256 whose output is added to the hidden state, where the "
+        "paper's goes from D to 4·D and predicts all k features directly. This has fewer weights, and k = 1 is "
+        "exactly EAGLE; later offsets may be predicted worse.",
+        "A block has k = 4 features and an image becomes 8 vectors, where the paper has 5, and 64 of 576 patches: the "
+        "images of the bundled target have 64 patches. Training samples how many of the queries are used, so that one "
+        "drafter can be measured at every size; at each size it may be a little worse than a drafter trained for that "
+        "size.",
+        "The tree is chosen in every round from the round's probabilities, and the next block continues the likeliest "
+        "path; the paper has one static tree of 63 nodes (shape=medusa-63 is a published one of that size). At the "
+        "same size more may be accepted.",
+        "The first future feature comes from the layer itself, normalised as EagleVLM's is here. Attention has as "
+        "many key heads as query heads, where the paper groups four: the bundled target is too narrow to gain from "
+        "groups.",
         LOSSES,
     ),
     place=180,
@@ -78,8 +80,8 @@ METHOD = Method(
     },
     head=Head(
         FlashNet,
-        "FLASH (Wang et al. 2025, arXiv 2505.12728): learned queries mix the picture's features into latent vectors, "
-        "and one state answers with several future features.",
+        "FLASH (Wang et al. 2025, arXiv 2505.12728): learned queries combine the image's features into latent "
+        "vectors, and one hidden state predicts several future features.",
         recipe="vision-heads",
     ),
     recording=Recording(scene="four-shapes"),

@@ -1,4 +1,4 @@
-"""EAGLE's layer with a token that selects, and a guess that need not speak for itself."""
+"""FSPAD: the embedding gates the feature, and the LM head reads a learned projection of the predicted feature."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.methods.verifiers.offered import for_growers
 
 GROWERS = offered(BestFirst())
 
-UNDECIDED = f"{WRONG_SCALE}: above 1, but 25 prompts leave 7 % to chance."
+UNDECIDED = f"{WRONG_SCALE}: above 1, but with 25 prompts the interval is ±7 %."
 
 METHOD = Method(
     "fspad",
@@ -30,20 +30,20 @@ METHOD = Method(
         "https://arxiv.org/abs/2408.15562",
         "§3",
     ),
-    teaches="A feature holds every token that may follow; the drawn one has to pick its own future out of it.",
+    teaches="A feature contains every token that may follow; the drawn token's embedding selects the relevant part.",
     idea=(
-        "The embedding of the drawn token gates the target's feature in a wider space, where EAGLE adds the two by one "
-        "projection, and EAGLE's layer guesses the next feature from that. The target's LM head reads a learned map of "
-        "the guess, so that resembling a feature and being sure of a token do not get into each other's way."
+        "The embedding of the drawn token gates the target's feature in a wider space, where EAGLE adds the two by "
+        "one projection. EAGLE's layer predicts the next feature from that. The target's LM head reads a learned "
+        "projection of the prediction, so that the losses on features and on tokens do not conflict."
     ),
     formula=(
         "g(t) = W ( silu( S norm e(x(t+1)) ) ⊙ ( O norm f(t) ) ),  f̂(t+1) = layer( g(t), … ),  "
         "q = softmax( LM head ( f̂(t+1) + V f̂(t+1) ) )"
     ),
     differs=(
-        "No code was released, and the abstract names two ideas: how they are wired is ours. What is held against the "
-        "feature is the layer's state, which goes on as it is; what speaks is a map of it.",
-        "In bfloat16 EAGLE's levels are one compiled call each, and these are not: a draft takes longer.",
+        "No code was released, and the abstract names two ideas; their wiring is ours. The feature loss applies to "
+        "the layer's output, which is also fed back; the LM head reads a projection of it.",
+        "In bfloat16 EAGLE's levels are one compiled call each, and FSPAD's are not: drafting takes longer.",
         NORMS,
         "By default EAGLE-2's tree at 12 nodes, 3 children and 5 levels, because a small target pays more for each "
         "node; τ may be lower.",
@@ -66,8 +66,8 @@ METHOD = Method(
     ),
     head=Head(
         FSPADNet,
-        "FSPAD's layer (Gui et al. 2024, arXiv 2408.15562): the token gates the feature in {wide} times its width, one "
-        "decoder layer guesses the next feature, and the LM head reads a map of it.",
+        "FSPAD's layer (Gui et al. 2024, arXiv 2408.15562): the token's embedding gates the feature in {wide} times "
+        "its width, one decoder layer predicts the next feature, and the LM head reads a projection of it.",
         settings={"loss": "smooth_l1:10+ce_soft:1"},
         options=("wide", "apart"),
     ),

@@ -1,4 +1,4 @@
-"""Hidden states of tokens to come, made half way up the pass that verifies."""
+"""Hidden transfer: predict hidden states of future tokens in the middle of the verifying pass."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.12022",
         "§3",
     ),
-    teaches="What a model thinks part of the way up says enough of the next tokens for its upper layers to guess them.",
-    idea=(
-        "Behind a middle layer trained matrices turn the hidden state of each drafted token into pseudo states of the "
-        "tokens after it, which go on through the layers above beside the draft, and come out as guesses: the pass "
-        "that verifies one draft makes the next one's. Unlike heads on the last state they see the text, and each "
-        "other, before they are read."
+    teaches=(
+        "Hidden states of a middle layer contain enough about the next tokens for the upper layers to predict them."
     ),
-    formula="guess at x(t + 1 + k): what layers l + 1 … L and the LM head make of  P(k) · h(t)  at place t + k",
+    idea=(
+        "After a middle layer, trained matrices turn the hidden state of each drafted token into pseudo states of the "
+        "tokens after it. These go through the layers above together with the draft and come out as predictions, so "
+        "the pass that verifies one draft also makes the next one. Unlike heads on the last hidden state, pseudo "
+        "states attend to the text and to each other."
+    ),
+    formula="prediction of x(t + 1 + k): LM head( layers l + 1 … L( P(k) · h(t) ) ), at position t + k",
     differs=(
-        "All pseudo states enter behind one layer; the paper may let each step's enter behind its own.",
-        "How many stand behind each node is planned with the tree, by what passes cost on this machine, as parallel "
-        "prompt decoding's prompt tokens are; each is reckoned as a token of the whole pass, of which it goes through "
-        "the upper part alone. No slower by what was measured.",
+        "All pseudo states enter after one layer; the paper may use a different layer for each step.",
+        "The number of pseudo states after each node is planned together with the tree, by the measured cost of "
+        "passes on this machine, as for parallel prompt decoding's prompt tokens. Each counts as a token of a whole "
+        "pass, although it goes through the upper layers alone. In our measurements this was no slower.",
     ),
     place=92,
     drafter=HiddenTransfer(),
@@ -47,8 +49,9 @@ METHOD = Method(
     growers=GROWERS,
     claims=(
         Claim(
-            "τ / τ of Medusa with a tree of as many nodes (12)", "Vicuna and LLaMA-2-chat: more tokens a pass than "
-            "Medusa", None, None, "Wu et al. 2024, arXiv:2404.12022, abstract (direction)",
+            "τ / τ of Medusa with a tree of as many nodes (12)",
+            "Vicuna and LLaMA-2-chat: more tokens per pass than Medusa",
+            None, None, "Wu et al. 2024, arXiv:2404.12022, abstract (direction)",
             lambda lab: lab.tau_over(
                 "medusa", {"grower": "template", "nodes": 12, "depth": 3}, {"nodes": 12, "depth": 3}, 0.0
             ),
@@ -62,8 +65,9 @@ METHOD = Method(
     },
     head=Head(
         Transfers,
-        "{transfers} matrices (Wu et al. 2024, arXiv 2404.12022) that make, of the target's state behind layer "
-        "{transfer_layer}, states of the tokens to come; the layers above and its LM head turn them into guesses.",
+        "{transfers} matrices (Wu et al. 2024, arXiv 2404.12022) that turn the target's hidden state after layer "
+        "{transfer_layer} into states of the next tokens; the layers above and the LM head turn these into "
+        "predictions.",
         settings={"loss": "ce_soft:1"},
         options=("transfers",),
     ),

@@ -1,4 +1,4 @@
-"""Medusa's heads, told of the tokens drafted before theirs."""
+"""Hydra: Medusa's heads, conditioned on the tokens drafted before theirs."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.05109",
         "§3",
     ),
-    teaches="A head that is told what was drafted before its own place guesses better than one that is blind to it.",
+    teaches="A head that reads the tokens drafted before its own position predicts better than one that does not.",
     idea=(
-        "Like Medusa's heads, these read the target's last hidden state, and head k guesses the k-th token after the "
-        "newest one. But each also reads the tokens between: the newest one, which the hidden state does not know "
-        "yet, and the path drafted so far, so that each node of the tree gets guesses of its own."
+        "Like Medusa's heads, these read the target's last hidden state, and head k predicts the k-th token after the "
+        "newest one. But each also reads the tokens between: the newest one, which the hidden state does not contain "
+        "yet, and the path drafted so far. So each node of the tree gets its own predictions."
     ),
     formula="head k: softmax( LM head( h + A(k) u + SiLU(W(k) h + B(k) u + b(k)) ) ),  u = e(x(t+1)), …, e(x(t+k))",
     differs=(
-        "All heads share the target's LM head, an embedding reaches them as a few numbers by a product that they "
-        "share, and the hidden state is passed on as it is: the paper's first block is (k+1)·D wide and each head has "
-        "an LM head of its own, which together would be more than half as large as the bundled target. Heads may be "
-        "less accurate.",
-        "Only the heads' conditioning is built, trained on the target's laws: the deeper heads and the prefix "
-        "attention of Hydra++ are a method of their own (hydra-plus-plus).",
+        "All heads share the target's LM head, embeddings enter through one shared low-rank projection, and the "
+        "hidden state is passed on as it is. The paper's first block is (k+1)·D wide and each head has its own LM "
+        "head; together they would be more than half as large as the bundled target. Heads may be less accurate.",
+        "Only the heads' conditioning is built, trained on the target's distributions; the deeper heads and the "
+        "prefix attention of Hydra++ are a separate method (hydra-plus-plus).",
         "By default 12 nodes in 4 levels instead of 63, because a small target pays more for each node; τ may be "
         "lower.",
     ),
@@ -66,8 +65,8 @@ METHOD = Method(
     },
     head=Head(
         HydraHeads,
-        "{blocks} Hydra heads (Ankner et al. 2024, arXiv 2402.05109) on the target's last hidden state, each told of "
-        "the tokens since as {cond} numbers each.",
+        "{blocks} Hydra heads (Ankner et al. 2024, arXiv 2402.05109) on the target's last hidden state, each also "
+        "reading the tokens since, as vectors of {cond} numbers.",
         settings={"loss": "ce_soft:1"},
         options=("blocks", "cond"),
     ),

@@ -1,4 +1,4 @@
-"""Hydra's heads, deeper, behind one more attention over the whole text."""
+"""Hydra++: deeper Hydra heads on one more attention layer over the whole text."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.05109",
         "§4",
     ),
-    teaches="A head guesses better from the whole text than from the newest state alone: one attention is enough.",
+    teaches="A head predicts better from the whole text than from the newest state alone: one attention is enough.",
     idea=(
         "Hydra's heads with three changes: a decoder layer of their own, the prefix layer, reads the target's last "
-        "hidden states of the whole text and hands each head its newest state; the heads are four layers deep; and "
-        "they learn from the target's laws, not from the text. The prefix layer runs once a round, over true states "
-        "only, so nothing of it is ever taken back."
+        "hidden states of the whole text and gives each head its newest state; the heads are four layers deep; and "
+        "they are trained on the target's distributions, not on the text. The prefix layer runs once per round, over "
+        "true states only, so its cache never has to be rolled back."
     ),
     formula=(
         "g(t) = layer( h(≤ t) ),  u = g(t), e(x(t+1)), …, e(x(t+k)),  y = R(k) u + SiLU(W(k) u),  "
         "y ← y + SiLU(V(k,j) y) for j = 2 … n,  head k: softmax( LM head( a(k) · h(t) + O y ) )"
     ),
     differs=(
-        "Inside, everything is 64 numbers wide, and what leads back to a hidden state is shared by all heads, as the "
-        "target's LM head is: at the paper's width, with LM heads of their own, they would be two thirds as large as "
-        "the bundled target. To what comes back the hidden state itself is added, weighed number by number, so that a "
-        "fresh head says what the target said. Heads may be less accurate.",
-        "Each layer of a head has weights of its own; in the released code all layers behind the first share theirs.",
-        "No dropout, some minutes of training instead of ten epochs: τ is lower than a long training would give.",
+        "All inner states are 64 numbers wide, and the projection back to a hidden state is shared by all heads, as "
+        "the target's LM head is: at the paper's width, with LM heads of their own, they would be two thirds as large "
+        "as the bundled target. The hidden state itself is added to the result with a learned weight per dimension, "
+        "so that an untrained head predicts what the target predicted. Heads may be less accurate.",
+        "Each layer of a head has weights of its own; in the released code all layers after the first share theirs.",
+        "No dropout, and some minutes of training instead of ten epochs: τ is lower than after a long training.",
         "By default 12 nodes in 4 levels instead of 63, because a small target pays more for each node; τ may be "
         "lower.",
     ),
@@ -63,8 +63,8 @@ METHOD = Method(
             needs=("hydra",),
             why=(
                 "2026-11-27 23:03 UTC",
-                f"{WRONG_SCALE}: 275,328 parameters to Hydra's 526,752, both after 600 steps; 25 "
-                "prompts do not tell a gain of 3 % from none.",
+                f"{WRONG_SCALE}: 275,328 parameters to Hydra's 526,752, both after 600 steps; with 25 "
+                "prompts a gain of 3 % is not significant.",
             ),
         ),
         Claim(
@@ -83,8 +83,8 @@ METHOD = Method(
     },
     head=Head(
         HydraPlusPlusHeads,
-        "{blocks} Hydra++ heads (Ankner et al. 2024, arXiv 2402.05109), {deep} layers deep and {cond} numbers wide, on "
-        "a prefix layer over the target's last hidden states.",
+        "{blocks} Hydra++ heads (Ankner et al. 2024, arXiv 2402.05109), {deep} layers deep and {cond} numbers wide, "
+        "on a prefix layer over the target's last hidden states.",
         settings={"loss": "ce_soft:1"},
         options=("blocks", "cond"),
     ),

@@ -1,4 +1,4 @@
-"""Guess a block, and let the target correct all of it at once."""
+"""Jacobi decoding: guess a block, and let the target correct all of it at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 
 FREE = (
-    f"{WRONG_SETTING}: the paper's gain is of translation; here τ is 1.09 and 1.08, and a round with 6"
-    " guesses takes 1.2 plain tokens."
+    f"{WRONG_SETTING}: the paper's gain is on translation; here τ is 1.09 and 1.08, and a round with 6"
+    " guesses takes as long as 1.2 plain tokens."
 )
 
 METHOD = Method(
@@ -27,23 +27,25 @@ METHOD = Method(
         "https://arxiv.org/abs/2305.10427",
         "§3.2",
     ),
-    teaches="All tokens can be solved for at once, but a wrong token makes wrong guesses of all behind it.",
+    teaches="All tokens can be solved for at once, but one wrong token makes the guesses after it wrong.",
     idea=(
-        "The next K tokens are guessed, and one pass says what the target would write at each of their places. What "
-        "agrees from the front on is text; the rest is the next guess, until nothing changes any more."
+        "The next K tokens are guessed, and one pass computes the target's token at each of their positions. The "
+        "guesses that agree from the start are accepted; the target's tokens at the other positions are the next "
+        "guess, until nothing changes any more."
     ),
     formula="y(i) ← argmax p( · | text, y(1) … y(i−1)), for all i at once; a fixed point is the greedy text",
     differs=(
-        "Consistency: plain Jacobi gains little, because a guess is of use only if it comes out right behind a wrong "
-        "one, and a model that was trained on right text alone seldom does that: the claim measures it. CLLMs (Kou et "
-        "al. 2024, arXiv:2403.00835) train the target to be consistent, to say the right token from any state of the "
-        "block; that makes another target, and is not done here. Lookahead decoding keeps what this one throws away.",
-        "The block slides with the text, where the paper solves one block after the other (GS-Jacobi): no round ends "
+        "Plain Jacobi decoding gains little, because a guess helps only if it is right after a wrong one, and a model "
+        "trained on correct text alone seldom predicts that; the claim measures it. CLLMs (Kou et al. 2024, "
+        "arXiv:2403.00835) train the target to be consistent: to predict the right token from any state of the block. "
+        "That changes the target and is not done here. Lookahead decoding stores the guesses that this method "
+        "discards.",
+        "The block moves with the text, where the paper solves one block after the other (GS-Jacobi): no round ends "
         "at a block's border.",
-        "Places of which nothing is known begin as tokens of the text, drawn by the run's numbers, where the paper "
-        "begins with padding.",
-        "The paper decodes greedily; at other temperatures the guesses are the likeliest tokens, kept with their "
-        "probability.",
+        "Positions without a guess start with random tokens of the text, drawn from the run's seed, where the paper "
+        "starts with padding.",
+        "The paper decodes greedily; at other temperatures the guesses are the likeliest tokens, and each is accepted "
+        "with its probability.",
     ),
     place=63,
     drafter=Jacobi(),
@@ -52,7 +54,7 @@ METHOD = Method(
     policies=(Fixed(depth=6), Planned(depth=6), Bandit(depth=6)),
     claims=(
         Claim(
-            "tokens a target pass (τ) of plain Jacobi, blocks of 16 (“consistency”: next to nothing is gained)",
+            "tokens per target pass (τ) of plain Jacobi, blocks of 16 (without consistency training almost no gain)",
             "LLaMA-2 7B, speed-up over plain decoding", 1.05, 1.05,
             "Kou et al. 2024, CLLMs, arXiv:2403.00835, §1 (1.05× on average; recalled)", lambda lab: lab.tau(depth=16),
             key="consistency",

@@ -1,4 +1,4 @@
-"""An adapter behind the target's first layers, and a stop where it is unsure."""
+"""Kangaroo: draft with an adapter after the target's first layers, and stop at low confidence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
-SHALLOW = f"{WRONG_SCALE}: τ 1.78 with 1.9 drafts a round, which takes 1.7 times as long as a plain token; 14 prompts."
+SHALLOW = f"{WRONG_SCALE}: τ 1.78 with 1.9 drafts per round, but a round takes as long as 1.7 plain tokens; 14 prompts."
 
 METHOD = Method(
     "kangaroo",
@@ -27,21 +27,21 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.18911",
         "§3",
     ),
-    teaches="Early layers do not know the next word, but a small adapter behind them can be taught to guess it.",
+    teaches="Early layers do not predict the next token well, but a small trained adapter after them can.",
     idea=(
-        "The first E layers of the target run over its own cache, and one trained attention behind them guesses "
-        "what the LM head would have read. Drafting stops where the drafter is unsure of itself: the second of the "
-        "two early exits."
+        "The first E layers of the target run over its own KV cache, and one trained attention layer after them "
+        "predicts the hidden state that the LM head reads. Drafting stops when the drafter's confidence is low: the "
+        "second of the two early exits."
     ),
-    formula="q = softmax( LM head( A( h(E) ) ) ),  go on while max q ≥ η",
+    formula="q = softmax( LM head( A( h(E) ) ) ),  continue while max q ≥ η",
     differs=(
-        "Verification runs the first E layers again instead of going on from the exit states that drafting left, "
-        "as early-exit does here; a round costs E layers' time over the drafted tokens more.",
-        "Drafting stops before the token of which the drafter is unsure, where the paper still verifies it: the test "
-        "then looks at no drawn token, and is exact when sampling too.",
-        "By default it stops where the likeliest token has less than η = 0.4, after 4 tokens; the released code has "
-        "0.6 and 6, and exits behind layer 2. SmolLM2's adapter stands behind layer 4 of 30.",
-        "Chains only: of the paper's variant with siblings nothing is built.",
+        "Verification runs the first E layers again instead of continuing from the hidden states that drafting "
+        "computed, as early-exit does here; a round costs these E layers over the drafted tokens in addition.",
+        "Drafting stops before the token at which the confidence is too low, where the paper still verifies it. The "
+        "test does not depend on a drawn token, so sampling stays exact.",
+        "By default it stops when the likeliest token has less than η = 0.4, or after 4 tokens; the released code has "
+        "0.6 and 6, and exits after layer 2. SmolLM2's adapter follows layer 4 of 30.",
+        "Chains only: the paper's variant with siblings is not built here.",
         TRIMMED,
     ),
     place=110,
@@ -60,7 +60,7 @@ METHOD = Method(
     ),
     head=Head(
         ExitAdapter,
-        "Kangaroo's adapter (Liu et al. 2024, arXiv 2404.18911): one attention behind the target's layer "
+        "Kangaroo's adapter (Liu et al. 2024, arXiv 2404.18911): one attention layer after the target's layer "
         "{exit_layer}.",
         settings={"loss": "ce_soft:1"},
     ),

@@ -1,4 +1,4 @@
-"""The target says several places at once, at placeholders, and drafts with that."""
+"""Lexical unit decoding: draft from the target's predictions at placeholder tokens after the text."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ METHOD = Method(
         "https://arxiv.org/abs/2405.15208",
         "§3",
     ),
-    teaches="Asked at blanks behind its text, a model says something of later words, too, if it has learnt to.",
+    teaches="A model can predict later tokens at placeholders after its text if it was trained to.",
     idea=(
-        "Placeholders stand behind every place where a round may end, in the pass that verifies. What the target says "
-        "at those behind the place where it does end is the next draft, so that drafting has no pass of its own; "
-        "the paper keeps it unseen where the target was sure: a lexical unit."
+        "The verifying pass has placeholders after every position at which a round may end. The target's predictions "
+        "at those after the position where it does end are the next draft, so drafting needs no pass of its own. The "
+        "paper accepts a prediction without verifying it if the target was confident: a lexical unit."
     ),
-    formula="draft x(t + 1 + j) from p( · | x(≤ t), _ … _ ) with j placeholders;  unit: go on while max p > β",
+    formula="draft x(t + 1 + j) from p( · | x(≤ t), _ … _ ) with j placeholders;  unit: continue while max p > β",
     differs=(
-        "The paper trains the target on, with placeholders in the places of tokens that it is sure of, so that it "
-        "learns to say several at once. No such target is bundled: the placeholder is a token that it knows (_), and "
-        "what it says there is seldom right beyond the first place.",
-        "The paper keeps what the target is sure of, unseen: that is verifier=as-drafted with β = 0.9, approximate. By "
-        "default the next pass verifies it, and the text is the target's.",
-        "Either way the target reads every draft, as in the paper: the pass that reads a unit is the one that says the "
-        "next. What it says of the drafts themselves is read off, too, and shown as their price.",
-        "Where the target samples, a draft is drawn from what was said at each place, and not the likeliest token.",
-        "The paper's control of repetitions, of which its text tells little, is not built.",
+        "The paper fine-tunes the target with placeholders in place of tokens that it predicts confidently, so that "
+        "it learns to predict several at once. No such target is bundled: the placeholder is an ordinary token (_), "
+        "and predictions there are seldom right beyond the first position.",
+        "The paper accepts confident predictions without verifying them: that is verifier=as-drafted with β = 0.9, "
+        "approximate. By default the next pass verifies them, and the text follows the target's distribution.",
+        "Either way the target reads every draft, as in the paper: the pass that reads a unit also predicts the next "
+        "one. Its predictions for the drafts themselves are recorded, too, and shown as the deviation.",
+        "When sampling, a draft is drawn from the distribution predicted at each position instead of taking the "
+        "likeliest token.",
+        "The paper's control of repetitions, which its text hardly describes, is not built.",
     ),
     place=76,
     drafter=LexicalUnit(),
@@ -52,15 +53,16 @@ METHOD = Method(
     ),
     claims=(
         Claim(
-            "speed-up over plain decoding, text of units kept unseen", "fine-tuned models, text and code",
+            "speed-up over plain decoding, units accepted without verification", "fine-tuned models, text and code",
             1.3, 1.33, "Sun et al. 2024, arXiv:2405.15208, abstract (33 % on text, 30 % on code)",
             lambda lab: lab.speed(verifier="as-drafted"), timed=True,
-            lacks="a target that was trained to read placeholders",
+            lacks="a target that was trained with placeholders",
         ),
         Claim(
-            "tokens a target pass (τ), units kept unseen", "fine-tuned models, text and code", None, None,
+            "tokens per target pass (τ), units accepted without verification",
+            "fine-tuned models, text and code", None, None,
             "Sun et al. 2024, arXiv:2405.15208, abstract (direction)", lambda lab: lab.tau(verifier="as-drafted"),
-            key="tau", lacks="a target that was trained to read placeholders",
+            key="tau", lacks="a target that was trained with placeholders",
         ),
     ),
 )  # fmt: skip

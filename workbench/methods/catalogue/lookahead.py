@@ -1,4 +1,4 @@
-"""Guesses ahead, beside the text, become n-grams, and n-grams drafts."""
+"""Lookahead decoding: collect n-grams from a window of guesses beside the text, and draft with them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PAPER = {"window": 15, "ngram": 5, "guesses": 15, "depth": 4, "policy": "fixed"}
 """Fu et al.'s setting for models of 7B."""
 
 NOT_FREE = (
-    f"{WRONG_SETTING}: τ on chat is {{}}, but each pass pays for the window's tokens, which cost next "
-    "to nothing on the paper's A100; 4 prompts."
+    f"{WRONG_SETTING}: τ on chat is {{}}, but each pass pays for the window's tokens, which cost "
+    "almost nothing on the paper's A100; 4 prompts."
 )
 
 METHOD = Method(
@@ -30,22 +30,23 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.02057",
         "§3",
     ),
-    teaches="A model can write its own drafts in the pass that verifies: wrong guesses at later places become n-grams.",
+    teaches="A model can make drafts in the pass that verifies: its wrong guesses at later positions become n-grams.",
     idea=(
-        "Beside the text a window holds guesses at the coming tokens, and what the target said of them in earlier "
-        "passes; in each pass it is read along with the draft and gets a row, and each of its columns has written an "
-        "n-gram. They go into a pool, and those that begin with the newest token are the next draft."
+        "A window beside the text contains guesses at the next tokens and the target's predictions for them in "
+        "earlier passes. Each pass reads it along with the draft and adds one line to it, and each of its columns "
+        "yields an n-gram. The n-grams go into a pool, and those that begin with the newest token are the next draft."
     ),
-    formula="w(r+1, c) = argmax p( · | text, w(0, 1 … c), w(1 … r, c)); draft = the tails behind the newest token",
+    formula="w(r+1, c) = argmax p( · | text, w(0, 1 … c), w(1 … r, c)); draft = the tails after the newest token",
     differs=(
-        "By default W=5, N=3, G=5 instead of 15, 5, 15, because 119 more tokens in a pass are dear for a small target; "
-        "with window=15, ngram=5, guesses=15 and depth=4 it is the paper's setting.",
+        "By default W=5, N=3, G=5 instead of 15, 5, 15, because 119 more tokens per pass are expensive for a small "
+        "target; window=15, ngram=5, guesses=15 and depth=4 are the paper's setting.",
         "After a round of several tokens the window moves along with the text (follow=True), where the released code "
-        "moves it by one place a round, so that its guesses lag behind.",
-        "Tails with one beginning are verified as branches of a tree and not as copies side by side; and after a whole "
-        "tail the round has the target's own next token, too, which the released code throws away.",
-        "An end of the text that is guessed in the window stays there, where the released code puts a random token.",
-        "Penalties and processors are left out of the guesses; drafts are verified with them.",
+        "moves it by one position per round, so that its guesses lag.",
+        "Tails that share a prefix are verified as branches of a tree and not as separate copies; and after a fully "
+        "accepted tail the round also has the target's own next token, which the released code discards.",
+        "An end-of-text token guessed in the window stays there, where the released code replaces it by a random "
+        "token.",
+        "Penalties and logits processors are not applied to the guesses; drafts are verified with them.",
     ),
     place=64,
     drafter=Lookahead(),
@@ -54,7 +55,7 @@ METHOD = Method(
     policies=(Fixed(depth=5), Planned(depth=5), Bandit(depth=5)),
     claims=(
         Claim(
-            "tokens a target pass (τ) on code, W=15, N=5, G=15", "CodeLlama-7B, HumanEval, greedy", None, None,
+            "tokens per target pass (τ) on code, W=15, N=5, G=15", "CodeLlama-7B, HumanEval, greedy", None, None,
             "Fu et al. 2024, arXiv:2402.02057, §5 (direction; the figure of step compression is not recalled)",
             lambda lab: lab.on("code").tau(**PAPER),
         ),

@@ -1,4 +1,4 @@
-"""Every continuation that the text has shown, as one tree."""
+"""Lookahead (Zhao et al.): draft all earlier continuations of the newest tokens as one tree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2312.12728",
         "§4",
     ),
-    teaches="When the context offers several continuations, draft them all: one look-up, many branches.",
+    teaches="If the context offers several continuations, draft them all: one look-up, many branches.",
     idea=(
         "Prompt and output are cut into short branches and counted in a trie, in which the newest tokens are "
         "looked up. All branches that have followed them are drafted at once as a tree, the most frequent first."
@@ -31,11 +31,11 @@ METHOD = Method(
     differs=(
         "By default 16 nodes and branches of 8 tokens instead of 64 and 12, because a small target pays more for each "
         "node; τ may be lower where a text offers long copies.",
-        "No share of the nodes is set aside for the prompt's or for the outputs' branches, no word is barred from "
-        "beginning a match, and outputs have no bound of their own besides the whole trie's: the best-scored branches "
-        "take all, and after a common word drafts may be poorer.",
-        "The trie begins empty in every run, where the paper's serves all requests (warm=True does), because a seeded "
-        "run would else depend on those before it; the gain over many requests shows only with it.",
+        "No share of the nodes is reserved for branches of the prompt or of the outputs, no word is barred from "
+        "beginning a match, and outputs have no limit besides the whole trie's: the branches with the best scores "
+        "take all nodes, and after a common word drafts may be poorer.",
+        "The trie is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
+        "paper's serves all requests (warm=True does), and only then does the gain over many requests show.",
     ),
     place=60,
     drafter=LookaheadTrie(),
@@ -43,7 +43,7 @@ METHOD = Method(
     policies=(Fixed(depth=8), Planned(depth=8), Bandit(depth=8)),
     claims=(
         Claim(
-            "speed-up over plain decoding where the text repeats its prompt", "retrieval-augmented service at Alipay",
+            "speed-up over plain decoding on text that repeats its prompt", "retrieval-augmented service at Alipay",
             2.66, 6.26, "Zhao et al. 2024, arXiv:2312.12728, abstract (recalled)", lambda lab: lab.on_copied().speed(),
             timed=True, why=("2026-11-23 03:39 UTC", TINY_COPIER.format("5.4 to 6.5")),
         ),

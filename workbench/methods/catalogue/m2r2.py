@@ -1,4 +1,4 @@
-"""A second, faster residual stream through the target's first layers drafts."""
+"""M2R2: draft with a second, accelerated residual stream through the target's first layers."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ METHOD = Method(
         2025,
         "https://arxiv.org/abs/2502.02040",
     ),
-    teaches="A stream that need not serve the layers above can be nearer to where they lead than the one that must.",
+    teaches=(
+        "A residual stream that only has to predict can be closer to the final state than one that later layers read."
+    ),
     idea=(
-        "Beside the target's own residual stream a faster one goes through its first E layers, with low-rank adapters "
-        "around attention and feed-forward, and looks at the first one's keys and values, so that it has no cache. "
-        "Final norm and LM head read it behind layer E and draft; the other layers verify from the states that the "
-        "slow stream left there."
+        "An accelerated residual stream goes through the target's first E layers beside the target's own, with "
+        "low-rank adapters around attention and MLP. It attends to the target's keys and values, so it needs no "
+        "cache. The final norm and the LM head read it after layer E to draft; the other layers verify from the "
+        "hidden states that the target's own stream has there."
     ),
     formula=(
-        "r(0) = h(0),  r ← r + A′ attention( Q A r, K h, V h ),  r ← r + A‴ feed-forward( A″ r ),  A = 1 + B C of rank "
-        "R;  q = softmax( LM head( norm( r(E) ) ) )"
+        "r(0) = h(0),  r ← r + A′ attention( Q A r, K h, V h ),  r ← r + A‴ MLP( A″ r ),  A = 1 + B C of rank R;  q = "
+        "softmax( LM head( norm( r(E) ) ) )"
     ),
     differs=(
-        "No code was released, and how the adapters are wired is ours: four a layer, before and behind the attention "
-        "and before and behind the feed-forward, each of rank R over the width of the stream. Of what the first one "
-        "changes only the queries count, since nobody reads the fast stream's own keys and values.",
-        "One exit, behind the layer that the adapters were trained for, and one interval from the embedding to there; "
-        "as the paper is known to us, a fast stream begins anew in each of several intervals, and a learnt gate "
-        "(ARLA) chooses among exits.",
+        "No code was released, and the wiring of the adapters is ours: four per layer, before and after the attention "
+        "and before and after the MLP, each of rank R over the width of the stream. The first one affects only the "
+        "queries, since nothing reads the accelerated stream's own keys and values.",
+        "One exit, after the layer that the adapters were trained for, and one interval from the embedding to there. "
+        "As far as we know, the paper restarts the accelerated stream in each of several intervals, and a learned "
+        "gate (ARLA) chooses among exits.",
         "The two streams are two passes one after the other, so that a drafted token costs 2 E layers.",
-        "Where passes are compiled (bfloat16 on a CPU that multiplies it), verification reads the draft whole, as for "
-        "early-exit.",
+        "Where passes are compiled (bfloat16 on a CPU with bfloat16 instructions), verification runs all layers over "
+        "the draft, as for early-exit.",
     ),
     place=112,
     drafter=M2R2(),
@@ -54,23 +56,23 @@ METHOD = Method(
     ),
     claims=(
         Claim(
-            "τ / τ of early exit behind the same layer, with the same lengths",
-            "targets of several sizes, MT-Bench: above exits from the stream as it is",
+            "τ / τ of early exit after the same layer, with the same lengths",
+            "targets of several sizes, MT-Bench: above exits from the plain stream",
             None, None, "Bhendawade et al. 2025, arXiv:2502.02040, abstract (direction; its 2.8× is of speed)",
             lambda lab: lab.tau_over(
                 "early-exit", {}, {"exit_layer": lab.models.heads["m2r2"].config["net"]["exit_layer"]}, 0.0
             ),
             why=(
                 "2026-11-27 10:49 UTC",
-                f"{WRONG_SCALE}: 25 prompts; after 3 of 12 layers the target's token is named at 0.62 "
-                "of places without adapters, 0.74 with.",
+                f"{WRONG_SCALE}: 25 prompts; after 3 of 12 layers the target's token is predicted at "
+                "0.62 of positions without adapters, 0.74 with.",
             ),
         ),
     ),
     head=Head(
         Accelerators,
         "M2R2's accelerator adapters (Bhendawade et al. 2025, arXiv 2502.02040), rank {rank}: with them a second "
-        "residual stream goes through the target's first {exit_layer} layers, and its LM head reads that one.",
+        "residual stream goes through the target's first {exit_layer} layers, and the LM head reads it.",
         settings={"loss": "ce_soft:1+cosine:0.1", "exit_layer": 3, "rank": 32, "matrix_rate": 0.006},
         options=("rank",),
     ),

@@ -1,4 +1,4 @@
-"""Heads on the target's last hidden state, and a fixed tree of their guesses."""
+"""Medusa: several heads on the target's last hidden state, and a fixed tree of their predictions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from workbench.methods.verifiers.typical import TypicalAcceptance
 GROWERS = offered(Template())
 
 DIFFERS = (
-    "All heads share the target's LM head behind a residual block of their own, where the paper gives each head an LM "
-    "head of its own: four of them would be more than a third as large as the bundled target. Heads may be less "
-    "accurate.",
+    "All heads share the target's LM head after a residual block of their own, where the paper gives each head its "
+    "own LM head: four of them would be more than a third as large as the bundled target. Heads may be less accurate.",
     "The heads' losses are summed without the paper's weights 0.8ᵏ, as the released trainer does, so that later heads "
-    "get more of the training.",
+    "count more in training.",
     "By default 12 nodes in 4 levels instead of about 60, because a small target pays more for each node; τ may be "
-    "lower. Medusa-2, which trains the target along, is not built.",
+    "lower. Medusa-2, which also trains the target, is not built.",
 )
 
 PAPER = Source(
@@ -38,12 +37,12 @@ HEAD = Head(
     MedusaHeads,
     "Medusa's heads (Cai et al. 2024, arXiv 2401.10774) on the target's last hidden state.",
     options=("blocks",),
-    agrees="the first head's likeliest token is the one that the text has after next",
+    agrees="the first head's likeliest token is the one that follows the next token in the text",
 )
 
 WIDE = (
-    f"{WRONG_SCALE}: τ 1.77 with 12 nodes, and on two CPU cores a round takes 1.8 plain tokens; on the"
-    " paper's GPU about one."
+    f"{WRONG_SCALE}: τ 1.77 with 12 nodes, and on two CPU cores a round takes as long as 1.8 plain"
+    " tokens; on the paper's GPU about one."
 )
 
 METHOD = Method(
@@ -51,11 +50,13 @@ METHOD = Method(
     title="Medusa",
     promise=Promise.EXACT,
     source=PAPER,
-    teaches="Heads guess several places at once from one hidden state: nearly free, but blind to each other.",
+    teaches=(
+        "Heads predict several positions at once from one hidden state: almost free, but independent of each other."
+    ),
     idea=(
-        "Extra heads read the target's last hidden state once, and head k guesses the k-th token after the "
-        "newest one, blind to what the other heads guess. A fixed tree combines their best guesses, shaped by "
-        "how often each head was right on held-out text, and one pass of the target verifies it."
+        "Extra heads read the target's last hidden state once, and head k predicts the k-th token after the newest "
+        "one, independently of the other heads. A fixed tree combines their best candidates, shaped by how often each "
+        "head was right on held-out text, and one pass of the target verifies it."
     ),
     formula="head k: softmax( LM head( h + SiLU(W(k) h + b(k)) ) )",
     differs=DIFFERS,

@@ -1,4 +1,4 @@
-"""Medusa's heads, and tokens that are kept when they are plausible."""
+"""Medusa with typical acceptance: accept tokens that the target finds plausible."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ METHOD = Method(
     title="Medusa, typical acceptance",
     promise=Promise.APPROXIMATE,
     source=Source(PAPER.title, PAPER.authors, PAPER.year, PAPER.url, "§2.3.1"),
-    teaches="Asking for plausible instead of exact buys acceptance, and pays in distribution.",
+    teaches="Accepting plausible tokens instead of exact sampling raises acceptance and changes the distribution.",
     idea=(
-        "Heads and tree are Medusa's, but a token is kept when the target finds it plausible enough, judged "
-        "against the target's own entropy. The output is no longer the target's distribution: ε and δ say how "
-        "far it may go."
+        "Heads and tree are Medusa's, but a token is accepted if its target probability exceeds a threshold that "
+        "depends on the target's entropy. The output no longer follows the target's distribution: ε and δ set how far "
+        "it may deviate."
     ),
     formula="accept x if p(x) > min( ε, δ · exp(−H(p)) )",
     differs=DIFFERS,
@@ -34,7 +34,7 @@ METHOD = Method(
     growers=(Template(),),
     claims=(
         Claim(
-            "τ / τ of exact sampling with the same heads where answers are kept, temperature 0.8",
+            "τ / τ of exact sampling with the same heads at equal accuracy of answers, temperature 0.8",
             "Vicuna, temperature 0.7 and above", None, None,
             "Cai et al. 2024, arXiv:2401.10774, §2.3.1 (no single figure)",
             lambda lab: lab.on(*ANSWERED).at_matched_accuracy(STRICTEST_FIRST, {}, 0.8, "medusa"),

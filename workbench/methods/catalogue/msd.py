@@ -1,4 +1,4 @@
-"""Words enter with features, patches as they are."""
+"""MSD: words enter with features, image patches as they are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.methods.verifiers.offered import for_growers
 GROWERS = offered(BestFirst())
 
 NO_ROOM = (
-    f"{WRONG_SCALE}: 5 levels allow 6 tokens a pass, and {{}} already takes {{}}: all pictures are of one small world."
+    f"{WRONG_SCALE}: 5 levels allow 6 tokens per pass, and {{}} reaches {{}}: all images are of one synthetic domain."
 )
 
 METHOD = Method(
@@ -30,21 +30,21 @@ METHOD = Method(
         "https://arxiv.org/abs/2505.14260",
         "§3",
     ),
-    teaches="A patch has no next word: let it enter as what it is, and fuse only words with what follows them.",
+    teaches="A patch has no next word: use it as it is, and fuse only words with the embedding of the next token.",
     idea=(
         "Words enter as in EAGLE; a patch enters as the vector that the projector made of it, without the target's "
-        "hidden state and without a next token. Training goes from text alone to pictures and text."
+        "hidden state and without a next token. Training starts on text alone and goes on with images and text."
     ),
     formula="word: W [ e(x(t+1)) ; f(t) ],  patch: e(v) itself",
     differs=(
-        "The layer is EagleVLM's here, with its norms on embedding and feature, before the layer and behind it, of "
-        "which EAGLE, on which MSD builds, has none, so that the drafters differ only in how a picture enters; how "
-        "much MSD gains over EAGLE may differ.",
+        "The layer is EagleVLM's here, with its norms on embedding and feature and before and after the layer, so "
+        "that the drafters differ only in how an image enters. EAGLE, on which MSD builds, has none of these norms; "
+        "MSD's gain over EAGLE may differ.",
         "By default 12 nodes, 3 children and 5 levels instead of the paper's 63, 8 and 5, because a small target pays "
         "more for each node; τ may be lower.",
         LOSSES,
-        "The two stages of training, text alone and then more and more pictures, are the paper's, but in minutes "
-        "instead of 40 epochs; the first stage may be too short to matter.",
+        "The two training stages, text alone and then an increasing share of images, are the paper's, but they last "
+        "minutes instead of 40 epochs; the first stage may be too short to matter.",
     ),
     place=160,
     drafter=MSD(),
@@ -54,10 +54,10 @@ METHOD = Method(
     policies=(Fixed(depth=5),),
     claims=(
         Claim(
-            "τ over that of a drafter fed everything", "LLaVA-1.5, Qwen2-VL", None, None,
+            "τ / τ of a drafter in which patches enter like words", "LLaVA-1.5, Qwen2-VL", None, None,
             "Lin et al. 2025, arXiv:2505.14260, §4.3 (direction)", lambda lab: lab.tau_over("EagleVLM", "MSD"),
             home=VISION_TARGET,
-            why=("2026-11-22 12:14 UTC", NO_ROOM.format("the drafter that is fed everything", "5.3")),
+            why=("2026-11-22 12:14 UTC", NO_ROOM.format("the drafter in which patches enter like words", "5.3")),
         ),
         Claim(
             "speed-up over plain decoding", "LLaVA-1.5-7B, greedy", 2.29, 2.29,
@@ -71,7 +71,7 @@ METHOD = Method(
     head=Head(
         MSDNet,
         "MSD (Lin et al. 2025, arXiv 2505.14260): words enter with feature and next embedding, patches as the vectors "
-        "that the projector made of them. Trained on text alone first, then with pictures more and more often.",
+        "that the projector made of them. Trained on text alone first, then with an increasing share of images.",
         recipe="vision-heads",
         settings={"curriculum": True},
     ),

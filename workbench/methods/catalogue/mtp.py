@@ -1,4 +1,4 @@
-"""The module that says one token more than the target, applied to its own states."""
+"""Multi-token prediction: draft with the module that predicts one token more than the target."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from workbench.methods.verifiers.offered import for_growers
 GROWERS = offered(BestFirst())
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 1.9 times as long as a plain token; on the papers' "
-    "GPUs a pass over a few tokens costs about one token."
+    f"{WRONG_SCALE}: two CPU cores: a round takes 1.9 times as long as one plain token; on the "
+    "paper's GPUs a pass over a few tokens costs about one token."
 )
 
 METHOD = Method(
@@ -33,26 +33,26 @@ METHOD = Method(
         "https://arxiv.org/abs/2412.19437",
         "§2.2",
     ),
-    teaches="A model that learns to say two tokens has a drafter built in: EAGLE's layer, with no feature to imitate.",
+    teaches="A model trained to predict two tokens has a built-in drafter: EAGLE's layer, without a feature loss.",
     idea=(
-        "The target's last hidden state and the embedding of the token that follows, each normed, are joined by one "
-        "projection and go through one transformer layer, behind which the target's own output head says one token "
-        "more. For the tokens after that, the module reads its own state with the token that it drafted."
+        "The target's last hidden state and the embedding of the next token are each normalised, fused by one "
+        "projection and passed through one transformer layer; the target's own LM head then predicts one token more. "
+        "For later tokens, the module reads its own hidden state with the token that it drafted."
     ),
     formula=(
         "h'(t+1) = layer( M [ norm e(x(t+1)) ; norm h(t) ], … ),  q = softmax( LM head norm h'(t+1) ),  "
         "then h(t+1) = h'(t+1)"
     ),
     differs=(
-        "The paper trains its module together with the target, in pretraining on 14.8 trillion tokens, and by the "
-        "text; here the target is there before, and the module learns in minutes, from the target's laws on its own "
+        "The paper trains its module together with the target, in pretraining on 14.8 trillion tokens of text; here "
+        "the target is already trained, and the module is trained in minutes on the target's distributions at its own "
         "answers: τ is lower.",
-        "One module serves all depths, as engines apply the one that was released, where the paper's formula has one "
-        "of each depth; so it learns on drafts of three tokens, unrolled over its own states (ttt=1 in training is "
-        "the released one's way).",
-        "A dense layer of the target's attention in place of a mixture of experts and latent attention: there is no "
-        "such target here.",
-        "By default a tree of 12 nodes, 3 children and 5 levels, EAGLE-2's, where the paper drafts one token "
+        "One module serves all depths, as engines use the released one, where the paper's formula has one per depth. "
+        "So it is trained on drafts of three tokens, unrolled over its own hidden states (ttt=1 in training is the "
+        "released one's way).",
+        "A dense layer with the target's attention in place of a mixture of experts and latent attention: no such "
+        "target is available here.",
+        "By default EAGLE-2's tree of 12 nodes, 3 children and 5 levels, where the paper drafts one token "
         "(grower=chain, depth=1); τ is higher, and so is the cost of a draft.",
         TRIMMED,
     ),
@@ -69,15 +69,16 @@ METHOD = Method(
             lambda lab: lab.speed(grower="chain", depth=1), timed=True, why=("2026-11-26 17:03 UTC", SMALL),
         ),
         Claim(
-            "τ with one token drafted", "DeepSeek-V3: second tokens are accepted at 85 to 90 %, over many topics", 1.85,
+            "τ with one token drafted",
+            "DeepSeek-V3: the second token is accepted in 85 to 90 % of cases, over many topics", 1.85,
             1.9, "DeepSeek-AI 2024, arXiv:2412.19437, §5.4.3 (recalled)",
             lambda lab: lab.tau(grower="chain", depth=1), key="second-token",
         ),
     ),
     head=Head(
         MTPNet,
-        "The module of multi-token prediction (DeepSeek-AI 2024, DeepSeek-V3, arXiv 2412.19437): norms of hidden state "
-        "and embedding, one projection, one layer; embedding and output head are the target's.",
+        "The module of multi-token prediction (DeepSeek-AI 2024, DeepSeek-V3, arXiv 2412.19437): norms of hidden "
+        "state and embedding, one projection, one layer; embedding and output head are the target's.",
         settings={"loss": "ce_soft:1"},
         options=("ttt",),
     ),

@@ -1,4 +1,4 @@
-"""A draft model goes on learning while it drafts."""
+"""Online speculative decoding: train the draft model while it drafts."""
 
 from __future__ import annotations
 
@@ -26,22 +26,24 @@ METHOD = Method(
         "https://arxiv.org/abs/2310.07177",
         "§4",
     ),
-    teaches="What the target said where a draft was wrong is a lesson that costs no pass of the target.",
+    teaches="The target's distribution at a rejected draft is training data that costs no extra pass of the target.",
     idea=(
-        "A draft model drafts, and the places at which the target judged it, or those alone at which it was wrong, are "
-        "kept together with the target's law there. Every few rounds a copy of its layers takes one step towards "
-        "these laws, so that acceptance rises while a text of a new kind is written; the verifier never changes, and "
-        "so the output stays the target's."
+        "A draft model drafts. The positions that the target verified, or only those at which it rejected, are stored "
+        "together with the target's distribution there. Every few rounds a copy of the draft model's layers takes one "
+        "training step towards these distributions, so that acceptance rises within a text of a new kind. The "
+        "verifier never changes, so the output stays the target's."
     ),
-    formula="every I rounds:  θ ← AdamW( θ, ∇ mean over judged places of Σ p(x) log p(x) / q_θ(x) )",
+    formula="every I rounds:  θ ← AdamW( θ, ∇ mean over verified positions of Σ p(x) log p(x) / q_θ(x) )",
     differs=(
-        "By default all places that the target judged are learnt from, where the paper keeps those at which it "
+        "By default it is trained on all positions that the target verified, where the paper uses those at which it "
         "rejected (places=rejected).",
-        "Lessons follow rounds of one text, where the paper's follow requests; with warm=True they go on over requests "
-        "of this backend, as the paper's do.",
-        "Only the draft model's layers learn; embedding and LM head are shared with those who draft without learning.",
-        "The target's law at a rejected place is read off the verification, where the released code has the target "
-        "read the text again. What the draft model's cache holds was read before the lesson; it is not read anew.",
+        "Training steps follow rounds of one text, where the paper's follow requests; with warm=True they continue "
+        "over requests of this backend, as the paper's do.",
+        "Only the draft model's layers are trained; embedding and LM head are shared with users of the untrained "
+        "draft model.",
+        "The target's distribution at a rejected position is taken from the verification, where the released code "
+        "runs the target over the text again. The draft model's KV cache keeps entries computed before a training "
+        "step; they are not recomputed.",
     ),
     place=12,
     drafter=Online(),
@@ -49,7 +51,7 @@ METHOD = Method(
     policies=(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), OptimalOracle()),
     claims=(
         Claim(
-            "speed-up over the same draft model that does not learn",
+            "speed-up over the same draft model without training",
             "Vicuna-7B and Flan-T5, streams of requests of one kind", 1.22, 3.06,
             "Liu et al. 2024, arXiv:2310.07177, abstract",
             lambda lab: lab.speed_over(
@@ -58,7 +60,7 @@ METHOD = Method(
             timed=True,
         ),
         Claim(
-            "τ with learning that goes on over a stream that shifts its domain / without",
+            "τ with training that continues while the domain of the requests shifts / without",
             "acceptance rises by 0.1 to 0.65", None, None,
             "Liu et al. 2024, arXiv:2310.07177, abstract (direction)",
             lambda lab: lab.on(*SHIFTING).tau_over(

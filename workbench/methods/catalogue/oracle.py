@@ -1,4 +1,4 @@
-"""Drafts that are accepted as often as a dial says."""
+"""Oracle: drafts that are accepted with a probability set by the user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
     "oracle",
-    title="Oracle with a dial",
+    title="Oracle with a set acceptance rate",
     promise=Promise.SIMULATION,
     source=Source(
         "Fast inference from transformers via speculative decoding",
@@ -19,16 +19,18 @@ METHOD = Method(
         "https://arxiv.org/abs/2211.17192",
         "§3.1, equation 1: the closed forms it reproduces",
     ),
-    teaches="Set the acceptance rate; τ is then (1 − aᴷ⁺¹)/(1 − a). It knows the answer, so its speed is moot.",
+    teaches=(
+        "Set the acceptance rate; τ is then (1 − aᴷ⁺¹)/(1 − a). It runs the target to draft, so it is never faster."
+    ),
     idea=(
-        "The drafter draws from the target's own law mixed with its least likely token, so that every draft is "
-        "accepted with the probability on the dial, whatever came before. It runs the target to draft, so it is "
-        "an instrument and no method: it shows what acceptance alone does to τ."
+        "The drafter samples from the target's own distribution mixed with its least likely token, so that every "
+        "draft is accepted with the probability that is set, whatever came before. It runs the target to draft, so it "
+        "is a simulation and no practical method: it shows the effect of the acceptance rate alone on τ."
     ),
     formula="q = a · p + (1 − a) · (least likely token);  τ = (1 − aᴷ⁺¹) / (1 − a)",
     differs=(
-        "It is no method of the paper but a model of its assumption, that every draft is accepted with one "
-        "probability: what it shows is the closed form, up to the probability of the target's least likely token.",
+        "It is no method of the paper but a model of its assumption that every draft is accepted with the same "
+        "probability: its τ is the closed form, up to the probability of the target's least likely token.",
     ),
     place=140,
     drafter=Oracle(),
@@ -36,10 +38,10 @@ METHOD = Method(
     policies=(Fixed(),),
     claims=(
         Claim(
-            "τ / (1 − a⁵)/(1 − a) with the dial at a = 0.8 and drafts of 4", "a closed form", 1.0, 1.0,
+            "τ / (1 − a⁵)/(1 − a) with acceptance a = 0.8 and drafts of 4", "a closed form", 1.0, 1.0,
             "Leviathan et al. 2023, arXiv:2211.17192, equation 1",
             lambda lab: lab.tau_over_closed_form(acceptance=0.8, depth=4), tolerance=0.05,
-            by_construction="the simulation accepts each draft with the chance that the formula takes",
+            by_construction="the simulation accepts each draft with the probability that the formula assumes",
         ),
     ),
     recording=Recording(params={"acceptance": 0.8}),

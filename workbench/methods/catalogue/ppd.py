@@ -1,4 +1,4 @@
-"""Prompt tokens that make the target guess ahead in the pass that verifies."""
+"""Parallel prompt decoding: trained prompt tokens let the target predict ahead in the pass that verifies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from workbench.methods.verifiers.offered import for_growers
 GROWERS = offered(DynamicSparse())
 
 SMALL = (
-    f"{WRONG_SCALE}: two CPU cores: a round takes 1.9 times as long as a plain token; on the papers' "
-    "GPUs a pass over a few tokens costs about one token."
+    f"{WRONG_SCALE}: two CPU cores: a round takes 1.9 times as long as one plain token; on the "
+    "paper's GPUs a pass over a few tokens costs about one token."
 )
 
 METHOD = Method(
@@ -30,19 +30,22 @@ METHOD = Method(
         "https://arxiv.org/abs/2405.18628",
         "§3 and §4",
     ),
-    teaches="A model can be asked what comes later by a word that is none: a drafter of three vectors and no pass.",
-    idea=(
-        "Behind nodes of the draft stand trained prompt tokens, embeddings of no word, and what the target says at the "
-        "j-th of them is a guess at the token j + 1 places on: the pass that verifies one draft makes the next one's "
-        "guesses. They cost places in that pass, so trees and prompt tokens are planned together, by what passes cost "
-        "on this machine."
+    teaches=(
+        "Trained embeddings make the target predict later tokens: a drafter of three vectors and no pass of its own."
     ),
-    formula="guess at x(t + 1 + j): softmax( target( x(≤ t), s(1), …, s(j) ) ),  s(1) … s(m) trained, nothing else",
+    idea=(
+        "Trained prompt tokens, embeddings of no word, follow nodes of the draft. The target's prediction at the j-th "
+        "of them is a guess at the token j + 1 positions ahead, so the pass that verifies one draft also makes the "
+        "next one. Prompt tokens take positions in that pass, so trees and prompt tokens are planned together, by the "
+        "measured cost of passes on this machine."
+    ),
+    formula="guess at x(t + 1 + j): softmax( target( x(≤ t), s(1), …, s(j) ) ),  only s(1) … s(m) are trained",
     differs=(
-        "Each number of levels that can be drafted has a pass of the size that pays, and sizes are found together by "
-        "improving a plan; the paper gives all the same size, and sweeps it. No slower by what was measured.",
-        "The embeddings learn behind many places of each text at once, where the paper's learn at one place of each: "
-        "the same loss, from fewer texts.",
+        "For each number of levels that can be drafted, the size of the pass is chosen by its measured cost, and all "
+        "sizes are optimised together; the paper gives all the same size, and sweeps it. In our measurements this was "
+        "no slower.",
+        "The embeddings are trained at many positions of each text at once, where the paper's are trained at one "
+        "position of each: the same loss, from fewer texts.",
     ),
     place=88,
     drafter=PPD(),
@@ -65,8 +68,8 @@ METHOD = Method(
             key="medusa",
             why=(
                 "2026-11-27 23:13 UTC",
-                f"{WRONG_SCALE}: 864 numbers; their first two guesses are the target's token at 42 and"
-                " 20 % of held-out places, Medusa's right at 49 and 42 %.",
+                f"{WRONG_SCALE}: 864 parameters; their first two guesses are the target's token at 42"
+                " and 20 % of held-out positions, Medusa's at 49 and 42 %.",
             ),
         ),
     ),
@@ -78,8 +81,8 @@ METHOD = Method(
     },
     head=Head(
         PromptTokens,
-        "{prompts} prompt tokens (Chen et al. 2024, arXiv 2405.18628) of {ensemble} embedding each: behind a text the "
-        "target guesses at them what comes later.",
+        "{prompts} prompt tokens (Chen et al. 2024, arXiv 2405.18628) of {ensemble} embedding each: after a text the "
+        "target predicts later tokens at them.",
         settings={"loss": "ce_soft:1", "other_rate": 0.01},
         options=("prompts", "ensemble"),
     ),

@@ -1,4 +1,4 @@
-"""What followed the newest tokens before is proposed again."""
+"""Prompt lookup: propose the tokens that followed an earlier occurrence of the newest ones."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ METHOD = Method(
     source=Source("Prompt lookup decoding", "Saxena", 2023, "https://github.com/apoorvumang/prompt-lookup-decoding"),
     teaches="Copying from the context is the cheapest draft there is; watch τ fall when nothing repeats.",
     idea=(
-        "The newest n tokens are looked up in the text so far, and what followed them there is proposed. No "
-        "second model runs: a draft costs a look-up, and where nothing repeats the round is plain decoding."
+        "The newest n tokens are looked up in the text so far, and the tokens that followed them there are proposed. "
+        "No second model runs: a draft costs a look-up, and where nothing repeats the round is plain decoding."
     ),
     formula="draft = x(j+1) … x(j+K), where x(j−n+1) … x(j) equals the newest n tokens",
     differs=(
         "By default the newest earlier occurrence is continued, where the original takes the first one "
         "(occurrence=first), because it usually continues better; drafts and τ differ.",
         "A continuation that ends with the text is proposed although it is shorter than K tokens. With "
-        "occurrence=transformers and ngram=2 drafts are Hugging Face's, token for token; else they are not cut before "
-        "the end of a text, and never before a token that a processor forbids: some places of a draft are wasted.",
+        "occurrence=transformers and ngram=2 drafts are Hugging Face's, token for token; otherwise they are not cut "
+        "at an end-of-text token, and in no case at a token that a logits processor forbids: some draft positions are "
+        "wasted.",
     ),
     place=40,
     drafter=NGram(),

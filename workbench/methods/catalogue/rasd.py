@@ -1,4 +1,4 @@
-"""A draft model's tree, with the branches that a store of text adds to it."""
+"""RASD: merge a draft model's tree with branches retrieved from a datastore."""
 
 from __future__ import annotations
 
@@ -22,18 +22,22 @@ METHOD = Method(
         "https://arxiv.org/abs/2503.03434",
         "§3",
     ),
-    teaches="A model guesses what is new, a store remembers what is known: one tree can hold both guesses.",
+    teaches="A model drafts new text, a datastore known text: one tree can contain both drafts.",
     idea=(
-        "The draft model grows a tree, and the newest tokens are looked up in a store of text. Of what was found, the "
-        "branches that the model finds unlikely are pruned; the others are grafted onto its tree where their paths "
-        "part, and go deeper than it."
+        "The draft model builds a tree, and the newest tokens are looked up in a datastore of text. Retrieved "
+        "branches that the model finds unlikely are pruned; the others are merged into its tree where their paths "
+        "diverge, and go deeper than it."
     ),
-    formula="T = T_model and the paths x of T_store with x₁ among the top m of q(· | text), by longest common prefix",
+    formula=(
+        "T = T_model and the paths x of T_store with x₁ among the top m of q(· | text), merged by longest common "
+        "prefix"
+    ),
     differs=(
-        "The tree grows from a separate draft model instead of an EAGLE head.",
-        "A branch is pruned by the rank of its first token, m = 8; what the paper prunes by could not be read again.",
-        "By default 12 nodes of the model and 8 of the store, because a small target pays for each node.",
-        "The bundled store is this project's own texts; `workbench datastore build` makes one of yours.",
+        "The tree comes from a separate draft model instead of an EAGLE head.",
+        "A branch is pruned by the rank of its first token, m = 8; we could not check the paper's pruning rule again.",
+        "By default 12 nodes from the model and 8 from the datastore, because a small target pays for each node.",
+        "The bundled datastore consists of this project's own texts; `workbench datastore build` makes one from your "
+        "files.",
     ),
     place=66,
     drafter=Rasd(),
@@ -42,17 +46,18 @@ METHOD = Method(
     growers=(BestFirst(ranked=False),),
     claims=(
         Claim(
-            "τ / τ of the draft model's tree alone", "DocQA, summary, code and in-domain questions, EAGLE-2 and a "
-            "store: the best of its time, without a figure in the abstract", None, None,
+            "τ / τ of the draft model's tree alone",
+            "DocQA, summary, code and in-domain questions, EAGLE-2 and a datastore: the best of its time, without a "
+            "figure in the abstract", None, None,
             "Quan et al. 2025, arXiv:2503.03434, abstract (recalled)",
             lambda lab: lab.tau_over("rasd", {}, {"retrieved": 0}, 0.0),
-            lacks="the paper's stores; measured with the bundled one",
+            lacks="the paper's datastores; measured with the bundled one",
         ),
         Claim(
-            "τ / τ of the store alone", "DocQA, summary, code and in-domain questions: better than retrieval alone",
+            "τ / τ of the datastore alone", "DocQA, summary, code and in-domain questions: better than retrieval alone",
             None, None, "Quan et al. 2025, arXiv:2503.03434, abstract (direction, recalled)",
             lambda lab: lab.tau_over("rest", {}, {}, 0.0), key="retrieval",
-            lacks="the paper's stores; measured with the bundled one",
+            lacks="the paper's datastores; measured with the bundled one",
         ),
     ),
     recording=Recording(("story", "chat", "code")),

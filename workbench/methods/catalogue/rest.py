@@ -1,4 +1,4 @@
-"""What a store of text goes on with behind the newest tokens."""
+"""REST: draft continuations of the newest tokens found in a datastore of text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
     "rest",
-    title="Retrieval from a store (REST)",
+    title="Retrieval from a datastore (REST)",
     promise=Promise.EXACT,
     source=Source(
         "REST: retrieval-based speculative decoding",
@@ -22,22 +22,24 @@ METHOD = Method(
         "https://arxiv.org/abs/2311.08252",
         "§3",
     ),
-    teaches="Text that resembles what others wrote can be drafted by looking it up: no model, a large store.",
+    teaches="Text that resembles existing text can be drafted by looking it up: no model, but a large datastore.",
     idea=(
-        "The newest tokens are looked up in a store of text, by bisection in its suffix array, the longest match "
-        "first. What follows at the occurrences is merged into a tree, in which the continuations that occur most "
-        "often are verified."
+        "The newest tokens are looked up in a datastore of text, by bisection in its suffix array, the longest match "
+        "first. The continuations of the matches are merged into a tree, and the most frequent ones are verified."
     ),
-    formula="longest n with c(t−n+1 … t) > 0; the nodes with the largest c(t−n+1 … t, x₁ … x_d), c counting the store",
+    formula=(
+        "longest n with c(t−n+1 … t) > 0; the nodes with the largest c(t−n+1 … t, x₁ … x_d), c: count in the datastore"
+    ),
     differs=(
         "By default at most 16 nodes instead of 64, because a small target pays more for each node; nodes=64 is the "
         "paper's tree.",
-        "The bundled store is this project's own texts, a quarter of a megabyte, where the paper's hold 0.5 to 12 GB: "
-        "τ is lower. `workbench datastore build` makes one of your own files, WORKBENCH_DATASTORE names it.",
+        "The bundled datastore consists of this project's own texts, a quarter of a megabyte, where the paper's hold "
+        "0.5 to 12 GB: τ is lower. `workbench datastore build` makes one from your own files, WORKBENCH_DATASTORE "
+        "names it.",
         "Each node's token is drawn once. The released code draws for every path of the tree, which favours drafted "
-        "tokens where the target samples.",
-        "Of many occurrences 512 are read, spread evenly over all, instead of 5,000.",
-        "Where nothing matches, nothing is drafted; the released code verifies one token that is always the same.",
+        "tokens when sampling.",
+        "At most 512 occurrences are read, spread evenly over all, instead of 5,000.",
+        "Where nothing matches, nothing is drafted; the released code verifies one constant token.",
     ),
     place=64,
     drafter=Rest(),
@@ -46,19 +48,21 @@ METHOD = Method(
     policies=(Fixed(depth=10), Planned(depth=10), Bandit(depth=10)),
     claims=(
         Claim(
-            "speed-up over plain decoding", "HumanEval and MT-Bench, CodeLlama and Vicuna of 7B and 13B, stores of "
-            "code and of chat, 0.5 GB and more", 1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (recalled)",
+            "speed-up over plain decoding",
+            "HumanEval and MT-Bench, CodeLlama and Vicuna of 7B and 13B, datastores of code and of chat, 0.5 GB and "
+            "more", 1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (recalled)",
             lambda lab: lab.speed(), timed=True,
-            lacks="a store of the size that the paper has; measured with the bundled one",
+            lacks="a datastore as large as the paper's; measured with the bundled one",
         ),
         Claim(
-            "tokens a target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a store of code", None, None,
+            "tokens per target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a datastore of code", None, None,
             "He et al. 2024, arXiv:2311.08252, §5 (direction; the figure is not recalled)",
             lambda lab: lab.on("code").with_code().tau(), key="code",
         ),
         Claim(
-            "speed-up over plain decoding, code from a store of code", "HumanEval, CodeLlama of 7B and 13B, a store of "
-            "code, 0.9 GB", 1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (recalled; over code and chat)",
+            "speed-up over plain decoding, code from a datastore of code",
+            "HumanEval, CodeLlama of 7B and 13B, a datastore of code, 0.9 GB",
+            1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (recalled; over code and chat)",
             lambda lab: lab.on("code").with_code().speed(), key="code-speed", timed=True,
         ),
     ),

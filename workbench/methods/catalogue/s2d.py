@@ -1,4 +1,4 @@
-"""A draft model of several sizes, of which each token takes the smallest that is sure of it."""
+"""S2D: a draft model with several exits; each token comes from the first exit that is confident enough."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.methods.verifiers.offered import for_growers
 GROWERS = offered(Chain())
 
 SMALLEST, MIDDLE, WHOLE = {"sure": 0.0}, {"sure": 1.0, "sure_later": 0.0}, {"sure": 1.0, "sure_later": 1.0}
-"""Each size alone. Only the whole drafter stops where it is unsure, as the method does."""
+"""Each size alone. Only the whole drafter stops at low confidence, as the method does."""
 
 METHOD = Method(
     "s2d",
@@ -32,25 +32,29 @@ METHOD = Method(
         "https://arxiv.org/abs/2407.01955",
         "§3",
     ),
-    teaches="A draft model need not have one size: easy tokens can leave it early, if nobody misses what they skipped.",
-    idea=(
-        "A small language model can be left behind some of its layers, through one norm and one LM head, and each "
-        "token of a draft comes from the first exit whose largest probability reaches a threshold. Where a deeper "
-        "layer is asked after all, it first reads every place that left before it, all in one pass, so that its keys "
-        "and values are those of a full run."
+    teaches=(
+        "A draft model can have several sizes: easy tokens exit early, if skipped keys and values are filled in later."
     ),
-    formula="q = softmax( LM head norm h(m_i) ),  i = the first with max q ≥ θ_i, else the last;  stop where max q < θ",
+    idea=(
+        "A small language model has exits after some of its layers, through one norm and one LM head, and each token "
+        "of a draft comes from the first exit whose largest probability reaches a threshold. If a deeper layer is "
+        "needed later, it first processes every position that exited before it, all in one pass, so that its keys and "
+        "values are those of a full run."
+    ),
+    formula=(
+        "q = softmax( LM head norm h(m_i) ),  i = the first exit with max q ≥ θ_i, else the last;  stop if max q < θ"
+    ),
     differs=(
-        "One target, where the paper's point is one drafter for several: no claim about averages over targets is "
+        "One target, where the paper is about one drafter for several: no claim about averages over targets is "
         "measured.",
-        "The drafter learns from the target's laws on its own answers, in minutes and from the beginning, where the "
-        "paper tunes the first layers of a large model's pretrained family on text: τ is lower.",
-        "Its embeddings and LM head begin as the target's LM head, of which they keep the directions in which it "
-        "varies most; that is ours.",
-        "What becomes of keys and values that a token skipped we could not read up; here they are computed when "
-        "a deeper layer is first asked, and none is copied or left out.",
-        "A draft stops before the token of which the drafter is unsure, the first one too: the test then looks at no "
-        "drawn token, and is exact when sampling too.",
+        "The drafter is trained from scratch in minutes on the target's distributions at its own answers, where the "
+        "paper fine-tunes the first layers of a pretrained model of the target's family on text: τ is lower.",
+        "Its embeddings and LM head are initialised from the target's LM head, projected to its principal directions; "
+        "that is ours.",
+        "We could not find how the paper handles keys and values of skipped layers; here they are computed when a "
+        "deeper layer is first needed, and none is copied or left out.",
+        "A draft stops before the token at which the drafter's confidence is too low, even the first one. The test "
+        "does not depend on a drawn token, so sampling stays exact.",
         TRIMMED,
     ),
     place=16,
@@ -67,35 +71,35 @@ METHOD = Method(
             why=(
                 "2026-11-27 09:29 UTC",
                 f"{WRONG_SCALE}: a drafter of four layers is a third as deep as this target; a tree "
-                "round takes 3.3 plain tokens and writes 2.5.",
+                "round takes as long as 3.3 plain tokens and writes 2.5.",
             ),
         ),
         Claim(
             "tokens per second / those of the fastest of its sizes alone",
-            "sizes by confidence beside drafters of one size, averaged over targets", None, None,
+            "sizes chosen by confidence against drafters of one size, averaged over targets", None, None,
             "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (direction)",
             lambda lab: lab.speed_over({}, [SMALLEST, MIDDLE, WHOLE]), key="sizes", timed=True,
             why=(
                 "2026-11-27 09:31 UTC",
-                f"{WRONG_SCALE}: the smallest size alone drafts in one layer and keeps more tokens; "
-                "asking a larger one costs more than it brings.",
+                f"{WRONG_SCALE}: the smallest size alone drafts with one layer and is accepted more "
+                "often; using a larger one costs more than it gains.",
             ),
         ),
         Claim(
             "τ / τ of the smallest size alone", "larger sizes where the smallest is unsure", None, None,
-            "ours: what is gained where the smallest is unsure; the paper compares speeds",
+            "ours: the gain from larger sizes; the paper compares speeds",
             lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
             why=(
                 "2026-11-27 23:08 UTC",
-                f"{WRONG_SCALE}: its drafts end where all of it is unsure (least=0.2); with least=0 it"
-                " is 1.01 (0.97–1.05): the sizes are too alike.",
+                f"{WRONG_SCALE}: its drafts end where even the largest size is unsure (least=0.2);"
+                " with least=0 it is 1.01 (0.97–1.05): the sizes are too similar.",
             ),
         ),
     ),
     head=Head(
         S2DNet,
         "A draft model of several sizes (S2D, Kavehzadeh et al. 2024, arXiv 2407.01955): a language model {cond} wide "
-        "with exits behind layers {exits}, with embeddings of its own.",
+        "with exits after layers {exits}, with embeddings of its own.",
         settings={"loss": "ce_soft:1", "cond": 96, "places": 2048},
         options=("cond", "exits"),
         agrees="the whole drafter's likeliest token is the target's, of all tokens",

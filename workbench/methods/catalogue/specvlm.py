@@ -1,4 +1,4 @@
-"""EagleVLM's drafter with a smaller picture."""
+"""SpecVLM: EagleVLM's drafter with a compressed image."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from workbench.methods.verifiers.offered import for_growers
 
 GROWERS = offered(BestFirst())
 
-IGNORES = "this drafter writes the same without the picture, whatever is left of it"
+IGNORES = "this drafter's output does not depend on the image, however much of it is left"
 
 METHOD = Method(
     "specvlm",
     title="SpecVLM, elastic compressor",
     promise=Promise.EXACT,
     source=Source(PAPER.title, PAPER.authors, PAPER.year, PAPER.url, "§3.2, §3.3"),
-    teaches="A drafter needs little of a picture: a gate reads the question and chooses how little, even nothing.",
+    teaches="A drafter needs little of an image: a gate reads the question and chooses how much, even nothing.",
     idea=(
-        "EagleVLM's drafter, but the picture is made smaller first: some patches are dropped, or blocks of them "
-        "averaged or convolved, or two learned queries read them all, or nothing is left. A gate reads the "
-        "question and chooses."
+        "EagleVLM's drafter, but the image is compressed first: some patches are dropped, or blocks of them averaged "
+        "or convolved, or two learned queries attend to all of them, or nothing is left. A gate reads the question "
+        "and chooses one of these."
     ),
     formula="choice = arg max softmax( G · mean f(question) ) of { prune, pool, conv, resample, none }",
     differs=(
-        "Of the paper's three ways to combine compressors only the gate that selects one is built: the weighted sum "
-        "of experts and the multi-granular concatenation (pruned and pooled at 20×, convolved at 3×, two queries) are "
-        "missing, because the gate is the paper's default; their trade-offs cannot be measured here.",
+        "Of the paper's three ways to combine compressors only the gate that selects one is built, the paper's "
+        "default: the weighted sum of experts and the multi-granular concatenation (pruned and pooled at 20×, "
+        "convolved at 3×, two queries) are missing; their trade-offs cannot be measured here.",
         "The gate's ratio is 4 for all operations, and the convolution merges 4, 16 or 64 patches by halving the "
-        "sides, where the paper prunes and pools up to 20× and convolves at 3×: the pictures of the bundled target "
-        "have 64 patches only.",
-        "A price on what the gate keeps is part of training (0.02 of the share of patches), and some prompts draw the "
-        "operation evenly; the paper has neither. Without them a gate trained for minutes settles on one operation.",
+        "sides, where the paper prunes and pools up to 20× and convolves at 3×: the images of the bundled target have "
+        "64 patches only.",
+        "Training adds a penalty on the share of patches that the gate keeps (weight 0.02), and some prompts draw the "
+        "operation uniformly; the paper has neither. Without them a gate trained for minutes always chooses one "
+        "operation.",
         "Pruned patches keep their positions, which the paper leaves open.",
         "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 7, because a small target "
         "pays more for each node; τ may be lower.",
@@ -55,13 +56,13 @@ METHOD = Method(
             f"{CITED}, main table", lambda lab: lab.tau_over("EagleVLM", "SpecVLM, gate"), home=VISION_TARGET,
             why=(
                 "2026-11-22 12:14 UTC",
-                f"{WRONG_SCALE}: the paper's gain is 2 %, and 20 captions tell it to within 6 %; both "
-                "are near the 6 tokens that 5 levels allow.",
+                f"{WRONG_SCALE}: the paper's gain is 2 %, and with 20 captions the interval is ±6 %; "
+                "both are near the 6 tokens that 5 levels allow.",
             ),
         ),
         Claim(
             "τ with 1 of 16 vision tokens over τ with all, pruned at random",
-            "ablation: pruning and pooling bear 20×", 1.0, 1.0, f"{CITED}, ablation of ratios",
+            "ablation: pruning and pooling work up to 20×", 1.0, 1.0, f"{CITED}, ablation of ratios",
             lambda lab: lab.tau_over("SpecVLM, all", "SpecVLM, prune 16×"), key="prune", home=VISION_TARGET,
             by_construction=IGNORES,
         ),
@@ -89,10 +90,10 @@ METHOD = Method(
     },
     head=Head(
         SpecVLMNet,
-        "SpecVLM (Huang et al. 2025, arXiv 2509.11815): EagleVLM's inputs behind an elastic compressor; a gate on the "
-        "question chooses from pruning, pooling, convolution, two resampling queries and no picture at all. Trained "
-        "with straight-through Gumbel noise at ratios of 1 to 16; half of the prompts draw their operation evenly, so "
-        "that none starves.",
+        "SpecVLM (Huang et al. 2025, arXiv 2509.11815): EagleVLM's inputs after an elastic compressor; a gate on the "
+        "question chooses from pruning, pooling, convolution, two resampling queries and no image at all. Trained "
+        "with straight-through Gumbel noise at ratios of 1 to 16; half of the prompts draw their operation uniformly, "
+        "so that every operation is trained.",
         recipe="vision-heads",
     ),
     recording=Recording(scene="four-shapes", params={"compressor": "prune", "ratio": 4}),

@@ -1,4 +1,4 @@
-"""N-grams that know how likely each successor is, drawn from as from a draft model."""
+"""STAND: n-grams with the target's distribution after each, sampled from like a draft model."""
 
 from __future__ import annotations
 
@@ -27,23 +27,26 @@ METHOD = Method(
         "https://arxiv.org/abs/2506.04708",
         "§3",
     ),
-    teaches="A table that keeps laws and not tokens drafts sampled text as well as greedy text.",
+    teaches="A table that stores distributions instead of tokens drafts sampled text as well as greedy text.",
     idea=(
-        "For the last one to three tokens a table keeps the mean of the laws that the target gave behind them. A tree "
-        "is drawn from these laws without replacement, in a shape that what was kept before decides, and judged as "
-        "the draft of a model would be."
+        "For contexts of the last one to three tokens a table stores the mean of the target's distributions after "
+        "them. A tree is sampled from these distributions without replacement, in a shape that depends on past "
+        "acceptance, and verified like the draft of a model."
     ),
-    formula="q(x | c) ← (m · q(x | c) + p(x)) / (m + 1); siblings = the largest log q + Gumbel noise, falling",
+    formula=(
+        "q(x | c) ← (m · q(x | c) + p(x)) / (m + 1); siblings = the largest log q + Gumbel noise, in descending order"
+    ),
     differs=(
-        "The 8 likeliest tokens of each law are kept, as the engine has them of every pass; the paper's number is not "
-        "known here. What they leave out is never drafted, and the residual has it.",
-        "The tree is shaped by what this run keeps, beginning with assumed chances, where the paper measures a large "
-        "tree on some thirty prompts beforehand; by default 12 nodes instead of 80, because a small target pays more "
-        "for each node.",
-        "The table is empty in every run, where the paper's serves all trajectories of one problem (warm=True does, "
-        "for runs of one prompt), because a seeded run would else depend on those before it. It holds 16,384 contexts.",
-        "Laws behind drafts that were rejected go into the table, too (everywhere=True): they were computed all the "
-        "same, and a short text has few others.",
+        "The 8 likeliest tokens of each distribution are stored, as the engine provides them for every pass; we do "
+        "not know the paper's number. The others are never drafted; the residual distribution includes them.",
+        "The tree's shape follows the acceptance counts of this run, starting from assumed probabilities, where the "
+        "paper measures a large tree on some thirty prompts beforehand; by default 12 nodes instead of 80, because a "
+        "small target pays more for each node.",
+        "The table is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
+        "paper's serves all trajectories of one problem (warm=True does, for runs of one prompt). It holds 16,384 "
+        "contexts.",
+        "Distributions after rejected drafts also go into the table (everywhere=True): they were computed anyway, and "
+        "a short text has few others.",
         "At temperature 0 the likeliest tokens are drafted, without noise.",
     ),
     place=56,
@@ -64,7 +67,7 @@ METHOD = Method(
         Claim(
             "τ / τ of trees of the likeliest tokens from the same table, temperature 1, 8 trajectories",
             "reasoning models of 7B and 14B", None, None,
-            "Song et al. 2025, arXiv:2506.04708, §3 (direction: stochastic drafts are kept more often)",
+            "Song et al. 2025, arXiv:2506.04708, §3 (direction: stochastic drafts are accepted more often)",
             lambda lab: lab.trajectories(8).tau_over(
                 "stand", {"depth": 5, "warm": True}, {"depth": 5, "grower": "template", "warm": True}, 1.0
             ),

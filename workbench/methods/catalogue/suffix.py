@@ -1,4 +1,4 @@
-"""What followed the longest matches, counted: drafts as long as the counts are sure."""
+"""Suffix decoding: count the continuations of the longest matches; draft as far as the counts are reliable."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ METHOD = Method(
         "https://arxiv.org/abs/2411.04975",
         "§3",
     ),
-    teaches="Draft much where the text has matched long and counts agree, and next to nothing elsewhere.",
+    teaches="Draft much after a long match with agreeing counts, and almost nothing elsewhere.",
     idea=(
-        "The newest tokens are matched against everything read and written, and what followed each match is counted "
-        "and drafted as a tree, the larger the longer the match. Of the drafts of all match lengths the one whose "
-        "nodes' chances add up to most is verified."
+        "The newest tokens are matched against all tokens read and written. The continuations of each match are "
+        "counted and drafted as a tree, the larger the longer the match. Among the drafts of all match lengths, the "
+        "one with the largest sum of node probabilities is verified."
     ),
-    formula="chance(x | parent) = chance(parent) · count(x) / Σ count; score = Σ chance = tokens expected",
+    formula="P(x | parent) = P(parent) · count(x) / Σ count; score = Σ P = expected tokens",
     differs=(
-        "No suffix tree is stored: occurrences of the newest tokens are found by a scan and grouped level by level; "
-        "the counts are those of the trees, over the newest 256 occurrences.",
-        "Shares are taken among what followed. The released code divides by the count of the parent, which holds the "
-        "newest tokens themselves, too, that nothing follows yet: its first node after one earlier occurrence has ½, "
-        "and its drafts are a little shorter.",
+        "No suffix tree is stored: a scan finds occurrences of the newest tokens and groups them level by level; the "
+        "counts are those of the trees, over the newest 256 occurrences.",
+        "Probabilities are shares of the continuations. The released code divides by the count of the parent, which "
+        "includes the newest tokens themselves, although nothing follows them yet: its first node after one earlier "
+        "occurrence has ½, and its drafts are a little shorter.",
         "By default at most 16 nodes, because a small target pays more for each node.",
-        "The store of earlier outputs is off (warm=True turns it on), because a seeded run would else depend on those "
-        "before it. It holds 65,536 tokens and forgets the oldest.",
+        "The store of earlier outputs is off (warm=True turns it on), so that a seeded run does not depend on earlier "
+        "ones. It holds 65,536 tokens and drops the oldest.",
     ),
     place=62,
     drafter=Suffix(),
@@ -47,12 +47,12 @@ METHOD = Method(
     policies=(Fixed(depth=16), Planned(depth=16), Bandit(depth=16)),
     claims=(
         Claim(
-            "speed-up over plain decoding where the text repeats itself", "agentic SQL generation, up to", 5.3, 5.3,
+            "speed-up over plain decoding on text that repeats itself", "agentic SQL generation, up to", 5.3, 5.3,
             "Oliaro et al. 2025, arXiv:2411.04975, abstract", lambda lab: lab.on_copied().speed(), timed=True,
             why=("2026-11-24 17:46 UTC", TINY_COPIER.format("3.8 to 5.2")),
         ),
         Claim(
-            "τ / τ of prompt lookup where the text repeats itself, drafts as long (factor=8, offset=8)",
+            "τ / τ of prompt lookup on text that repeats itself, drafts of equal length (factor=8, offset=8)",
             "agentic tasks: better than look-ups in the prompt",
             None, None, "Oliaro et al. 2025, arXiv:2411.04975, §5 (direction)",
             lambda lab: lab.on_copied().tau_over("prompt-lookup", {"factor": 8.0, "offset": 8.0}, {}, 0.0),

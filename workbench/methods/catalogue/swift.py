@@ -1,4 +1,4 @@
-"""The target with some halves of its layers left out drafts, and which ones is found out on the way."""
+"""SWIFT: draft with some attentions and MLPs of the target skipped; search for the best set while decoding."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from workbench.methods.verifiers.as_drafted import STILL_READ, AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 SEARCHING = (
-    f"{WRONG_SCALE}: τ is {{}}, but a round takes {{}} plain tokens, for {{}} drafts and the search; "
-    "64 tokens end before that pays."
+    f"{WRONG_SCALE}: τ is {{}}, but a round takes as long as {{}} plain tokens, for {{}} drafts and "
+    "the search, which does not pay off within 64 tokens."
 )
 
 METHOD = Method(
@@ -30,24 +30,27 @@ METHOD = Method(
         "https://arxiv.org/abs/2410.06916",
         "§4",
     ),
-    teaches="Which layers a draft can do without depends on model and text, and can be found out while writing.",
+    teaches="The layers that a draft can skip depend on model and text, and can be found while decoding.",
     idea=(
-        "The target drafts over its own cache with some of its attentions and feed-forwards left out. One more set of "
-        "them is tried before each round on tokens already written; the set that foretells these best drafts, and the "
-        "draft stops where it is unsure."
+        "The target drafts over its own KV cache with some of its attentions and MLPs skipped. Before each round one "
+        "more set of them is tried on tokens already written; the set that predicts these best drafts, and the draft "
+        "stops at low confidence."
     ),
-    formula="matchness(z) = share of window places t with argmax p_z( · | x(≤ t) ) = x(t + 1);  go on while max q ≥ η",
+    formula=(
+        "matchness(z) = share of window positions t with argmax p_z( · | x(≤ t) ) = x(t + 1);  continue while max q ≥ "
+        "η"
+    ),
     differs=(
-        "The window is the text's newest tokens when it is taken, and moves on once as many more are written; the best "
-        "set is then scored again. The released code keeps the first window of a request, and scores of earlier "
-        "requests, where a set that was lucky once bars the way of better ones.",
-        "The surrogate chooses every 4th set by default, and at most 48 sets are tried for a text; the paper's every "
-        "25th of up to 1,000 needs texts longer than those that are written here.",
-        "Where the best of eight sets foretells less than half of the window, half as many halves are left out from "
-        "then on: a small model can spare fewer of them than the paper's, from which r is taken.",
-        "A draft stops before the token of which it is unsure, where the paper still verifies it: the test then looks "
-        "at no drawn token, and is exact when sampling too.",
-        "Chains only: the comb of siblings beside the chain that the released code drafts is not built.",
+        "The window is the text's newest tokens when it is taken, and moves on once as many more are written; the "
+        "best set is then scored again. The released code keeps the first window of a request, and the scores of "
+        "earlier requests, so that one lucky score can block better sets.",
+        "The surrogate model chooses every 4th set by default, and at most 48 sets are tried per text; the paper's "
+        "every 25th of up to 1,000 needs longer texts than those written here.",
+        "If the best of eight sets predicts less than half of the window, half as many attentions and MLPs are "
+        "skipped from then on: a small model can spare fewer of them than the paper's, from which r is taken.",
+        "A draft stops before the token at which the confidence is too low, where the paper still verifies it. The "
+        "test does not depend on a drawn token, so sampling stays exact.",
+        "Chains only: the released code also drafts siblings at each position of the chain; that is not built.",
         STILL_READ,
     ),
     place=74,
@@ -66,7 +69,7 @@ METHOD = Method(
             why_on={"smollm2": ("2026-11-24 17:37 UTC", SEARCHING.format(1.73, 6.1, 1.5))},
         ),
         Claim(
-            "τ with the set that is found / with as many layers left out evenly", "LLaMA-2-13B, r = 0.45",
+            "τ with the set found by the search / with as many layers skipped evenly", "LLaMA-2-13B, r = 0.45",
             None, None, "Xia et al. 2024, arXiv:2410.06916, §4.1 (direction, recalled)",
             lambda lab: lab.tau_over("swift", {"policy": "fixed"}, {"policy": "fixed", "steps": 0}, 0.0),
             key="search",

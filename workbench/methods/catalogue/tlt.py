@@ -1,4 +1,4 @@
-"""EAGLE's head goes on learning while the tail of a batch is decoded."""
+"""TLT: train EAGLE's head further while the last sequences of a batch are decoded."""
 
 from __future__ import annotations
 
@@ -29,25 +29,31 @@ METHOD = Method(
         2025,
         "https://arxiv.org/abs/2511.16665",
     ),
-    teaches="A target that is being trained outgrows its drafter, and a few long answers leave time to catch up.",
-    idea=(
-        "EAGLE's head drafts, and the features that verification computes are kept with the step of the target's "
-        "weights that made them. While only the long tail of a batch still runs, the head takes steps of training on "
-        "texts of the last two steps; the verifier never changes, and so the output stays the target's."
+    teaches=(
+        "A target in training drifts away from its drafter, and the last long answers leave time to train the drafter."
     ),
-    formula="in the tail:  θ ← AdamW( θ, ∇ mean of  smooth L1( f̂_θ(t+1), f(t+1) ) + 0.1 CE( p(t+1), q_θ(t+1) ) )",
+    idea=(
+        "EAGLE's head drafts, and the features that verification computes are stored with the training step of the "
+        "target's weights that produced them. While only the last long sequences of a batch still run, the head is "
+        "trained on texts of the last two steps. The verifier never changes, so the output stays the target's."
+    ),
+    formula=(
+        "while few sequences run:  θ ← AdamW( θ, ∇ mean of  smooth L1( f̂_θ(t+1), f(t+1) ) + 0.1 CE( p(t+1), q_θ(t+1) "
+        ") )"
+    ),
     differs=(
-        "Lessons are given by the process that decodes, between two rounds, where the paper trains on workers that are "
-        "idle: here they take time from the rows of the tail.",
-        "With warm=True a head goes on learning over the requests of this backend, as the paper's does over a run of "
-        "training; else each request has a head of its own, which learns from its own text every few rounds.",
-        "The pool is bounded by positions of text, the paper's by samples; laws are compared at 512 places of a lesson "
-        "at most. Each lesson is about a few short stretches, since it has to fit between two rounds.",
-        "Entries that an older head left of a text stay as they are, where the paper rebuilds them; again=True "
-        "computes them anew after each lesson, which costs a pass of the layer over the text.",
-        "How much is drafted is any policy's affair; `buckets` is the paper's: the more rows run, the fewer tokens "
-        "each of them has verified, and lengths are played for by ε-greedy. Each row judges by its own rounds, and a "
-        "strategy is a length: branches are as the tree's grower has them.",
+        "The process that decodes also trains, between two rounds, where the paper trains on idle workers: here "
+        "training delays the remaining sequences.",
+        "With warm=True training continues over the requests of this backend, as the paper's does over a training "
+        "run; otherwise each request has its own copy of the head, trained on its own text every few rounds.",
+        "The pool is bounded by positions of text, the paper's by samples; distributions are compared at 512 "
+        "positions per training step at most. Each step uses a few short stretches of text, since it has to fit "
+        "between two rounds.",
+        "Cache entries that an older head computed for a text stay as they are, where the paper rebuilds them; "
+        "again=True recomputes them after each training step, which costs a pass of the layer over the text.",
+        "Any policy may set the draft length; `buckets` is the paper's: the more sequences run, the fewer tokens each "
+        "of them has verified, and lengths are chosen by ε-greedy. Each sequence uses its own rounds, and a strategy "
+        "is a length: the tree builder sets the branches.",
         NORMS,
         LOSSES,
         TRIMMED,
@@ -60,13 +66,13 @@ METHOD = Method(
     growers=GROWERS,
     claims=(
         Claim(
-            "speed-up of training by reinforcement, end to end", "reasoning models, long answers", 1.7, 1.7,
+            "speed-up of reinforcement learning, end to end", "reasoning models, long answers", 1.7, 1.7,
             "Hu et al. 2025, arXiv:2511.16665, abstract (above 1.7)", None, timed=True,
-            lacks="training by reinforcement: `workbench train rollouts` has rollouts and a target that changes",
+            lacks="reinforcement learning: `workbench train rollouts` has rollouts and a target that changes",
         ),
         Claim(
-            "τ of the head that goes on learning / of the frozen one: the target moved, a stream that shifts",
-            "drafters of targets that are being trained", None, None,
+            "τ of the head trained online / of the frozen one, after the target changed and while the domain shifts",
+            "drafters of targets in training", None, None,
             "Hu et al. 2025, arXiv:2511.16665, abstract (direction)",
             lambda lab: lab.shifted(0.1).on(*SHIFTING).tau_over("tlt", {"warm": True}, {"rate": 0.0}, 0.0),
             key="adapts",

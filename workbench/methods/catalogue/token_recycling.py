@@ -1,4 +1,4 @@
-"""Candidates that lost a round become drafts later."""
+"""Token recycling: reuse rejected candidates as later drafts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
-EMPTY = (
-    f"{WRONG_SETTING}: the table starts empty in every run of 64 tokens, where the paper keeps it from"
-    " one request to the next."
-)
+EMPTY = f"{WRONG_SETTING}: the table starts empty in every run of 64 tokens, where the paper keeps it across requests."
 
 METHOD = Method(
     "token-recycling",
@@ -27,24 +24,24 @@ METHOD = Method(
         "https://arxiv.org/abs/2408.08696",
         "§3",
     ),
-    teaches="Candidates that lost a round are good drafts later: a table of 8 successors a token is enough.",
+    teaches="Candidates rejected in one round are good drafts later: a table of 8 successors per token is enough.",
     idea=(
-        "A table holds, for every token, the 8 tokens that the target last found likeliest after it; following "
-        "the table from the newest token gives a tree, which is the draft. Every verified node writes the "
-        "target's new ranking into the table, accepted or not, so that what lost this round can win a later one."
+        "A table holds, for every token, the 8 tokens that the target last found likeliest after it; following the "
+        "table from the newest token gives a tree, which is the draft. Every verified node writes the target's new "
+        "ranking into the table, accepted or not, so that a candidate rejected in this round can be accepted later."
     ),
     formula="M[x] ← the 8 largest of p( · | … x ), at every verified node x",
     differs=(
         "The default tree has 16 nodes instead of the paper's 80, because a small target pays more for each node, and "
-        "its shape is the best one under assumed chances of the ranks: with nodes=80 its six levels hold 8, 25, 27, "
-        "13, 6 and 1 nodes, the paper's 8, 21, 25, 15, 8 and 3. τ may differ by a little at the same size.",
-        "The table starts empty in every run, where the paper keeps it from one request to the next (warm=True does), "
-        "because a seeded run would else depend on those before it; the first rounds accept less.",
-        "The logits of the prompt are not read into the table unless prompt=True: the LM head has to read each of its "
-        "positions for them.",
+        "its shape is the best one under assumed probabilities of the ranks: with nodes=80 its six levels hold 8, 25, "
+        "27, 13, 6 and 1 nodes, the paper's 8, 21, 25, 15, 8 and 3. τ may differ by a little at the same size.",
+        "The table is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
+        "paper keeps it across requests (warm=True does). The first rounds accept less.",
+        "The logits of the prompt are not written into the table unless prompt=True: the LM head has to compute them "
+        "for each of its positions.",
         "A token without successors proposes nothing, where a table that starts with zeros proposes token 0 eight "
-        "times: early trees are smaller and nothing is verified in vain.",
-        "The released code decodes greedily; here sampling is exact, too, by the rule for chosen drafts.",
+        "times: early trees are smaller and no such token is verified.",
+        "The released code decodes greedily; here sampling is exact, too, by the rule for deterministic drafts.",
     ),
     place=50,
     drafter=TokenRecycling(),
@@ -58,7 +55,7 @@ METHOD = Method(
             why_on={"smollm2": ("2026-11-24 17:29 UTC", EMPTY)},
         ),
         Claim(
-            "tokens a target pass (τ), tree of 80 nodes, table kept from prompt to prompt",
+            "tokens per target pass (τ), tree of 80 nodes, table kept across prompts",
             "Vicuna-7B greedy, Spec-Bench", 2.73, 2.73, "Spec-Bench leaderboard",
             lambda lab: lab.tau(nodes=80, depth=6, warm=True, prompt=True), key="spec-bench",
         ),

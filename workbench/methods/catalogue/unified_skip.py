@@ -1,4 +1,4 @@
-"""The target with layers left out evenly drafts for the whole of it."""
+"""Unified layer skipping: draft with the target's layers skipped at even distances."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.06954",
         "§3",
     ),
-    teaches="Layers spread evenly over the depth, first and last kept, can stand in for all of them, up to a point.",
+    teaches="Evenly spread layers, with first and last kept, can stand in for all of them, up to a point.",
     idea=(
-        "A target speed-up s says how many layers run, L / s; they are spread evenly, whatever the token. What is left "
-        "of the target drafts over the target's own cache, and the whole of it verifies."
+        "A chosen speed-up s sets how many layers run, L / s; they are spread evenly, whatever the token. The "
+        "remaining layers draft over the target's own KV cache, and the whole target verifies."
     ),
     formula="layers that draft: round( i · (L − 1) / (k − 1) ), i = 0 … k − 1, with k = round( L / s )",
     differs=(
-        "The paper emits what the thinned model says, an approximation; here it drafts, and the text is the target's.",
+        "The paper emits the output of the thinned model, an approximation; here it drafts, and the text follows the "
+        "target's distribution.",
         STILL_READ,
-        "The paper trains on with random speed-ups, so that the model gets used to missing layers. The bundled target "
-        "was trained to leave early instead, another target not at all: drafts are worse.",
+        "The paper fine-tunes with random speed-ups, so that the model adapts to missing layers. The bundled target "
+        "was trained for early exits instead, other targets for neither: drafts are worse.",
     ),
     place=72,
     drafter=UnifiedSkip(),
@@ -47,9 +48,10 @@ METHOD = Method(
     ),
     claims=(
         Claim(
-            "speed-up over plain decoding", "BLOOMZ-7B and LLaMA-2, fine-tuned, translation: text of the thinned model",
+            "speed-up over plain decoding",
+            "BLOOMZ-7B and LLaMA-2, fine-tuned, translation: output of the thinned model",
             1.3, 1.7, "Liu et al. 2024, arXiv:2404.06954, abstract (recalled)", lambda lab: lab.speed(), timed=True,
-            lacks="a target that was trained on with layers left out; measured is the exact decoder",
+            lacks="a target fine-tuned with layers skipped; measured with the exact decoder",
         ),
         Claim(
             "τ with half of the layers, evenly spread / with the first half of them",
@@ -58,7 +60,7 @@ METHOD = Method(
             lambda lab: lab.tau_over(
                 "early-exit", {"speedup": 2.0}, {"exit_layer": lab.models.target.n_layers // 2}, 0.0
             ),
-            key="spread", lacks="a target that was trained on with layers left out",
+            key="spread", lacks="a target fine-tuned with layers skipped",
         ),
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A small model with eyes of its own."""
+"""Draft with a small model that reads the image itself."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ METHOD = Method(
         "https://arxiv.org/abs/2505.10526",
         "chain; its dynamic tree: Spec-LLaVA, Huo et al. 2025, arXiv:2509.11961",
     ),
-    teaches="Give the small model eyes, and words about the picture are accepted, too.",
+    teaches="If the small model also reads the image, its drafts about the image are accepted, too.",
     idea=(
-        "A small language model gets the target's vision tower through a projector of its own and learns from the "
-        "target's own answers. It reads the picture by itself and drafts a chain, or a tree that branches where "
-        "its law is flat and goes deep where it is sure."
+        "A small language model gets the target's vision tower through a projector of its own and is trained on the "
+        "target's own answers. It reads the image itself and drafts a chain, or a tree that branches where its "
+        "distribution is flat and goes deep where it is peaked."
     ),
-    formula="offer x if Π q along its path ≥ threshold, at most so many at each node",
+    formula="propose x if Π q along its path ≥ threshold, at most a fixed number at each node",
     differs=(
-        "The tree of policy=dynamic-tree follows Spec-LLaVA, whose paper gives no thresholds: those here, a least "
+        "The tree of policy=dynamic-tree follows Spec-LLaVA, whose paper gives no thresholds: those here, a minimum "
         "path probability of 0.1 and at most 4 children, are ours, and its trees may be larger or smaller.",
         "The draft model is trained as MASSV's, projector first and then projector and language model on the target's "
-        "own answers, but within minutes, and with a language model that is no member of a published family; the gain "
-        "over a blind drafter may be another one.",
+        "own answers, but within minutes, and with a language model that belongs to no published family; the gain "
+        "over a text-only drafter may differ.",
     ),
     place=130,
     drafter=SeeingDraftModel(),
@@ -49,12 +49,12 @@ METHOD = Method(
     policies=(Fixed(depth=6), DynamicTree()),
     claims=(
         Claim(
-            "τ over that of the text-only drafter", "Qwen2.5-VL and Gemma 3, drafter of the family", 1.3, 1.3,
+            "τ / τ of the text-only drafter", "Qwen2.5-VL and Gemma 3, drafter of the family", 1.3, 1.3,
             "Ganesan et al. 2025, arXiv:2505.10526, abstract: up to + 30 %",
             lambda lab: lab.tau_over("text-only", "draft model, chain"), home=VISION_TARGET,
         ),
         Claim(
-            "τ of the dynamic tree over that of the chain", "LLaVA-1.5-7B, drafters of 68M and 160M", None, None,
+            "τ of the dynamic tree / τ of the chain", "LLaVA-1.5-7B, drafters of 68M and 160M", None, None,
             "Huo et al. 2025, arXiv:2509.11961 (direction)",
             lambda lab: lab.tau_over("draft model, chain", "draft model, tree"), key="tree", home=VISION_TARGET,
             why=("2026-11-22 12:13 UTC", NO_ROOM.format("the chain", "5.4 (the tree 5.5, over 92 questions)")),

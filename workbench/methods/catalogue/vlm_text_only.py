@@ -1,4 +1,4 @@
-"""A drafter that never sees the picture."""
+"""Draft with a small model that does not read the image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workbench.trace import metrics
 
 
 def facts_gap(lab: Any) -> Measured:
-    """Acceptance of the blind drafter on other words less that on words that state facts of the picture."""
+    """Return the acceptance rate on other words minus that on words that state facts about the image."""
     gaps: list[float] = []
     for trace in lab.traces("text-only"):
         kinds = metrics.acceptance_by_kind(trace, lab.facts)
@@ -43,15 +43,15 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.08856",
         "§3",
     ),
-    teaches="A drafter that never sees the picture gets the grammar right and the facts of the picture wrong.",
+    teaches="A drafter that does not read the image gets the grammar right and the facts of the image wrong.",
     idea=(
-        "A small language model reads the prompt without its image tokens and drafts a chain; the target, which "
-        "sees the picture, verifies it. Function words are accepted and picture facts rejected: the floor that a "
-        "drafter with eyes has to beat."
+        "A small language model reads the prompt without its image tokens and drafts a chain; the target, which reads "
+        "the image, verifies it. Function words are accepted and facts about the image rejected: the baseline for "
+        "drafters that read the image."
     ),
-    formula="q( · | text alone ) against p( · | picture, text );  the draft is the same for every picture",
+    formula="q( · | text alone ) against p( · | image, text );  the draft is the same for every image",
     differs=(
-        "The drafter is one small model, trained on scenes' questions and answers and tuned on the target's own "
+        "The drafter is one small model, trained on questions and answers about scenes and tuned on the target's own "
         "answers, where the paper compares three of 115 million parameters; its variant with a small image adapter is "
         "not built. τ says nothing about models of that size.",
     ),
@@ -63,7 +63,7 @@ METHOD = Method(
     policies=(Fixed(), Heuristic(), Confidence(), Planned()),
     claims=(
         Claim(
-            "acceptance on other words less acceptance on words that state facts of the picture",
+            "acceptance rate on other words minus that on words that state facts about the image",
             "LLaVA-7B with a text-only drafter of 115M", None, None,
             "Gagrani et al. 2024, arXiv:2404.08856, §4 (recalled)", facts_gap, neutral=0.0, home=VISION_TARGET,
         ),

@@ -128,9 +128,9 @@ class BlockNet(TrainedNet):
     ) -> None:
         super().__init__()
         if not 2 <= block <= LONGEST:
-            raise ValueError(f"block={block}: give 2 to {LONGEST} places")
+            raise ValueError(f"block={block}: give 2 to {LONGEST} positions")
         if not taps or any(a >= b for a, b in zip((0, *taps), taps, strict=False)):
-            raise ValueError(f"taps={list(taps)}: give layers from 1, each once and in order")
+            raise ValueError(f"taps={list(taps)}: give layer numbers from 1, ascending and distinct")
         self.width, self.heads, self.taps, self.block = width, heads, tuple(taps), block
         self.mask = nn.Parameter(torch.randn(width) * width**-0.5)
         self.narrow = nn.Linear(len(taps) * width, cond, bias=False)
@@ -320,7 +320,7 @@ class BlockDiffusion(LawDrafter):
     reads_target: ClassVar[bool] = True
     usual: ClassVar[Grower | None] = Chain()
     unmaskings: int = param(
-        1, ge=1, le=LONGEST - 1, doc="passes of the drafter that unmask a block, surest places first"
+        1, ge=1, le=LONGEST - 1, doc="drafter passes per block; each fills in the most confident positions"
     )
 
     def taps(self, models: Models) -> set[int]:

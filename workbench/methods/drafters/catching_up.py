@@ -89,14 +89,14 @@ def read_pictures(row: Row, models: Models) -> dict[str, torch.Tensor]:
     """
     if not row.pictures:
         raise MethodUnavailableError(
-            f"{models.drafter_name} reads pictures by its own processor, and only the target's tensors were given.",
+            f"{models.drafter_name} reads images with its own processor, but only the target's tensors were given.",
             "Give Request.pictures as well.",
         )
     prompt = translated(models.processor, models.drafter_processor, row.request.prompt)
     inputs = process(models.drafter_processor, prompt, row.pictures)
     if int(inputs["input_ids"][0, -1]) != row.committed[row.prompt_length - 1]:
         raise MethodUnavailableError(
-            f"{models.drafter_name} and {models.target_name} write the end of a prompt with pictures differently.",
+            f"{models.drafter_name} and {models.target_name} end a prompt with images by different tokens.",
             "Choose a draft model of the target's family.",
         )
     return inputs

@@ -50,9 +50,9 @@ class Duo(Thinning):
     """
 
     source: ClassVar[str] = "duo"
-    share: float = param(0.5, ge=0.05, le=1.0, doc="columns of a small feed-forward / of the big one beside it")
-    big: int = param(0, ge=0, le=64, doc="layers that draft with the big one: those that would lose most of it")
-    read: int = param(64, ge=1, le=256, doc="last tokens of the text that say which columns stay")
+    share: float = param(0.5, ge=0.05, le=1.0, doc="columns of a small MLP / columns of the big one")
+    big: int = param(0, ge=0, le=64, doc="layers that keep their big MLP in drafts: those that would lose most")
+    read: int = param(64, ge=1, le=256, doc="last tokens of the text whose activations choose the columns")
 
     def prime(self, row: Row, models: Models) -> Narrow:
         """Read the end of the text once more, and cut the target by what it asks of each column."""

@@ -104,8 +104,8 @@ class DynamicExit(Exiting):
     """
 
     source: ClassVar[str] = "del"
-    exits_seen: int = param(5, ge=1, le=32, doc="exit layers that are looked at, spread evenly over the target")
-    remembering: float = param(0.95, ge=0.5, le=1.0, doc="ω, weight of a past round, by the next one")
+    exits_seen: int = param(5, ge=1, le=32, doc="number of exit layers to try, spread evenly over the target")
+    remembering: float = param(0.95, ge=0.5, le=1.0, doc="ω, decay of past rounds' weight per round")
 
     def layers(self, n_layers: int) -> list[int]:
         """The exits: some of 1 … L − 1."""

@@ -66,7 +66,7 @@ class Eagle3Net(FeatureNet):
     ) -> None:  # fmt: skip
         super().__init__(width, heads, ffn, context)
         if len(taps) < 2 or any(a >= b for a, b in zip((0, *taps), taps, strict=False)):
-            raise ValueError(f"taps={list(taps)}: give two layers or more, from 1, each once and in order")
+            raise ValueError(f"taps={list(taps)}: give two or more layer numbers from 1, ascending and distinct")
         self.taps = tuple(taps)
         del self.norm_feature  # a state is normed by `before`, and fused only where it is true
         self.fuse = nn.Linear(len(taps) * width, width, bias=False)
@@ -123,7 +123,7 @@ def usual_taps(layers: int) -> tuple[int, ...]:
     if released[0] < released[1] < released[2]:
         return released
     if layers < 3:
-        raise ValueError(f"a target of {layers} layers has no low, middle and high one to fuse")
+        raise ValueError(f"a target of {layers} layers has no low, middle and high layer to fuse")
     return tuple(sorted({1, layers // 2, layers - 1} if layers > 3 else {1, 2}))
 
 

@@ -73,7 +73,7 @@ class FalconNet(FeatureNet):
     ) -> None:  # fmt: skip
         super().__init__(width, heads, ffn, context, norms, head_size=head_size, **options)
         if type(block) is not int or not 1 <= block <= LONGEST:
-            raise ValueError(f"block={block!r:.20}: give 1 to {LONGEST} places")
+            raise ValueError(f"block={block!r:.20}: give 1 to {LONGEST} positions")
         self.block, self.cond = block, cond or max(1, width // 3)
         for (entering, going_on), read in zip(MEMORY, (2 * width, self.cond), strict=True):
             setattr(self, entering, nn.Linear(read, 4 * self.cond, bias=False))

@@ -53,7 +53,7 @@ class FSPADNet(FeatureNet):
     ) -> None:  # fmt: skip
         super().__init__(width, heads, ffn, context, norms, head_size=head_size, **options)
         if wide < 1:
-            raise ValueError(f"wide={wide}: the token selects in 1 times the width or more")
+            raise ValueError(f"wide={wide}: give 1 or more, a multiple of the hidden size")
         self.wide = wide
         self.select = nn.Linear(width, wide * width, bias=False)
         self.offer = nn.Linear(width, wide * width, bias=False)

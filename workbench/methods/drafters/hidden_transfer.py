@@ -50,7 +50,7 @@ class Transfers(ProbeNet):
     def __init__(self, width: int, transfers: int = 3, transfer_layer: int = 4, context: int = 1024) -> None:
         super().__init__()
         if type(transfer_layer) is not int or transfer_layer < 1:
-            raise TypeError(f"transfer_layer={transfer_layer!r:.20} is no number of layers")
+            raise TypeError(f"transfer_layer={transfer_layer!r:.20} is not a layer number")
         self.width, self.levels, self.transfer_layer = width, transfers, transfer_layer
         self.steps = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(transfers))
         for step in self.steps:
@@ -88,8 +88,8 @@ class HiddenTransfer(InPass):
             raise ModelError(message, AGAIN)
         if not may_enter(row, models, net.transfer_layer):
             raise ModelError(
-                f"What layers of {models.target_name or 'this target'} hand on is more than one hidden state: behind "
-                f"layer {net.transfer_layer} none can enter.",
+                f"Layers of {models.target_name or 'this target'} pass on more than one hidden state: after "
+                f"layer {net.transfer_layer} no pseudo state can be inserted.",
                 "Choose another method.",
             )
         return ProbeState(net)

@@ -20,9 +20,9 @@ from workbench.methods.drafters.guesses import drawn_from_text
 ITERATED = GrowthRule(
     "jacobi",
     "Of the last iteration",
-    "What the target said at this place in the last round, behind guesses that may have been wrong; or, where it has "
-    "said nothing yet, a token of the text.",
-    "iterations that have left this guess as it is",
+    "The target's token at this position in the last round, after guesses that may have been wrong; or a token of the "
+    "text, before the target has predicted one.",
+    "iterations in which this guess did not change",
 )
 
 

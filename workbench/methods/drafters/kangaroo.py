@@ -56,7 +56,7 @@ class ExitAdapter(AttentionNet):
     def __init__(self, width: int, heads: int, exit_layer: int, context: int = 1024) -> None:
         super().__init__(width, heads, context)
         if type(exit_layer) is not int:
-            raise TypeError(f"exit_layer={exit_layer!r:.20} is no whole number")
+            raise TypeError(f"exit_layer={exit_layer!r:.20} is not a whole number")
         self.exit_layer = exit_layer
 
     def forward(
@@ -199,8 +199,8 @@ def load_adapter(models: Models) -> ExitAdapter:
     net, target = load_trained(ExitAdapter, models, "exit adapter", "Train or fetch it again."), models.target
     if net.width != target.hidden_size or not 1 <= net.exit_layer < target.n_layers:
         raise ModelError(
-            f"This exit adapter reads {net.width} numbers behind layer {net.exit_layer}; the target has "
-            f"{target.hidden_size} numbers and {target.n_layers} layers.",
+            f"This exit adapter reads width {net.width} after layer {net.exit_layer}; the target has "
+            f"width {target.hidden_size} and {target.n_layers} layers.",
             "Train one for this target: workbench train kangaroo --target …",
         )
     return net

@@ -79,7 +79,7 @@ class LexicalUnit(LawDrafter):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     reads_target: ClassVar[bool] = True
     usual: ClassVar[Grower | None] = Chain()
-    places: int = param(2, ge=1, le=6, doc="m, placeholders behind each place where a round may end")
+    places: int = param(2, ge=1, le=6, doc="m, placeholders after each position where a round may end")
 
     def prime(self, row: Row, models: Models) -> Unit:
         """Read placeholders behind all but the last committed token: what they say is the first draft."""

@@ -36,8 +36,8 @@ KEPT = 16_384
 POOLED = GrowthRule(
     "n-gram pool",
     "From the n-gram pool",
-    "The pool holds an n-gram that begins with the newest token, and this is the token at this place of it.",
-    "rounds since the n-gram was written last",
+    "The pool contains an n-gram that begins with the newest token; this is its token at this position.",
+    "rounds since the n-gram was last written",
 )
 
 
@@ -159,11 +159,11 @@ class Lookahead(Drafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
-    window: int = param(5, ge=0, le=24, doc="W, columns of the window; 0: none")
+    window: int = param(5, ge=0, le=24, doc="W, columns of the window; 0: no window")
     ngram: int = param(3, ge=2, le=6, doc="N, tokens of an n-gram; N − 1 of them are drafted")
-    guesses: int = param(5, ge=1, le=32, doc="G, n-grams kept, and drafted, behind one token")
-    follow: bool = param(True, doc="the window moves by all tokens of a round, not by one")
-    from_text: bool = param(False, doc="n-grams of the text go into the pool, too")
+    guesses: int = param(5, ge=1, le=32, doc="G, n-grams stored and drafted per first token")
+    follow: bool = param(True, doc="move the window by all tokens of a round, not by one")
+    from_text: bool = param(False, doc="add n-grams of the text to the pool, too")
 
     def siblings(self) -> frozenset[Sampling]:
         """Looked up."""

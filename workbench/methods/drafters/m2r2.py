@@ -98,9 +98,9 @@ class Accelerators(TrainedNet):
     def __init__(self, width: int, exit_layer: int = 4, rank: int = 16, context: int = 1024) -> None:
         super().__init__()
         if type(exit_layer) is not int or type(rank) is not int:
-            raise TypeError(f"exit_layer={exit_layer!r:.20} and rank={rank!r:.20} are whole numbers")
+            raise TypeError(f"exit_layer={exit_layer!r:.20} and rank={rank!r:.20} must be whole numbers")
         if exit_layer < 1 or rank < 1:
-            raise ValueError(f"exit_layer={exit_layer} and rank={rank} are 1 or more")
+            raise ValueError(f"exit_layer={exit_layer} and rank={rank} must be 1 or more")
         self.width, self.exit_layer, self.rank = width, exit_layer, rank
         places = [place for pair in PLACES for place in pair]
         self.layers = nn.ModuleList(
@@ -122,10 +122,10 @@ class Accelerators(TrainedNet):
         twin = shallow(layer)
         for half, (before, behind) in enumerate(PLACES):
             if (name := name_of(layer, half)) is None:
-                what = "feed-forward" if half else "attention"
+                what = "MLP" if half else "attention"
                 raise ModelError(
-                    f"Accelerator adapters stand around a layer's halves, and {type(layer).__name__} has no {what} "
-                    "of its own.",
+                    f"Accelerator adapters wrap a layer's attention and MLP, and {type(layer).__name__} has no "
+                    f"separate {what}.",
                     "Choose another method: early-exit drafts with the first layers of any target.",
                 )
             own = layer.get_submodule(name)
@@ -238,7 +238,7 @@ def twin_of(net: Accelerators, models: Models) -> Twin:
     if key not in models.shared:
         target = models.target
         if net.exit_layer > target.n_layers:
-            message = f"These adapters stand in {net.exit_layer} layers; the target has {target.n_layers}."
+            message = f"These adapters are for {net.exit_layer} layers; the target has {target.n_layers}."
             raise ModelError(message, AGAIN)
         put = net.within if target.lean is None else net.merged
         with torch.inference_mode(False), torch.no_grad():

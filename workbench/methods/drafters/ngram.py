@@ -101,10 +101,8 @@ class NGram(Drafter):
     of a text.
     """
 
-    ngram: int = param(3, ge=1, le=8, doc="longest suffix looked up, in tokens")
-    occurrence: str = param(
-        "latest", choices=("latest", "first", TRANSFORMERS), doc="which earlier occurrence is continued"
-    )
+    ngram: int = param(3, ge=1, le=8, doc="longest suffix to look up, in tokens")
+    occurrence: str = param("latest", choices=("latest", "first", TRANSFORMERS), doc="earlier occurrence to continue")
 
     def siblings(self) -> frozenset[Sampling]:
         """Copied."""

@@ -123,16 +123,20 @@ class OmniDraft(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = (ANY_DRAFTER,)
     source: ClassVar[str] = "omnidraft"
-    merge: bool = param(True, doc="whether several of the drafter's tokens may become one of the target's")
-    extra: int = param(8, ge=0, le=64, doc="tokens of its own that the drafter may write beyond those asked for")
-    rate: float = param(0.0, ge=0.0, le=0.1, doc="learning rate of the drafter's layers while it drafts; 0: none learn")
-    every: int = param(2, ge=1, le=100_000, doc="rounds with something to learn between two lessons", when="rate > 0")
-    reads: int = param(128, ge=8, le=512, doc="its newest tokens that a lesson reads again", when="rate > 0")
+    merge: bool = param(True, doc="merge several of the drafter's tokens into one of the target's")
+    extra: int = param(8, ge=0, le=64, doc="drafter tokens allowed beyond the draft length")
+    rate: float = param(0.0, ge=0.0, le=0.1, doc="learning rate of the drafter's layers while drafting; 0: no training")
+    every: int = param(2, ge=1, le=100_000, doc="rounds with training data between two training steps", when="rate > 0")
+    reads: int = param(128, ge=8, le=512, doc="newest tokens of its text that a training step reads", when="rate > 0")
     spelt: float = param(
-        0.3, ge=0.0, le=10.0, doc="weight of places that it spells in several tokens (λ)", when="rate > 0"
+        0.3,
+        ge=0.0,
+        le=10.0,
+        doc=("λ, weight of target tokens that the drafter spells in several tokens"),
+        when="rate > 0",
     )
     stop: float = param(
-        0.0, ge=0.0, le=1.0, doc="write no more once the chance that all is kept, learnt meanwhile, is below; 0: never"
+        0.0, ge=0.0, le=1.0, doc="stop when the predicted probability that all drafts are accepted is below; 0: never"
     )
     warm: bool = warmth("what was learnt")
 

@@ -104,9 +104,11 @@ class Rasd(TreeFromModel):
     source: ClassVar[str] = MODEL
     usual: ClassVar[Grower | None] = OWN
     store: str = stored()
-    retrieved: int = param(8, ge=0, le=32, doc="nodes from the store at most, beside the draft model's")
-    levels: int = param(4, ge=1, le=16, doc="levels that the draft model grows; what the store has may go deeper")
-    top: int = param(8, ge=1, le=64, doc="a branch of the store has to begin with one of so many likeliest tokens")
+    retrieved: int = param(8, ge=0, le=32, doc="most nodes from the datastore, beside the draft model's")
+    levels: int = param(4, ge=1, le=16, doc="levels of the draft model's tree; retrieved branches may go deeper")
+    top: int = param(
+        8, ge=1, le=64, doc=("m: retrieved branches must begin with one of the draft model's m likeliest tokens")
+    )
     longest: int = longest()
     shortest: int = shortest()
 

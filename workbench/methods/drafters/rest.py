@@ -31,10 +31,9 @@ DEEPEST = ORDERED - LONGEST
 
 RETRIEVED = GrowthRule(
     "rest",
-    "Found in the store",
-    "It stands behind an occurrence of the newest tokens in the store, and is among the continuations that the most "
-    "occurrences have.",
-    "occurrences that go on so",
+    "Found in the datastore",
+    "It follows an occurrence of the newest tokens in the datastore, and is among the most frequent continuations.",
+    "occurrences with this continuation",
     "their share",
 )
 
@@ -44,25 +43,31 @@ def stored() -> Any:
     return param(
         "own",
         choices=("own", "bundled"),
-        doc="own: the store that WORKBENCH_DATASTORE names, if any; else, and with bundled, this project's own texts",
+        doc=(
+            "own: the datastore that WORKBENCH_DATASTORE names, if any; otherwise, and with bundled, this project's "
+            "own texts"
+        ),
     )
 
 
 def longest() -> Any:
     """The parameter: how many tokens are looked up at most."""
-    return param(LONGEST, ge=1, le=LONGEST, doc="longest suffix looked up in the store, in tokens")
+    return param(LONGEST, ge=1, le=LONGEST, doc="longest suffix to look up, in tokens")
 
 
 def shortest() -> Any:
     """The parameter: how many have to match."""
-    return param(2, ge=1, le=8, doc="shortest match that is drafted from, in tokens")
+    return param(2, ge=1, le=8, doc="shortest match to draft from, in tokens")
 
 
 def unmatched(longest: int, shortest: int) -> str:
     """What there is to know where nothing can ever match; "" where something can."""
     if shortest <= longest:
         return ""
-    return f"Nothing of the store is drafted: matches of {shortest} tokens are asked for, and {longest} are looked up."
+    return (
+        f"Nothing is drafted from the datastore: matches of {shortest} tokens are required, but only {longest} are "
+        "looked up."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,7 @@ def retrieve(
 class StoreInUse(Owned):
     """A store that a request reads, and what it found there."""
 
-    title = "Store of texts"
+    title = "Datastore of texts"
     unit = "tokens"
 
     def __init__(self, store: Datastore, sources: Collection[str] = ()) -> None:

@@ -238,10 +238,10 @@ class S2D(LawDrafter):
     needs: ClassVar[tuple[str, ...]] = (S2DNet.kind, "trees")
     usual: ClassVar[Grower | None] = Chain()
     sure: float = param(
-        0.8, ge=0.0, le=1.0, doc="largest probability from which the smallest size answers; 1: it never does"
+        0.8, ge=0.0, le=1.0, doc="least top probability at which the smallest size's token is used; 1: never"
     )
-    sure_later: float = param(0.6, ge=0.0, le=1.0, doc="the same of the sizes between the smallest and the largest")
-    least: float = param(0.2, ge=0.0, le=1.0, doc="largest probability of the largest size below which a draft ends")
+    sure_later: float = param(0.6, ge=0.0, le=1.0, doc="the same for sizes between the smallest and the largest")
+    least: float = param(0.2, ge=0.0, le=1.0, doc="top probability of the largest size below which the draft ends")
 
     def prime(self, row: Row, models: Models) -> S2DState:
         """Nothing is read before a draft wants it."""
@@ -289,7 +289,7 @@ def _net(models: Models) -> S2DNet:
     """
     net, size = load_fitting(S2DNet, models, "S2D weights", AGAIN), models.target.vocab_size
     if len(net.embed.weight) != size:
-        raise ModelError(f"These S2D weights know {len(net.embed.weight)} tokens; the target has {size}.", AGAIN)
+        raise ModelError(f"These S2D weights are for {len(net.embed.weight)} tokens; the target has {size}.", AGAIN)
     return net
 
 

@@ -69,7 +69,7 @@ class S2DNet(TrainedNet):
     ) -> None:
         super().__init__()
         if not exits or any(a >= b for a, b in pairwise((0, *exits))):
-            raise ValueError(f"exits={list(exits)}: give layers from 1, each once and in order")
+            raise ValueError(f"exits={list(exits)}: give layer numbers from 1, ascending and distinct")
         self.width, self.heads, self.exits = width, heads, tuple(exits)
         self.embed = nn.Linear(cond, vocabulary, bias=False)
         self.layers = nn.ModuleList(S2DLayer(cond, heads, ffn, context, head_size) for _ in range(exits[-1]))

@@ -60,7 +60,7 @@ class Entry:
 class Table(Owned):
     """Contexts of up to `longest` tokens, and what the target said behind them on the mean."""
 
-    title = "Laws behind contexts"
+    title = "Distributions after contexts"
     unit = "contexts"
 
     def __init__(self, longest: int, most: int = KEPT, shared: bool = False) -> None:
@@ -94,7 +94,7 @@ class Table(Owned):
         tokens = tokens_in(arrays, "tokens", vocabulary, (n, min(TOP, vocabulary)))
         chances = numbers(arrays, "chances", (n, tokens.shape[1]), 0, 1.001)
         if (chances.sum(1) <= 0).any() or (np.diff(np.sort(tokens, 1), axis=1) == 0).any():
-            raise ModelError("The file is broken: a law in it is none.", BROKEN)
+            raise ModelError("The file is broken: it contains an invalid distribution.", BROKEN)
         rows = zip(contexts.tolist(), tokens.tolist(), chances.tolist(), laws.tolist(), strict=True)
         loaded = {tuple(t for t in context if t >= 0): Entry(of, p, int(k)) for context, of, p, k in rows}
         loaded = {context: entry for context, entry in loaded.items() if len(context) <= self.longest}
@@ -195,8 +195,8 @@ class Stand(LawDrafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
-    longest: int = param(3, ge=1, le=4, doc="longest context looked up, in tokens")
-    everywhere: bool = param(True, doc="laws behind drafts that were rejected go into the table, too")
+    longest: int = param(3, ge=1, le=4, doc="longest context to look up, in tokens")
+    everywhere: bool = param(True, doc="also store distributions after rejected drafts")
     warm: bool = warmth("the table of a prompt, for the same prompt,")
 
     def notice(self) -> str:

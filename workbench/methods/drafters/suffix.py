@@ -188,11 +188,11 @@ class Suffix(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     nodes: int = param(16, **NODES)
-    longest: int = param(64, ge=1, le=64, doc="longest suffix matched, in tokens")
-    factor: float = param(1.0, ge=0.1, le=8.0, doc="nodes drafted for each matched token")
-    offset: float = param(0.0, ge=0.0, le=16.0, doc="nodes drafted besides")
-    least: float = param(0.1, ge=0.0, le=1.0, doc="chance by the counts below which nothing is drafted")
-    branches: bool = param(True, doc="draft all that followed, as a tree; else a chain of the most frequent tokens")
+    longest: int = param(64, ge=1, le=64, doc="longest suffix to match, in tokens")
+    factor: float = param(1.0, ge=0.1, le=8.0, doc="draft nodes per matched token")
+    offset: float = param(0.0, ge=0.0, le=16.0, doc="draft nodes in addition")
+    least: float = param(0.1, ge=0.0, le=1.0, doc="least node probability, by counts, that is drafted")
+    branches: bool = param(True, doc="draft all continuations as a tree; otherwise a chain of the most frequent tokens")
     warm: bool = warmth("outputs")
 
     def siblings(self) -> frozenset[Sampling]:

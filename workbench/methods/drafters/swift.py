@@ -66,11 +66,13 @@ class Swift(Skipping):
     """
 
     source: ClassVar[str] = "swift"
-    ratio: float = param(0.45, ge=0.0, le=0.9, doc="share r of the halves between first and last layer left out")
-    window: int = param(32, ge=4, le=96, doc="committed tokens that a set is scored on")
-    steps: int = param(48, ge=0, le=1000, doc="most sets tried for a text; 0: the evenly spread one stays")
-    every: int = param(4, ge=1, le=100, doc="every how many steps the surrogate chooses; random sets between")
-    enough: float = param(0.95, ge=0.0, le=1.0, doc="matchness at which the search rests")
+    ratio: float = param(
+        0.45, ge=0.0, le=0.9, doc=("r, share of attentions and MLPs skipped between first and last layer")
+    )
+    window: int = param(32, ge=4, le=96, doc="committed tokens on which a set is scored")
+    steps: int = param(48, ge=0, le=1000, doc="most sets tried per text; 0: keep the evenly spread one")
+    every: int = param(4, ge=1, le=100, doc="steps between choices by the surrogate model; random sets otherwise")
+    enough: float = param(0.95, ge=0.0, le=1.0, doc="matchness at which the search stops")
 
     def prime(self, row: Row, models: Models) -> Search:
         """Begin with layers left out evenly, as many as the ratio lets be."""

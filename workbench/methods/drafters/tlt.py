@@ -90,12 +90,12 @@ class TLT(Eagle):
     """
 
     state: ClassVar[type[FeatureState]] = TLTState
-    every: int = param(4, ge=1, le=100_000, doc="rounds between two lessons, while they are given")
-    tail: float = param(0.5, ge=0.0, le=1.0, doc="share of the rows that a batch began with, from which on it learns")
-    rate: float = param(3e-4, ge=0.0, le=0.1, doc="learning rate of AdamW; 0: no lessons")
-    texts: int = param(4, ge=1, le=64, doc="texts that a lesson is about, at most")
-    reads: int = param(64, ge=8, le=512, doc="tokens of each of them, at most")
-    again: bool = param(False, doc="compute the entries of the text anew after a lesson")
+    every: int = param(4, ge=1, le=100_000, doc="rounds between two training steps, while training")
+    tail: float = param(0.5, ge=0.0, le=1.0, doc="train while at most this share of the batch's sequences still runs")
+    rate: float = param(3e-4, ge=0.0, le=0.1, doc="learning rate of AdamW; 0: no training")
+    texts: int = param(4, ge=1, le=64, doc="most texts per training step")
+    reads: int = param(64, ge=8, le=512, doc="most tokens per text")
+    again: bool = param(False, doc="recompute the text's cache entries after a training step")
     warm: bool = warmth("what was learnt")
 
     def notice(self) -> str:

@@ -100,7 +100,7 @@ class TokenRecycling(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     warm: bool = warmth("the table")
-    prompt: bool = param(False, doc="the target's likeliest successors of the prompt's tokens go into the table, too")
+    prompt: bool = param(False, doc="also store the target's likeliest successors of the prompt's tokens")
 
     def siblings(self) -> frozenset[Sampling]:
         """Looked up."""

@@ -65,8 +65,9 @@ class TrainedNet(nn.Module):
             ModelError: no method here drafts with this layout yet, or the weights cannot be read.
         """
         raise ModelError(
-            f"{checkpoint.name} ({checkpoint.layout}) was read, but {cls.kind} heads of this layout do not draft here.",
-            "Take heads of EAGLE-1, EAGLE-2 or Medusa.",
+            f"{checkpoint.name} ({checkpoint.layout}) was read, but {cls.kind} heads of this layout are not "
+            "supported as drafters.",
+            "Use heads of EAGLE-1, EAGLE-2 or Medusa.",
         )
 
     def settle(self: _Net) -> _Net:
@@ -119,7 +120,10 @@ def load_fitting(kind: type[_Net], models: Models, what: str, again: str) -> _Ne
     """
     net = load_trained(kind, models, what, "Train or fetch them again.")
     if net.width != models.target.hidden_size:
-        raise ModelError(f"These {what} read {net.width} numbers; the target gives {models.target.hidden_size}.", again)
+        raise ModelError(
+            f"These {what} read hidden states of width {net.width}; the target's are {models.target.hidden_size}.",
+            again,
+        )
     return net
 
 

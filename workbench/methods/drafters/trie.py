@@ -180,12 +180,12 @@ class TrieState(Owned):
         parents = numbers(arrays, "parents", (len(tokens),), -1, max(1, len(tokens)), whole=True)
         counts = numbers(arrays, "counts", (len(tokens),), 0, 1e9)
         if (parents >= np.arange(len(tokens))).any():
-            raise ModelError("The file is broken: a node stands before its parent.", BROKEN)
+            raise ModelError("The file is broken: a node comes before its parent.", BROKEN)
         levels, nodes = list[int](), list[TrieNode]()
         for parent in map(int, parents):
             levels.append(levels[parent] + 1 if parent >= 0 else 0)
         if max(levels, default=0) > LONGEST:  # branches are walked by recursion
-            raise ModelError("The file is broken: a branch is longer than any that is kept.", BROKEN)
+            raise ModelError("The file is broken: a branch is longer than the limit.", BROKEN)
         rows: zip[tuple[int, int, float]] = zip(tokens.tolist(), parents.tolist(), counts.tolist(), strict=True)
         for token, parent, count in itertools.islice(rows, PROMPT_NODES):  # the first ones: no node without its parent
             node = self.trie.below(nodes[parent] if parent >= 0 else self.trie.root, token)
@@ -213,8 +213,8 @@ class LookaheadTrie(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     nodes: int = param(16, **NODES)
-    branch_length: int = param(8, ge=2, le=LONGEST, doc="tokens inserted after each token, and most levels drafted")
-    query_length: int = param(2, ge=1, le=8, doc="longest suffix looked up, in tokens")
+    branch_length: int = param(8, ge=2, le=LONGEST, doc="tokens inserted after each token, and most draft levels")
+    query_length: int = param(2, ge=1, le=8, doc="longest suffix to look up, in tokens")
     output_weight: float = param(0.0001, ge=0.0, le=1.0, doc="weight of output counts against prompt counts")
     warm: bool = warmth("output branches")
 

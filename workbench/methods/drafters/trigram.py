@@ -25,7 +25,7 @@ from workbench.methods.growers.shapes import NODES
 SEARCHED = GrowthRule(
     "tri-grams",
     "Found in the tri-gram table",
-    "The search went through this node among the most visited ones; its token follows the two before it in the table.",
+    "This node is among those that the search visited most; in the table its token follows the two before it.",
     "visits of the search",
     "weight of its tri-gram",
 )
@@ -52,10 +52,12 @@ class AdaptiveTrigram(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     nodes: int = param(12, **NODES)
-    search: str = param("mcts", choices=("mcts", "best-first"), doc="how the drafted sentences are chosen")
-    iterations: int = param(30, ge=1, le=150, doc="sentences tried by the search", when="search = mcts")
-    increment: float = param(0.04, ge=0.0, le=1.0, doc="weight that a tri-gram gains where it is written")
-    rate: float = param(0.2, ge=0.0, le=1.0, doc="step of the weights to the target's law at verified nodes; 0: none")
+    search: str = param("mcts", choices=("mcts", "best-first"), doc="how to choose the drafted sentences")
+    iterations: int = param(30, ge=1, le=150, doc="sentences that the search tries", when="search = mcts")
+    increment: float = param(0.04, ge=0.0, le=1.0, doc="weight that a tri-gram gains when written")
+    rate: float = param(
+        0.2, ge=0.0, le=1.0, doc=("step size towards the target's distribution at verified nodes; 0: none")
+    )
     warm: bool = warmth("the table")
 
     def siblings(self) -> frozenset[Sampling]:

@@ -20,7 +20,7 @@ class UnifiedSkip(Skipping):
     """
 
     source: ClassVar[str] = "unified-skip"
-    speedup: float = param(1.25, ge=1.0, le=8.0, doc="s, wanted speed-up of a pass: L / s layers draft")
+    speedup: float = param(1.25, ge=1.0, le=8.0, doc="s, wanted speed-up per pass: L / s layers draft")
 
     def without(self, row: Row) -> Halves:
         """All layers but round(L / s) of them, and two at least."""

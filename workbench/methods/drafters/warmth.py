@@ -7,9 +7,9 @@ from typing import Any
 from workbench.core.params import param
 
 WARM = (
-    "warm=True: drafts come from earlier runs, too. Text sampled with a seed then depends on what ran before, and can "
-    "differ from run to run; its law, and greedy text, are the target's all the same. What is kept can be looked at "
-    "and saved by all who choose this."
+    "warm=True: drafts also come from earlier runs. Text sampled with a seed then depends on those runs and can "
+    "differ from run to run; its distribution, and greedy text, are still the target's. Everyone who uses this "
+    "setting can view and save the stored data."
 )
 
 SHIFTING = ("word problems", "records")

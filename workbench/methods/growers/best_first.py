@@ -1,4 +1,4 @@
-"""Expand what is most promising, then keep the best of all that was offered."""
+"""EAGLE-2's tree builder: expand the nodes with the highest scores, then verify the best of all nodes."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from workbench.methods.growers.shapes import NODES, WIDTH
 
 RERANKED = GrowthRule(
     "eagle-2",
-    "Expanded, then ranked again",
-    "One of the most promising nodes of the level above offered it, promise being the product of the drafter's "
-    "probabilities down the path. After the last level all that was offered was ranked by it, and the best stayed.",
-    "place in the order of offers",
-    "place among all offers",
+    "Expanded, then reranked",
+    "A child of one of the nodes with the highest scores on the level above. A score is the product of the draft "
+    "probabilities along the path. After the last level all nodes were ranked by score, and the best are verified.",
+    "index before reranking",
+    "rank among all nodes",
 )
 
 
 @dataclass(frozen=True)
 class BestFirst(Grower):
-    """Expand the `width` most promising nodes of each level, offer `width` children each, keep the best `nodes`.
+    """Expand the `width` best nodes of each level, propose `width` children each, keep the best `nodes` of all.
 
-    A node's promise is the product of the drafter's probabilities along its path. After the last level all nodes
-    offered are ranked again and the best are verified; a parent is never less promising than its child, so they form a
-    tree. Children are a function of what is committed, hence the deterministic rule, which allows pruning by identity
-    and keeps the target's law at every temperature.
+    A node's score is the product of the drafter's probabilities along its path. After the last level all proposed nodes
+    are ranked and the best are verified; a parent's score is never below its child's, so they form a tree. Children
+    depend on committed tokens alone, hence the deterministic rule, which allows pruning by identity and is exact at
+    every temperature.
 
     Attributes:
-        width: nodes expanded a level, and children offered by each.
+        width: nodes expanded per level, and children proposed by each.
         nodes: nodes verified.
-        ranked: the drafter reads a level's nodes from the most promising on, instead of in the order in which they were
-            offered. It decides the order of the next level, and thereby which random number serves which node.
+        ranked: the drafter reads a level's nodes in descending order of score, instead of in the order in which they
+            were proposed. It decides the order of the next level, and so which random number belongs to which node.
 
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4.1 (expand) and §4.2 (rerank).
     """
@@ -54,7 +54,7 @@ class BestFirst(Grower):
     ranked: bool = True
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Grow, rank, keep."""
+        """Expand level by level, rank all nodes, and keep the best."""
         depth, nodes = plan.depth, plan.within(self.nodes)
         logq, tokens = growth.root.best(self.width)  # [w, k], the children of the nodes expanded last
         k = tokens.shape[1]
@@ -82,15 +82,15 @@ class BestFirst(Grower):
 
 
 def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:
-    """The nodes of the highest scores (EAGLE-2, Li et al. 2024, §4.2), in the order in which they were added.
+    """Return the nodes with the highest scores (EAGLE-2, Li et al. 2024, §4.2), in the order in which they were added.
 
-    A child is at most as promising as its parent and comes behind it: a stable order never parts them.
+    A child's score is at most its parent's, and it comes after it: a stable order never separates them.
     """
     return ranked(scores, nodes)[0]
 
 
 def ranked(scores: Float[Tensor, " n"], nodes: int) -> tuple[Int[Tensor, " kept"], Int[Tensor, " kept"]]:
-    """The same nodes, and the place of each in the ranking, from 0."""
+    """Return the same nodes, and the rank of each, from 0."""
     best = scores.sort(descending=True, stable=True).indices[:nodes].sort()
     return best.values, best.indices
 
@@ -104,7 +104,7 @@ def subtree(
     fanout: int,
     source: str,
 ) -> DraftTree:
-    """The deterministic draft tree of the kept nodes, whose parents are kept, too.
+    """Return the deterministic draft tree of the kept nodes; their parents are kept, too.
 
     Args:
         keep: ascending indices of nodes.
@@ -113,7 +113,7 @@ def subtree(
         score: the drafter's probability of each node after its parent.
         depth: of the plan.
         fanout: most children of a node.
-        source: what the trace calls the drafter.
+        source: name of the drafter in the trace.
     """
     above = parents[keep]
     return DraftTree(
@@ -130,5 +130,5 @@ def subtree(
 
 @lru_cache(maxsize=64)
 def _fan(w: int, k: int, device: torch.device) -> Int[Tensor, " wk"]:
-    """The parent of each child where w nodes have k each: 0 … 0 1 … 1. Shared, never written to."""
+    """Return the parent of each child if w nodes have k each: 0 … 0 1 … 1. Shared, never written to."""
     return torch.arange(w, device=device).repeat_interleave(k)

@@ -1,4 +1,4 @@
-"""A chain: drafted token by token, by any drafter that gives laws, or in lock-step from something that gives logits."""
+"""Chains: drafted token by token from a drafter's distributions, or for several sequences in lock-step from logits."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from workbench.engine.segment import Output, Segment, Slot
 
 ONE_BY_ONE = GrowthRule(
     "chain",
-    "One behind the other",
-    "A chain has one place a level: the drafter's likeliest token at temperature 0, else one drawn from its law.",
+    "One after the other",
+    "A chain has one node per level: the drafter's likeliest token at temperature 0, otherwise a sample from its "
+    "distribution.",
 )
 _GROWN = Grown((ONE_BY_ONE,))
 
 
 @dataclass(frozen=True)
 class Chain(Grower):
-    """One token after the other: the likeliest when decoding is greedy, else drawn from the drafter's law.
+    """Draft one token after the other: the likeliest if greedy, otherwise a sample from the drafter's distribution.
 
-    Drafters that can do so draft the chains of several rows in lock-step, to the same tokens: see `draft_chain`.
+    Drafters that support it draft the chains of several sequences in lock-step, with the same tokens: see
+    `draft_chain`.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
     """
@@ -43,7 +45,7 @@ class Chain(Grower):
     siblings: ClassVar[Sampling] = Sampling.CHAIN
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """As many tokens as the plan has levels."""
+        """Draft as many tokens as the plan has levels."""
         row, laws = growth.row, growth.root
         depth = plan.within(plan.depth)
         sampled = not row.sampling.greedy
@@ -69,16 +71,16 @@ class Chain(Grower):
 
 
 Law = Callable[[Row, Tensor], Tensor]
-"""(row, logits [1, V] after penalties) → the law q [1, V] the next drafted token is drawn from."""
+"""(row, logits [1, V] after penalties) → the distribution q [1, V] that the next drafted token is drawn from."""
 
 
 @runtime_checkable
 class Speaker(Protocol):
-    """What a chain is drafted from: a `Runner`, or what stands before one."""
+    """Model that drafts a chain: a `Runner`, or a wrapper around one."""
 
     @property
     def device(self) -> torch.device:
-        """Where its tokens lie."""
+        """Device of its tokens."""
         ...
 
     @property
@@ -87,17 +89,17 @@ class Speaker(Protocol):
         ...
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
-        """Logits behind new tokens, in the order of the rows in the cache."""
+        """Return logits after new tokens, in the order of the sequences in the cache."""
         ...
 
 
 def drafter_law(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
-    """The drafter's logits, warped exactly as the target's are."""
+    """Return the drafter's distribution, warped exactly as the target's is."""
     return law(logits, row.sampling)
 
 
 def single(logits: Float[Tensor, "*b V"]) -> Float[Tensor, "*b V"]:
-    """Logits in float32 where a model gave them in half of it."""
+    """Return logits in float32 if a model gave them in half precision."""
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
@@ -118,22 +120,24 @@ def draft_chain(
     layers: Sequence[int] | None = None,
     q_law: Law | None = None,
 ) -> list[DraftTree]:
-    """Draft chains for several rows in lock-step, one forward a level.
+    """Draft chains for several sequences in lock-step, one forward per level.
 
-    Greedy rows propose the likeliest token (deterministic: no law is needed). Sampled rows draw from the warped law,
-    which the tree carries for the acceptance test.
+    Greedy sequences propose the likeliest token (deterministic: no distribution is needed). Sampled ones draw from the
+    warped distribution, which the tree carries for the acceptance test.
 
     Args:
-        rows: `row.plan` says how deep; a row with a shorter plan stops earlier.
-        runner: what drafts.
-        slots: row of `runner`'s cache for each row.
-        first: tokens [n_i] to feed before the first draft: what the cache lacks, the last committed token among it.
+        rows: `row.plan` gives the depth; a sequence with a shorter plan stops earlier.
+        runner: the model that drafts.
+        slots: slot of `runner`'s cache for each sequence.
+        first: tokens [n_i] to feed before the first draft: those missing in the cache, including the last committed
+            token.
         source: name for the trace.
         layers: run only these layers of the model.
-        q_law: how a proposal's law follows from the logits; given, proposals are sampled even when decoding is greedy.
+        q_law: function from logits to a proposal's distribution; if given, proposals are sampled even when decoding is
+            greedy.
 
     Returns:
-        One tree a row. The forwards leave their entries in the cache's scratch.
+        One tree per sequence. The forwards leave their entries in the cache's scratch.
     """
     size = rows[0].models.target.vocab_size
     depth = max(row.plan.depth for row in rows)
@@ -164,7 +168,7 @@ def draft_chain(
             if step and not goes_on(row, step, lambda q=q, s=sampled[i]: q if s else single(q).softmax(1), hidden):
                 active.remove(i)
                 continue
-            found = weigh(logits, 1) if u is None and not keep[i] else None  # its likeliest token is all that is asked
+            found = weigh(logits, 1) if u is None and not keep[i] else None  # only its likeliest token is needed
             if found is not None:
                 token, q = found.top[0], found.p_top
             else:
@@ -188,30 +192,30 @@ def draft_chain(
 
 
 class _States:
-    """The draft model's hidden states after the drafts of several rows, for those whose verifier reads them."""
+    """The draft model's hidden states after the drafts of several sequences, for verifiers that read them."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._found = [list[Tensor]() if row.verifier.reads_draft_states(row.models) else None for row in rows]
 
     def add(self, i: int, hidden: Float[Tensor, "1 D"]) -> None:
-        """Note the state after the next draft of row i, if it is wanted. A later forward may reuse its memory."""
+        """Store the state after the next draft of sequence i if it is needed. A later forward may reuse its memory."""
         found = self._found[i]
         if found is not None:
             found.append(hidden.clone())
 
     def lacks(self, i: int, n: int) -> bool:
-        """Return whether the state after the last of n drafts is wanted and was not seen yet."""
+        """Return whether the state after the last of n drafts is needed and missing."""
         found = self._found[i]
         return found is not None and len(found) < n
 
     def attach(self, i: int, tree: DraftTree) -> DraftTree:
-        """Return the tree with its states, or as it is."""
+        """Return the tree with its states, or unchanged if there are none."""
         found = self._found[i]
         return replace(tree, states=torch.cat(found)) if found else tree
 
 
 def _uniforms(row: Row) -> Float[Tensor, " K"]:
-    """One number for each level that is planned, float64 on the host."""
+    """Return one uniform number per planned level, float64 on the host."""
     return of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, row.plan.depth))
 
 
@@ -223,10 +227,11 @@ def _chain_tree(
     logits: bool = True,
     keep: bool = False,
 ) -> DraftTree:
-    """`laws` are the laws the tokens were drawn from, or (greedy) the drafter's logits, unless `logits` says no.
+    """Return the tree of a chain.
 
-    Greedy chains carry their laws, which decide nothing there, for whoever reads them (`keep`). Of those that do not
-    `laws` may be the tokens' probabilities alone, [K, 1].
+    `laws` are the distributions that the tokens were drawn from, or (greedy) the drafter's logits, unless `logits` is
+    False. Greedy chains carry their distributions only if a verifier reads them (`keep`); otherwise `laws` may be the
+    tokens' probabilities alone, [K, 1].
     """
     n = tokens.shape[0]
     parents = chain_parents(n, tokens.device)

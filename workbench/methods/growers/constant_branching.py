@@ -1,4 +1,4 @@
-"""A tree of constant branching whose siblings are drawn without replacement."""
+"""RSD-C: a tree of constant branching whose siblings are drawn without replacement."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, widths
 BRANCHED = GrowthRule(
     "rsd-c",
     "Drawn without replacement",
-    "How many children a node has was said beforehand; each is drawn from what its elder siblings leave of the "
-    "drafter's law.",
+    "The number of children per node is fixed; each is drawn without replacement from the drafter's distribution.",
 )
 
 
 @dataclass(frozen=True)
 class ConstantBranching(Grower):
-    """Draw the children of each node without replacement: the tokens of the largest log q + Gumbel noise, falling.
+    """Draw the children of each node without replacement: the tokens with the largest log q + Gumbel noise, descending.
 
-    A law that allows fewer tokens than that has as many children as it allows.
+    A distribution with fewer possible tokens gives as many children as it has.
 
     Attributes:
-        branching: children of each node, level by level. Where nodes are too many the last ones are left out.
+        branching: children of each node, level by level. If there are too many nodes the last ones are left out.
 
-    Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.1 (RSD-C). When decoding is greedy the laws are point masses and
-    the tree is a chain.
+    Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.1 (RSD-C). When decoding is greedy the distributions are point
+    masses and the tree is a chain.
     """
 
     name: ClassVar[str] = "rsd-c"
@@ -43,7 +42,7 @@ class ConstantBranching(Grower):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Level by level."""
+        """Draw the tree level by level."""
         most = plan.within(MOST_NODES)
         drawn = Drawn(growth, self.siblings)
         fan = widths(self.branching, plan.depth)

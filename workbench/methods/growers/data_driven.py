@@ -1,4 +1,4 @@
-"""A tree whose shape is what was accepted before: of all places those that were kept most often, of their ranks."""
+"""STAND's tree builder: the tree of the ranks that were accepted most often so far."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from workbench.methods.growers.shapes import NODES
 from workbench.methods.growers.template import ASSUMED, Path, filled
 
 TRIED = 5.0
-"""Tests that what is assumed counts for."""
+"""Weight of the assumed probabilities, in tests."""
 EVERY = 16
-"""Rounds after which the tree is drawn up anew."""
+"""Rounds after which the tree is planned again."""
 
 DRIVEN = GrowthRule(
     "data-driven",
-    "Of the places kept most often",
-    "Of all trees of so many nodes this one is likeliest to be right, by how often the draft of this rank was the one "
-    "kept at this level, in this run. Its token was drawn without replacement, by Gumbel noise; at temperature 0 it is "
-    "the likeliest.",
-    before="chance that its ranks are right",
+    "Most often accepted ranks",
+    "This tree is the likeliest to be accepted among all of its size, by how often the draft of each rank was "
+    "accepted at each level in this run. Its token was drawn without replacement, by Gumbel noise; at temperature 0 "
+    "it is the likeliest.",
+    before="probability that its ranks are right",
 )
 
 
 @dataclass(slots=True)
 class Counts:
-    """What this run has shown.
+    """Acceptance counts of this run.
 
     Attributes:
-        kept: of each level and rank, drafts that were kept.
-        tested: likewise, places that were reached and had such a draft.
-        rounds: seen.
-        drawn: the tree in force: for which plan, at which of `rounds`, the chances by level and rank, and the paths.
+        kept: per level and rank, drafts that were accepted.
+        tested: per level and rank, positions that were reached and had such a draft.
+        rounds: number of rounds.
+        drawn: the current tree: its plan, the value of `rounds` then, the probabilities by level and rank, and the
+            paths.
     """
 
     kept: list[list[float]] = field(default_factory=list[list[float]])
@@ -51,7 +52,7 @@ class Counts:
     drawn: tuple[tuple[int, int], int, list[tuple[float, ...]], tuple[Path, ...]] | None = None
 
     def chances(self, assumed: tuple[float, ...]) -> list[tuple[float, ...]]:
-        """Of each level and rank, the last level's for all deeper ones."""
+        """Return the probability of each level and rank; the last level's holds for all deeper ones."""
         levels = zip(self.kept, self.tested, strict=True)
         found = [
             tuple((k + TRIED * a) / (n + TRIED) for k, n, a in zip(kept, tested, assumed, strict=True))
@@ -62,17 +63,17 @@ class Counts:
 
 @dataclass(frozen=True)
 class DataDriven(Grower):
-    """The tree of the places that were kept most often, filled by Gumbel-top-k among a law's likeliest tokens.
+    """Build the tree of the ranks accepted most often, filled by Gumbel-top-k among a distribution's likeliest tokens.
 
-    The chance of each rank at each level begins as assumed and is counted while the run goes; of all trees of `nodes`
-    nodes the one of the largest sum of chances is drafted, and drawn up anew every 16 rounds. Siblings are the tokens
-    of the largest log q + Gumbel noise, falling, q being cut to the law's 8 likeliest tokens: a draw without
-    replacement of as many as was decided before.
+    The probability of each rank at each level starts as assumed and is counted during the run; the tree of `nodes`
+    nodes with the largest sum of probabilities is drafted, and planned again every 16 rounds. Siblings are the tokens
+    with the largest log q + Gumbel noise, descending, with q cut to its 8 likeliest tokens: draws without replacement,
+    in a number fixed before.
 
     Attributes:
         nodes: at most; the plan's depth bounds the levels.
 
-    Source: Song et al. 2025, STAND, arXiv:2506.04708, §3: the tree of 80 nodes that was kept most often of a large one.
+    Source: Song et al. 2025, STAND, arXiv:2506.04708, §3: the 80 nodes of a large tree that were accepted most often.
     """
 
     name: ClassVar[str] = "data-driven"
@@ -81,11 +82,11 @@ class DataDriven(Grower):
     nodes: int = param(12, **NODES)
 
     def prime(self, drafter: Drafter, models: Models) -> Counts:
-        """Nothing was kept yet."""
+        """Return empty counts."""
         return Counts()
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Decide on the shape, and fill it."""
+        """Choose the shape, and fill it."""
         chances, paths = self.shape(growth, plan)
         grown = Grown((DRIVEN,), before=chances)
         if growth.row.sampling.greedy:
@@ -93,7 +94,7 @@ class DataDriven(Grower):
         return draw(growth, paths, grown, len(ASSUMED[0]))
 
     def shape(self, growth: Growth, plan: Plan) -> tuple[list[tuple[float, ...]], tuple[Path, ...]]:
-        """Chances by level and rank, and the paths of ranks of the tree in force."""
+        """Return probabilities by level and rank, and the paths of ranks of the current tree."""
         state = growth.row.grower_state if isinstance(growth.row.grower_state, Counts) else Counts()
         asked = plan.depth, plan.within(self.nodes)
         if state.drawn is None or state.drawn[0] != asked or state.rounds >= state.drawn[1] + EVERY:
@@ -102,7 +103,7 @@ class DataDriven(Grower):
         return state.drawn[2:]
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Count, at each place that was reached and had drafts, which of them was kept."""
+        """Count, at each position that was reached and had drafts, which of them was accepted."""
         state: Counts = row.grower_state
         state.rounds += 1
         children, path = children_of(outcome.parents), outcome.verdict.path

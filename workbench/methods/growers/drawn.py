@@ -1,4 +1,4 @@
-"""A tree whose nodes are drawn from laws, and the laws they were drawn from."""
+"""Trees of sampled nodes, with the distributions they were drawn from."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from workbench.engine.growing import Growth, Laws
 
 
 class Drawn:
-    """Levels that are drawn, one after the other; nodes of a level that were expanded have a law each.
+    """A tree that is drawn level by level; each expanded node has a distribution.
 
     Args:
-        growth: what the tree grows in.
-        sampling: how its siblings relate.
+        growth: the growth that the nodes are added to.
+        sampling: relation among its siblings.
     """
 
     def __init__(self, growth: Growth, sampling: Sampling) -> None:
@@ -31,7 +31,7 @@ class Drawn:
         self._chosen: list[Bool[Tensor, " w"]] = []
 
     def law(self, laws: Laws) -> Float[Tensor, "w V"]:
-        """What the children of the nodes expanded last are drawn from; when greedy, the likeliest token alone."""
+        """Return the distribution of the children of the nodes expanded last; if greedy, the likeliest token alone."""
         p = laws.whole()
         if self.growth.row.sampling.greedy:
             p = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
@@ -39,9 +39,9 @@ class Drawn:
         return p
 
     def levels(self, fan: Sequence[int], most: int) -> Iterator[tuple[int, int, Float[Tensor, "w V"]]]:
-        """Each level with its entry in `fan` and the laws it is drawn from; whoever asks adds it.
+        """Yield each level with its entry in `fan` and its distributions; the caller adds the level.
 
-        They end with `fan`, with `most` nodes, or where the row's policy says so.
+        The levels end with `fan`, with `most` nodes, or if the sequence's policy stops.
         """
         growth, said = self.growth, self.growth.root
         for level, k in enumerate(fan):
@@ -52,13 +52,13 @@ class Drawn:
     def add(
         self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"], chosen: Bool[Tensor, " w"] | None = None
     ) -> None:
-        """Add a level that was drawn from the newest laws.
+        """Add a level that was drawn from the newest distributions.
 
         Args:
             tokens: of its nodes; siblings in the order in which they were drawn.
-            below: the law that each was drawn from, by its place among the newest.
-            chosen: nodes that were not drawn at all: the tree then says node by node what was, and what is drawn is
-                drawn from what its elder siblings leave. None: all were drawn, as the tree's `sampling` says.
+            below: index of the distribution that each was drawn from, among the newest.
+            chosen: deterministic nodes: the tree then marks each node, and sampled ones are drawn from the distribution
+                without their earlier siblings. None: all were drawn, as the tree's `sampling` says.
         """
         self._logq.append(self._laws[-1][below, tokens].log())
         if chosen is not None:
@@ -66,19 +66,19 @@ class Drawn:
         self.growth.add(tokens, below if self.growth.n else None)
 
     def uniforms(self, n: int, level: int) -> Float[Tensor, " n"]:
-        """`n` numbers for the draws of a level, from 0: float64."""
+        """Return `n` uniform numbers for the draws of a level, counted from 0: float64."""
         row = self.growth.row
         found = of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, n, level))
         return found.to(self.growth.device, non_blocking=True)
 
     def first(self, laws: Laws, k: int, level: int, among: int = 0) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """The first k draws without replacement from each law: log-probabilities with noise, falling, and tokens.
+        """Return k draws without replacement per distribution: log-probabilities with noise, descending, and tokens.
 
         Args:
-            laws: behind the nodes expanded last; the children of these are drawn from them.
-            k: how many; there are fewer in a smaller law.
+            laws: distributions after the nodes expanded last; their children are drawn from them.
+            k: number of draws; fewer in a smaller distribution.
             level: from 0.
-            among: cut each law to so many of its likeliest tokens, and draw from what is left; 0: from all of it.
+            among: cut each distribution to this number of likeliest tokens, and draw from those; 0: draw from all.
         """
         if not among:
             top = self.gumbel(p := self.law(laws), level).topk(min(k, p.shape[1]), dim=1)
@@ -90,19 +90,19 @@ class Drawn:
         return top.values, tokens.gather(1, top.indices)
 
     def gumbel(self, p: Float[Tensor, "w V"], level: int) -> Float[Tensor, "w V"]:
-        """Log p plus Gumbel noise, float64: in falling order, each row is drawn without replacement. −∞ where p is."""
+        """Return log p + Gumbel noise, float64; descending order is a draw without replacement. −∞ where log p is."""
         row = self.growth.row
         u = of_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
         u = u.to(p.device, non_blocking=True).view(p.shape).clamp(1e-300, 1 - 1e-16)
         return p.double().log() - torch.log(-torch.log(u))
 
     def tree(self, fanout: int, grown: Grown, kept: Sequence[int] | None = None) -> DraftTree:
-        """The draft tree; closes the growth.
+        """Return the draft tree and close the growth.
 
         Args:
             fanout: most children of a node.
-            grown: why its nodes are there; where some were chosen, its second rule is that of those drawn.
-            kept: numbers of the nodes that are drafted, rising, their parents among them; all by default.
+            grown: reason for its nodes; if some are deterministic, its second rule is that of the sampled ones.
+            kept: ascending indices of the nodes to draft, their parents among them; all by default.
         """
         growth = self.growth
         everything = kept is None or len(kept) == growth.n

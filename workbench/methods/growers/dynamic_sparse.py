@@ -1,8 +1,9 @@
-"""The tree of parallel prompt decoding: of how many nodes, and with how many probes behind each.
+"""Parallel prompt decoding's tree builder: choose the nodes and the probe positions after each of them.
 
-A probe, there a prompt token, costs a place in the pass of the target as a node does, and pays in the next round only:
-that one can be drafted as many levels deep as probes stood where this one ended. So rounds are a chain of states,
-s = 0 … m levels that can be drafted, and each state has a tree of its own.
+A probe, in the paper a prompt token, costs a position in the target's pass as a node does, and its gain comes in the
+next round only: that round can draft as many levels as there were probes where this one ended. So rounds are a chain of
+states, s = 0 … m levels that can be drafted, and each state has its own tree.
+
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ from workbench.methods.growers.shapes import MOST_NODES
 from workbench.methods.growers.template import ASSUMED, Path, filled
 
 TURNS = 20
-"""Improvements of a plan; it usually stands still behind four."""
+"""Most policy iterations; usually nothing changes after four."""
 
 SPARSE = GrowthRule(
     "dynamic-sparse",
-    "Planned with its probes",
-    "Of all trees with probes behind their nodes this one was expected to write most a second over this round "
-    "and those behind it, by how often each rank was right on held-out text and by what passes cost here.",
-    "chance that its ranks are right",
+    "Planned with its probe positions",
+    "This tree, with probe positions after its nodes, has the most expected tokens per second over this round and the "
+    "following ones, by how often each rank was right on held-out text and by the measured cost of passes.",
+    "probability that its ranks are right",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """What is drafted in one state.
+    """Draft of one state.
 
     Attributes:
         paths: of ranks; parents before children, likelier ones first.
-        behind: probes behind the root and behind each node.
-        tokens: expected of a round, the target's own among them.
-        next: chance of each state in the round that follows.
+        behind: number of probes after the root and after each node.
+        tokens: expected tokens per round, including the target's own.
+        next: probability of each state in the next round.
         size: of the pass, in tokens.
     """
 
@@ -65,13 +66,13 @@ class Sparse:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """All states' trees.
+    """Trees of all states.
 
     Attributes:
         states: s = 0 … m.
-        share: of the rounds in the long run that are in each state.
-        tokens: of a round in the long run.
-        seconds: of its pass; rounds, where costs are of no account.
+        share: long-run share of rounds in each state.
+        tokens: long-run tokens per round.
+        seconds: long-run seconds per pass; rounds if costs are not used.
     """
 
     states: tuple[Sparse, ...]
@@ -82,11 +83,11 @@ class Machine:
 
 @dataclass(slots=True)
 class Sizing:
-    """What a row's grower knows.
+    """State of the tree builder for a sequence.
 
     Attributes:
         costs: of passes on this machine, in this dtype.
-        now: what was last drafted to.
+        now: the state drafted last.
     """
 
     costs: Costs
@@ -95,30 +96,28 @@ class Sizing:
 
 @dataclass(frozen=True)
 class DynamicSparse(Grower):
-    """For each number of levels that can be drafted the tree that pays best, its prompt tokens reckoned with.
+    """Build the best tree for each number of levels that can be drafted, with its prompt tokens.
 
-    A tree's expected tokens are Σ over its nodes of Π P[level, rank] along the path, and 1; how many levels the next
-    round has follows from where this one is likely to end. Trees are those that write most a second in the long run,
-    with passes of the target measured once on this machine in this dtype and kept.
+    A tree's expected tokens are Σ over its nodes of Π P[level, rank] along the path, plus 1; the number of levels in
+    the next round depends on where this one is likely to end. The trees maximise the long-run tokens per second, with
+    the cost of target passes measured once on this machine in this dtype and cached.
 
     Attributes:
-        places: nodes and probes of a pass, at most.
-        counts_time: see above; without it the most tokens a round are wanted, of passes of so many nodes.
+        places: most nodes and probes per pass.
+        counts_time: use these costs; otherwise maximise tokens per round, with passes of maximum size.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §4. There all states' passes
-    have one size, which is then swept; here each state's has what pays, found by improving a policy (Howard 1960).
+    have one size, which is then swept; here each state has its own size, found by policy iteration (Howard 1960).
     """
 
     name: ClassVar[str] = "dynamic-sparse"
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
-    places: int = param(24, ge=2, le=MOST_NODES, doc="nodes and probes of one pass, at most")
-    counts_time: bool = param(
-        True, doc="whether what passes cost here counts; without, the tree has as many nodes as it may"
-    )
+    places: int = param(24, ge=2, le=MOST_NODES, doc="most nodes and probe positions per pass")
+    counts_time: bool = param(True, doc="use the measured cost of passes; otherwise the tree has its maximum size")
 
     def prime(self, drafter: Drafter, models: Models) -> Sizing:
-        """What passes cost; measured by the first run of these models on this machine."""
+        """Return the costs of passes, measured by the first run of these models on this machine."""
         return Sizing(costs_of(models))
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
@@ -140,13 +139,13 @@ class DynamicSparse(Grower):
 
 
 def planned_behind(row: Row, tree: DraftTree) -> tuple[int, ...] | None:
-    """Probes behind the root and each node of what this grower has just drafted; None: another one did."""
+    """Return the probes after the root and each node of the last tree; None: another tree builder drafted it."""
     state = row.grower_state
     if not isinstance(state, Sizing) or state.now is None or row.plan.grower != row.configured.grower:
         return None
     root, *behind = state.now.behind
     levels = zip(state.now.paths, behind, strict=True)
-    kept = (root, *(n for path, n in levels if len(path) <= tree.depth))  # its policy may have stopped it
+    kept = (root, *(n for path, n in levels if len(path) <= tree.depth))  # the policy may have stopped it
     return kept if len(kept) == len(tree) + 1 else None
 
 
@@ -154,17 +153,17 @@ def planned_behind(row: Row, tree: DraftTree) -> tuple[int, ...] | None:
 def machine_of(
     chances: tuple[tuple[float, ...], ...], levels: int, most: int, costs: tuple[float, ...] | None = None
 ) -> Machine:
-    """The trees that write most a second in the long run.
+    """Return the trees with the most tokens per second in the long run.
 
     Args:
         chances: P[level, rank], the last level's for all deeper ones.
-        levels: m, probes behind one place at most.
-        most: nodes and probes of a pass, at least 2.
-        costs: seconds of a pass over 1 … most + 1 tokens, the root among them; None: they are alike.
+        levels: m, most probes after one position.
+        most: nodes and probes per pass, at least 2.
+        costs: seconds of a pass over 1 … most + 1 tokens, including the root; None: all equal.
     """
     seconds = np.array(costs or [1.0] * (most + 1))
     orders = [best_paths(chances, most, state) for state in range(levels + 1)]
-    worth, rate = np.arange(levels + 1.0), 0.0  # to begin with, a level is worth a token
+    worth, rate = np.arange(levels + 1.0), 0.0  # start: a level is worth one token
     found = tuple[Sparse, ...]()
     for _ in range(TURNS):
         better = tuple(_best(order, chances, worth, rate * seconds) for order in orders)
@@ -186,20 +185,20 @@ def _best(
     order: Sequence[Path], chances: Sequence[Sequence[float]], worth: Float64[np.ndarray, " S"],
     dues: Float64[np.ndarray, " M"],
 ) -> Sparse:  # fmt: skip
-    """The tree of one state that pays best, and the probes behind it.
+    """Return the best tree of one state, and its probes.
 
     Args:
-        order: nodes from the likeliest on; so many of the first make a tree. None: nothing can be drafted.
-        chances: of ranks, by level.
-        worth: of being in each state in the next round, in tokens.
-        dues: what a pass over 1, 2, … tokens costs, in tokens.
+        order: nodes, the likeliest first; a prefix makes a tree. Empty: nothing can be drafted.
+        chances: probabilities of ranks, by level.
+        worth: value of each state in the next round, in tokens.
+        dues: cost of a pass over 1, 2, … tokens, in tokens.
     """
     most, best, value = len(dues) - 1, None, -np.inf
     reached = [1.0]
     for path, parent in zip(order, parents_of(order), strict=True):
         reached.append(reached[parent + 1] * chances[min(len(path), len(chances)) - 1][path[-1]])
     for n in range(1, len(order) + 1) if order else [0]:
-        ends = np.array(reached[: n + 1])  # that the walk comes to a place, and goes no further
+        ends = np.array(reached[: n + 1])  # probability that the accepted path ends at each node
         for node, parent in enumerate(parents_of(order[:n])):
             ends[parent + 1] -= reached[node + 1]
         ends = ends.clip(0.0)
@@ -208,7 +207,8 @@ def _best(
         offers = [(-end * (worth[1] - worth[0]), place) for place, end in enumerate(ends)]
         heapq.heapify(offers)
         for size in range(n + 1, most + 2):
-            if (n or size > 1) and (now := tokens + gain - dues[size - 1]) > value + 1e-12:  # the first pass must ask
+            # without nodes the pass needs a probe
+            if (n or size > 1) and (now := tokens + gain - dues[size - 1]) > value + 1e-12:
                 value, best = now, (n, tuple(behind), tokens, ends)
             if not offers or size > most:
                 break
@@ -223,17 +223,17 @@ def _best(
 
 
 def _lasting(after: Float64[np.ndarray, "S S"]) -> Float64[np.ndarray, " S"]:
-    """Share of the rounds in each state in the long run, from state 0 on. `after`: chances of states by state."""
+    """Return the long-run share of rounds in each state, from state 0. `after`: transition probabilities."""
     lazy = (after + np.eye(len(after))) / 2  # the same shares, and no cycles
     found = np.linalg.matrix_power(lazy, 1 << 16)[0]
     return found / found.sum()
 
 
 def told(machine: Machine) -> str:
-    """The trees and what they were chosen by, for a round's notes."""
+    """Return a note for the trace with the trees and their shares."""
     trees = ", ".join(
-        f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.behind)} probes, in "
+        f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.behind)} probe positions, in "
         f"{machine.share[s]:.0%} of rounds"
         for s, tree in enumerate(machine.states)
     )
-    return f"dynamic-sparse planned its trees by levels that can be drafted; {trees}; {machine.tokens:.2f} tokens each."
+    return f"Trees planned by dynamic-sparse, by draft levels: {trees}; {machine.tokens:.2f} tokens expected per round."

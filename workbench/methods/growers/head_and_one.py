@@ -1,4 +1,4 @@
-"""A tree whose places have the drafter's likeliest tokens for certain, and one draw from what they leave."""
+"""Hu et al.'s tree builder: the drafter's likeliest tokens deterministically, and one sample of the others."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, widths
 
 HEAD = GrowthRule(
     "head-and-one",
-    "Of the head",
-    "One of the drafter's likeliest tokens here: chosen, not drawn. Of a place's children the last alone is drawn.",
+    "Likeliest token",
+    "One of the drafter's likeliest tokens here, chosen deterministically. Only the last child of a node is sampled.",
 )
 ONE = GrowthRule(
     "head-and-one",
-    "The one that is drawn",
-    "Drawn from what the likeliest tokens, which are its elder siblings, leave of the drafter's law.",
+    "Sampled token",
+    "Drawn from the drafter's distribution without the likeliest tokens, which are its earlier siblings.",
 )
 
 
 @dataclass(frozen=True)
 class HeadAndOne(Grower):
-    """Of n children the first n − 1 are the likeliest tokens, the last is drawn from q without them (q̃).
+    """Of n children the first n − 1 are the likeliest tokens; the last is drawn from q without them (q̃).
 
-    All but one draft are a function of what is committed, so that a rule made for it (verifier=greedy-draft) accepts
-    Σ p over the likeliest + Σ min(p, q̃) over the rest. Recursive rejection is exact, too: it takes the likeliest for
-    point masses. A place that has room for fewer children gives up likely ones, never the draw. A law of fewer tokens
-    than that has as many children as it allows.
+    All but one draft depend on committed tokens alone, so a rule made for this (verifier=greedy-draft) accepts
+    Σ p over the likeliest + Σ min(p, q̃) over the rest. Recursive rejection is exact, too: it treats the likeliest as
+    point masses. A node with room for fewer children drops likely ones, never the sampled one. A distribution with
+    fewer tokens gives as many children as it has.
 
     Attributes:
-        branching: children of each node, level by level, the drawn one among them. Where nodes are too many the last
-            ones are left out.
+        branching: children of each node, level by level, including the sampled one. If there are too many nodes the
+            last ones are left out.
 
     Source: Hu et al. 2025, Towards optimal multi-draft speculative decoding, arXiv:2502.18779, the greedy draft
-    sampling. When decoding is greedy the laws are point masses and the tree is a chain.
+    sampling. When decoding is greedy the distributions are point masses and the tree is a chain.
     """
 
     name: ClassVar[str] = "head-and-one"
@@ -54,7 +54,7 @@ class HeadAndOne(Grower):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Level by level."""
+        """Draw the tree level by level."""
         most = plan.within(MOST_NODES)
         drawn = Drawn(growth, self.siblings)
         fan = widths(self.branching, plan.depth)
@@ -69,16 +69,16 @@ class HeadAndOne(Grower):
 def children(
     p: Float[Tensor, "w V"], room: Int[Tensor, " w"], k: int, u: Float[Tensor, " w"]
 ) -> tuple[Int[Tensor, "w k"], Bool[Tensor, "w k"]]:
-    """The likeliest tokens of each law, falling, and in the last column the one that is drawn from the rest.
+    """Return the likeliest tokens of each distribution, descending; the last column is a sample of the others.
 
     Args:
-        p: laws.
-        room: children that each may have, at most k; how many there are never depends on what is drawn.
-        k: most of them.
+        p: distributions.
+        room: children that each may have, at most k; never depends on the sample.
+        k: largest `room`.
         u: uniforms for the draws.
 
     Returns:
-        Tokens, and which of them are children: of k columns, or of fewer in a smaller vocabulary.
+        Tokens, and which of them are children: k columns, or fewer in a smaller vocabulary.
     """
     best = p.topk(min(k, p.shape[1]) - 1, dim=1)
     head = (torch.arange(best.indices.shape[1], device=p.device) < room.unsqueeze(1) - 1) & (best.values > 0)

@@ -1,4 +1,4 @@
-"""The ways of growing that every drafter that gives laws can be offered: a new one is added here, once for all."""
+"""Tree builders that every drafter with distributions can use; a new one is added here for all methods."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ EVERY: tuple[Grower, ...] = (
 
 
 def offered(first: Grower, over: type[LawDrafter] = LawDrafter) -> tuple[Grower, ...]:
-    """All that a drafter can follow, the one that its method has by default first, with that one's settings.
+    """Return all tree builders that a drafter supports, its method's default first, with that one's settings.
 
     Args:
         first: the default.
-        over: the drafter's class; left out, one that can read tokens alone.
+        over: the drafter's class; by default one that can only read tokens.
 
     Example:
         >>> [grower.name for grower in offered(Template())][:2]

@@ -1,4 +1,4 @@
-"""Offer what is likely enough along its whole path."""
+"""Spec-LLaVA's tree builder: propose continuations whose path probability reaches a threshold."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from workbench.methods.growers.shapes import MOST_NODES
 
 LIKELY = GrowthRule(
     "path-threshold",
-    "Likely enough",
-    "The product of the drafter's probabilities down its path reaches the threshold (of the first level one is always "
-    "offered).",
-    "chance of the path by the drafter",
+    "Above the threshold",
+    "The product of the draft probabilities along its path reaches the threshold (on the first level one token is "
+    "always proposed).",
+    "path probability by the drafter",
 )
 
 
 @dataclass(frozen=True)
 class PathThreshold(Grower):
-    """Offer every continuation whose probability along its path, by the drafter, reaches a threshold.
+    """Propose every continuation whose probability along its path, by the drafter, reaches a threshold.
 
-    The first level's likeliest token is always offered. Where a level has no room for all, its most promising go in.
+    The first level's likeliest token is always proposed. If a level exceeds the budget, its likeliest nodes are used.
 
     Attributes:
         threshold: least probability of a node's path from the root.
-        children: most children of a node.
+        children: most children per node.
 
     Source: Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961.
     """
@@ -45,7 +45,7 @@ class PathThreshold(Grower):
     children: int = 4
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """All nodes of a level at a time, until none is likely enough."""
+        """Add all nodes of a level at a time, until none reaches the threshold."""
         depth, most = plan.depth, plan.within(MOST_NODES)
         laws = growth.root
         path = torch.zeros(1, device=growth.device)  # log-probability of the path to each node expanded last

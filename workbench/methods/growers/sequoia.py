@@ -1,4 +1,4 @@
-"""The fixed tree that pays best: by how often each sibling is the one accepted, and by what a pass costs here."""
+"""Sequoia's tree builder: the best fixed tree by acceptance per sibling and the cost of passes on this machine."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from workbench.methods.growers.shapes import NODES
 from workbench.methods.growers.template import ASSUMED, Path, filled, template
 
 TRIED = 5.0
-"""Tests that what was measured on held-out text, or is assumed, counts for."""
+"""Weight of held-out or assumed acceptance rates, in tests."""
 FORGETTING = 0.99
-"""Weight of a test, by the next round."""
+"""Decay of a test's weight per round."""
 MOVED = 0.03
-"""The tree is drawn anew when a chance has changed by so much since."""
+"""Change of a probability after which the tree is planned again."""
 
 FIXED = {4: "4-1-1-1", 8: "8-1-1"}
-"""Branchings of trees of constant width, which claims compare with, by that width."""
+"""Branchings of trees of constant width that claims compare with, by width."""
 
-SMALL_GAIN = f"{WRONG_SCALE}: the gain is 3 %, and 25 prompts, drawn three times, leave 5 % to chance."
+SMALL_GAIN = f"{WRONG_SCALE}: the gain is 3 %, and with 25 prompts, sampled three times, the interval is ±5 %."
 MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC", SMALL_GAIN)}
-"""By a claim's nodes, why its figure is inconclusive."""
+"""Reason for an inconclusive figure, by the claim's nodes."""
 
 PLANNED = GrowthRule(
     "sequoia",
-    "Planned to pay",
-    "Of all trees of so many nodes this one was expected to write most a second, by how often each sibling is the one "
-    "accepted and by what passes cost here.",
-    "chance of acceptance as believed before the run",
-    "as measured by the time the tree was drawn up",
+    "Planned for this machine",
+    "This tree has the most expected tokens per second among all of its size, by how often each sibling is the "
+    "accepted one and by the measured cost of passes.",
+    "acceptance assumed before the run",
+    "measured when the tree was planned",
 )
 FEW_DRAWS = (
-    f"{WRONG_SCALE}: 14 prompts leave 8 % to chance, and the gain is smaller; with 64 nodes it is reproduced (1.09)."
+    f"{WRONG_SCALE}: with 14 prompts the interval is ±8 %, more than the gain; with 64 nodes it is reproduced (1.09)."
 )
 ON_SMOLLM2 = {
     16: {"smollm2": ("2026-11-26 13:40 UTC", FEW_DRAWS)},
@@ -60,13 +60,13 @@ ON_SMOLLM2 = {
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A tree, and the numbers it was drawn from.
+    """A tree, and the numbers it was planned from.
 
     Attributes:
-        given: plan's levels and nodes, and chances by sibling.
-        paths: of ranks; parents before children, elder siblings first.
-        tokens: expected of a round, the target's own among them.
-        seconds: expected of a round; 0 where costs are not known.
+        given: plan's levels and nodes, and acceptance probabilities by sibling.
+        paths: of ranks; parents before children, earlier siblings first.
+        tokens: expected tokens per round, including the target's own.
+        seconds: expected seconds per round; 0 if costs are not known.
     """
 
     given: tuple[int, int, tuple[float, ...]]
@@ -77,15 +77,15 @@ class Drawing:
 
 @dataclass(slots=True)
 class Measured:
-    """What this run knows.
+    """Measurements of this run.
 
     Attributes:
         costs: of passes on this machine, in this dtype.
-        level_s: seconds of one level of the draft; 0 for drafters other than a draft model, whose levels cost little
-            beside a pass of the target.
-        accepted: by rank among siblings, how often it was the one accepted.
-        tested: by rank, places that were reached and had such a sibling.
-        drawing: the tree in force.
+        level_s: seconds per draft level; 0 for drafters other than a draft model, whose levels cost little compared
+            with a target pass.
+        accepted: by rank among siblings, how often it was the accepted one.
+        tested: by rank, positions that were reached and had such a sibling.
+        drawing: the current tree.
     """
 
     costs: Costs
@@ -95,26 +95,26 @@ class Measured:
     drawing: Drawing | None = None
 
     def chances(self, before: Sequence[float]) -> tuple[float, ...]:
-        """P[j], the chance that sibling j is the accepted one. `before`: what is believed where nothing was tested."""
+        """Return P[j], the probability that sibling j is the accepted one. `before`: prior values."""
         return tuple((self.accepted[j] + TRIED * chance) / (self.tested[j] + TRIED) for j, chance in enumerate(before))
 
 
 @dataclass(frozen=True)
 class Sequoia(Grower):
-    """Of all trees of at most `nodes` nodes the one of the most expected tokens a second, by dynamic programming.
+    """Build the tree of at most `nodes` nodes with the most expected tokens per second, by dynamic programming.
 
-    A tree's expected tokens are Σ over its nodes of Π P[j] along the path, with P[j] the chance that the j-th sibling
-    is the accepted one: measured while the run goes, beginning with what was measured on held-out text (heads) or is
-    assumed. Its seconds are (levels · a pass of the draft model + a pass of the target over all nodes), measured once
-    on this machine in this dtype and kept. When a chance has moved by 0.03 the tree is drawn anew; notes and signals of
-    the round say which numbers were used.
+    A tree's expected tokens are Σ over its nodes of Π P[j] along the path, with P[j] the probability that the j-th
+    sibling is the accepted one: measured during the run, starting from held-out text (heads) or from assumed values.
+    Its seconds are (levels · a pass of the draft model + a pass of the target over all nodes), measured once on this
+    machine in this dtype and cached. When a probability has changed by 0.03 the tree is planned again; notes and
+    signals of the round show the numbers.
 
     The shape is decided before anything is drawn. Siblings are drawn without replacement (greedy: the likeliest), and
-    recursive rejection keeps the target's law.
+    recursive rejection is exact.
 
     Attributes:
         nodes: at most; the plan's depth bounds the levels.
-        counts_time: see above; without it the most tokens a round are wanted, as where trees of one size are compared.
+        counts_time: use these costs; otherwise maximise tokens per round, for comparing trees of one size.
 
     Source: Chen et al. 2024, Sequoia, arXiv:2402.12374, §3.1 (the tree), §3.3 (its size for the hardware).
     """
@@ -123,14 +123,12 @@ class Sequoia(Grower):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.FIXED_NUMBER
     nodes: int = param(12, **NODES)
-    counts_time: bool = param(
-        True, doc="whether what passes cost here counts; without, the tree has as many nodes as it may"
-    )
+    counts_time: bool = param(True, doc="use the measured cost of passes; otherwise the tree has its maximum size")
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             "τ / τ of a fixed tree of branching 3-2-1-1 with as many nodes (21), temperature 1",
             "LLaMA-2 7B and 13B, Vicuna 33B", None, None,
-            "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: trees of constant width are left behind; recalled)",
+            "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: better than trees of constant width; recalled)",
             lambda lab: lab.tau_over(
                 "draft-tree-sampled", {"grower": "sequoia", "nodes": 21, "depth": 4, "counts_time": False},
                 {"grower": "rsd-c", "branching": "3-2-1-1", "depth": 4}, temperature=1.0,
@@ -139,9 +137,9 @@ class Sequoia(Grower):
         ),
         *(
             Claim(
-                f"τ / τ of {width} chains of {depth} drawn together, as many nodes ({width * depth}), temperature 1",
+                f"τ / τ of {width} joint chains of {depth}, as many nodes ({width * depth}), temperature 1",
                 "LLaMA-2 7B and 13B, Vicuna 33B", None, None,
-                "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: k independent chains are left behind; recalled)",
+                "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: better than k independent chains; recalled)",
                 lambda lab, width=width, depth=depth: lab.tau_over(
                     "draft-tree-sampled",
                     {"grower": "sequoia", "nodes": width * depth, "depth": depth, "counts_time": False},
@@ -155,19 +153,19 @@ class Sequoia(Grower):
     )  # fmt: skip
 
     def prime(self, drafter: Drafter, models: Models) -> Measured:
-        """What passes cost; measured by the first run of these models on this machine."""
+        """Return the costs of passes, measured by the first run of these models on this machine."""
         costs = costs_of(models)
         return Measured(costs, costs.draft_s if "drafter" in drafter.needs else 0.0)
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Decide on the shape, and fill it: with the likeliest tokens when greedy, else with draws."""
+        """Choose the shape, and fill it: with the likeliest tokens if greedy, otherwise with samples."""
         drawing = self.drawing(growth, plan)
         grown = Grown((PLANNED,), before=[tuple((growth.chances or ASSUMED)[0])], after=[drawing.given[2]])
         make = filled if growth.row.sampling.greedy else draw
         return make(growth, drawing.paths, grown)
 
     def drawing(self, growth: Growth, plan: Plan) -> Drawing:
-        """The tree for what is believed now; the one in force unless that has changed."""
+        """Return the tree for the current probabilities; the current tree unless they changed."""
         row, most = growth.row, plan.within(self.nodes)
         state = row.grower_state if isinstance(row.grower_state, Measured) else None
         before = tuple((growth.chances or ASSUMED)[0])
@@ -185,7 +183,7 @@ class Sequoia(Grower):
         return now
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Count, at each place that was reached and had drafts, which of them was accepted."""
+        """Count, at each position that was reached and had drafts, which of them was accepted."""
         state: Measured = row.grower_state
         for counts in (state.accepted, state.tested):
             for rank in counts:
@@ -200,15 +198,15 @@ class Sequoia(Grower):
 def best_tree(
     chances: Sequence[float], most: int, depth: int, costs: Sequence[float] = (), level_s: float = 0.0
 ) -> Drawing:
-    """The tree of at most `most` ≥ 1 nodes and `depth` ≥ 1 levels that writes most a second.
+    """Return the tree of at most `most` ≥ 1 nodes and `depth` ≥ 1 levels with the most tokens per second.
 
     Args:
-        chances: P[j], that sibling j is the accepted one.
-        most: nodes, the root not counted.
+        chances: P[j], the probability that sibling j is the accepted one.
+        most: nodes, without the root.
         depth: levels.
-        costs: seconds of a pass of the target over 1 … most + 1 tokens, the root among them; none: they are alike, and
-            the largest expectation wins.
-        level_s: seconds of a level of the draft.
+        costs: seconds of a target pass over 1 … most + 1 tokens, including the root; empty: all equal, and the largest
+            expectation wins.
+        level_s: seconds per draft level.
     """
     table = expected(chances, most + 1, depth)
     best = table.max(1)  # [l, m]
@@ -225,10 +223,10 @@ def best_tree(
 
 
 def expected(chances: Sequence[float], most: int, depth: int) -> Float64[np.ndarray, "L B M"]:
-    """T[l, b, m]: most tokens to be expected of m nodes, the root among them, in l levels below it, b at its side.
+    """Return T[l, b, m]: most expected tokens of m nodes, root included, with l levels and b children of the root.
 
-    T[l, b, m] = max over s of T[l, b − 1, m − s] + P_b · max_b' T[l − 1, b', s], and T[l, 0, 1] = 1; −∞ where there is
-    no such tree. The shape is [depth + 1, len(chances) + 1, most + 1].
+    T[l, b, m] = max over s of T[l, b − 1, m − s] + P_b · max_b' T[l − 1, b', s], and T[l, 0, 1] = 1; −∞ if there is no
+    such tree. The shape is [depth + 1, len(chances) + 1, most + 1].
 
     Source: Chen et al. 2024, Sequoia, arXiv:2402.12374, §3.1.2.
     """
@@ -243,7 +241,7 @@ def expected(chances: Sequence[float], most: int, depth: int) -> Float64[np.ndar
 
 
 def _paths(table: Float64[np.ndarray, "L B M"], chances: Sequence[float], m: int, level: int) -> list[Path]:
-    """The nodes of the best tree of m nodes in so many levels, the root left out."""
+    """Return the nodes of the best tree of m nodes in `level` levels, without the root."""
     found, b = list[Path](), int(table[level, :, m].argmax())
     while b:
         below = table[level - 1].max(0)
@@ -255,17 +253,19 @@ def _paths(table: Float64[np.ndarray, "L B M"], chances: Sequence[float], m: int
 
 
 def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown, among: int = 0) -> DraftTree:
-    """The tree whose siblings are drawn without replacement, of what these paths name as much as the laws allow.
+    """Return the tree with siblings drawn without replacement, as far as the distributions allow these paths.
 
     Args:
-        growth: what it grows in.
+        growth: the growth that nodes are added to.
         paths: of ranks.
-        grown: why its nodes are there.
-        among: so many of a law's likeliest tokens are all that is drawn from; 0: the whole law is.
+        grown: reason for its nodes.
+        among: draw only from this number of likeliest tokens; 0: from the whole distribution.
     """
     drawn, said = Drawn(growth, Sampling.FIXED_NUMBER), growth.root
     shape = template(paths, max(map(max, paths)) + 1, growth.device)
-    at = torch.zeros(1, dtype=torch.long, device=growth.device)  # which law each node expanded has; −1: it is not there
+    at = torch.zeros(
+        1, dtype=torch.long, device=growth.device
+    )  # index of each expanded node's distribution; −1: the node is missing
     for level, (below, rank, inner) in enumerate(shape.levels):
         values, tokens = drawn.first(said, shape.ranks[level], level, among)
         law = at[below]
@@ -283,14 +283,14 @@ def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown, among: int = 0) 
 
 
 def told(drawing: Drawing, costs: Sequence[float], level_s: float) -> str:
-    """The numbers that a tree was drawn from, for the round's notes."""
+    """Return a note for the trace with the numbers that a tree was planned from."""
     chances = ", ".join(f"{chance:.2f}" for chance in drawing.given[2])
     n, levels = len(drawing.paths), max(map(len, drawing.paths))
     size = f"{n} {'node' if n == 1 else 'nodes'} in {levels} {'level' if levels == 1 else 'levels'}"
     one_ms, all_ms, level_ms, round_ms = (1e3 * s for s in (costs[0], costs[n], level_s, drawing.seconds))
     return (
-        f"sequoia drew its tree anew, {size}: acceptance by sibling {chances}; a pass over 1 "
-        f"token {one_ms:.2f} ms, over {n + 1} {all_ms:.2f} ms, a level of the draft {level_ms:.2f} ms; "
+        f"sequoia planned a new tree of {size}: acceptance by sibling {chances}; a pass over 1 "
+        f"token {one_ms:.2f} ms, over {n + 1} {all_ms:.2f} ms, one draft level {level_ms:.2f} ms; "
         f"{drawing.tokens:.2f} tokens expected in {round_ms:.2f} ms."
     )
 

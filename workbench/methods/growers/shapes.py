@@ -1,29 +1,29 @@
-"""What growers have in common: their bounds, and branchings that are written as a word."""
+"""Bounds of tree builders, and branchings written as text."""
 
 from __future__ import annotations
 
 from typing import Any
 
 MOST_NODES = 96
-"""Nodes of one tree."""
+"""Most nodes per tree."""
 
-WIDTH: dict[str, Any] = {"ge": 1, "le": 8, "doc": "nodes gone on from at each level; by eagle-2 also children of each"}
-NODES: dict[str, Any] = {"ge": 1, "le": MOST_NODES, "doc": "nodes verified a round"}
+WIDTH: dict[str, Any] = {"ge": 1, "le": 8, "doc": "nodes expanded per level; for eagle-2 also children per node"}
+NODES: dict[str, Any] = {"ge": 1, "le": MOST_NODES, "doc": "nodes verified per round"}
 BRANCHING: dict[str, Any] = {
     "choices": ("3-2-1-1", "2-2-2", "4-2-1", "1-1-3-1-1", "4-1-1-1", "8-1-1"),
-    "doc": "children of each node, level by level; one each behind that",
+    "doc": "children per node, level by level; then one each",
 }
 
 
 def widths(branching: str, depth: int) -> list[int]:
-    """Children of each node of a level, level by level.
+    """Return the number of children per node, level by level.
 
     Args:
-        branching: a number for each level, with - between them.
+        branching: one number per level, separated by -.
         depth: levels; the last number is followed by ones.
 
     Raises:
-        ValueError: it is no such word.
+        ValueError: a level has no children, or more than `MOST_NODES`.
 
     Example:
         >>> widths("3-2", 4)

@@ -1,4 +1,4 @@
-"""A tree whose siblings are drawn independently, as many at each level as was said beforehand."""
+"""SpecInfer's tree builder: siblings drawn independently, a fixed number per level."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, widths
 BRANCHED = GrowthRule(
     "specinfer",
     "Drawn independently",
-    "How many children a node has was said beforehand; each is drawn from the drafter's law as if there were no "
-    "other, so that one token may come twice.",
+    "The number of children per node is fixed; each is drawn from the drafter's distribution independently, so "
+    "siblings may be equal.",
 )
 
 
 @dataclass(frozen=True)
 class SpecInfer(Grower):
-    """Draw the children of each node independently of each other from the drafter's law.
+    """Draw the children of each node independently of each other from the drafter's distribution.
 
-    Equal siblings may come, and the younger of them is lost: an elder that was rejected has nothing left of p. They
-    stay where they were drawn, because a rule that is exact for independent draws counts with them.
+    Siblings may be equal; the later one is then always rejected: after a rejection the residual at that token is 0.
+    Duplicates stay where they were drawn, because a rule that is exact for independent draws expects them.
 
     Attributes:
-        branching: children of each node, level by level. Where nodes are too many the last ones are left out.
+        branching: children of each node, level by level. If there are too many nodes the last ones are left out.
 
     Source: Miao et al. 2024, SpecInfer, arXiv:2305.09781, §3 (expansion-based trees, by default ⟨1, 1, 3, 1, 1, …⟩).
-    When decoding is greedy the laws are point masses and the tree is a chain.
+    When decoding is greedy the distributions are point masses and the tree is a chain.
     """
 
     name: ClassVar[str] = "specinfer"
@@ -45,7 +45,7 @@ class SpecInfer(Grower):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Level by level."""
+        """Draw the tree level by level."""
         most, sampling = plan.within(MOST_NODES), growth.row.sampling
         drawn = Drawn(growth, self.siblings)
         fan = [1] * plan.depth if sampling.greedy else widths(self.branching, plan.depth)

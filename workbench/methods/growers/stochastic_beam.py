@@ -1,4 +1,4 @@
-"""A tree whose siblings are sampled without replacement, spread over the levels by a stochastic beam."""
+"""RSD-S: a tree of siblings sampled without replacement, distributed over the levels by a stochastic beam."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from workbench.methods.growers.shapes import MOST_NODES, WIDTH
 
 PERTURBED = GrowthRule(
     "rsd-s",
-    "Of the stochastic beam",
-    "Each path's log-probability gets Gumbel noise, and a level keeps the largest: a draw without replacement over all "
-    "of its paths at once.",
+    "Stochastic beam",
+    "Each path's log-probability gets Gumbel noise, and a level keeps the largest: a draw without replacement over "
+    "all its paths at once.",
     "log q of its path",
     "with noise",
 )
@@ -32,18 +32,18 @@ PERTURBED = GrowthRule(
 
 @dataclass(frozen=True)
 class StochasticBeam(Grower):
-    """Gumbel-perturb the log-probability of every path, keep the `width` largest of each level.
+    """Add Gumbel noise to the log-probability of every path, and keep the `width` largest of each level.
 
     φ is a path's log-probability and G its perturbed value. A child gets φ + Gumbel noise, conditioned on the largest
-    of its siblings being its parent's G, and the level keeps the largest values over all parents. Siblings in falling
-    order are then a sample without replacement, and how many of a node's children survive depends on values alone,
-    never on identities: so recursive rejection keeps the target's law.
+    of its siblings being its parent's G, and the level keeps the largest values over all parents. Siblings in
+    descending order are then a sample without replacement. How many of a node's children survive depends on values
+    alone, never on tokens, so recursive rejection is exact.
 
     Attributes:
-        width: paths kept a level.
+        width: paths kept per level.
 
     Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.2 (RSD-S); Kool et al. 2019, stochastic beam search,
-    arXiv:1903.06059, Algorithm 1. When decoding is greedy the laws are point masses and the tree is a chain.
+    arXiv:1903.06059, Algorithm 1. When decoding is greedy the distributions are point masses and the tree is a chain.
     """
 
     name: ClassVar[str] = "rsd-s"
@@ -52,7 +52,7 @@ class StochasticBeam(Grower):
     width: int = param(3, **WIDTH)
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Levels of at most `width` nodes; the budget cuts the last one, by values as ever."""
+        """Draw levels of at most `width` nodes; the budget cuts the last one, also by values."""
         row, most = growth.row, plan.within(MOST_NODES)
         drawn = Drawn(growth, self.siblings)
         plain, noisy = list[Tensor](), list[Tensor]()  # of all levels
@@ -63,7 +63,7 @@ class StochasticBeam(Grower):
             child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device, non_blocking=True).view(p.shape))
             flat = child_value.reshape(-1)
             k = min(width, most - growth.n, int(torch.isfinite(flat).sum()))
-            top = flat.topk(k)  # falling: siblings come out in their order
+            top = flat.topk(k)  # descending: siblings stay in order
             parent, token = top.indices // p.shape[1], top.indices % p.shape[1]
             phi, value = child_phi.reshape(-1)[top.indices], top.values
             plain.append(phi)
@@ -75,7 +75,7 @@ class StochasticBeam(Grower):
 def _perturb(
     p: Float[Tensor, "w V"], phi: Float[Tensor, " w"], value: Float[Tensor, " w"], u: Float[Tensor, "w V"]
 ) -> tuple[Float[Tensor, "w V"], Float[Tensor, "w V"]]:
-    """(φ, G) of all children: Gumbel values whose largest, for each parent, is the parent's G. u: uniforms, float64."""
+    """Return (φ, G) of all children: for each parent, the largest G is the parent's. u: uniforms, float64."""
     child_phi = phi.unsqueeze(1) + p.log()
     g = child_phi - torch.log(-torch.log(u.clamp(1e-300, 1 - 1e-16)))
     top = g.amax(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Several drafts from one pass a level: they are read as one token, whose embedding is their mean."""
+"""Superposed decoding: several drafts from one pass per level, read as one token with the mean of their embeddings."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from workbench.engine.plan import Plan
 from workbench.methods.growers.shapes import MOST_NODES, WIDTH
 
 CANDIDATES = 9
-"""m: tokens of the superposed law that each draft may go on with."""
+"""m: candidate tokens of the superposed distribution for each draft."""
 HEAT = 0.06
-"""Temperature at which the superposed law is read."""
+"""Temperature of the superposed distribution."""
 WEIGHTS = (0.01, 0.04, 0.15, 0.18, 0.12)
-"""w_i: what is known of a token behind the last 1, 2, … 5 tokens counts for so much."""
+"""w_i: weights of n-gram counts after the last 1, 2, … 5 tokens."""
 UNKNOWN = 200.0
-"""Taken off a draft's score where the text so far knows none of the candidates behind it."""
+"""Penalty on a draft's score if the text so far contains none of its candidates."""
 
 SUPERPOSED = GrowthRule(
     "superposed",
-    "Of a superposed draft",
-    "All drafts were read as one token, and their scores share its law; n-grams of the text so far tell which goes on "
-    "with what. The best of each level go on, and λ is how much each counts in the next reading.",
-    "λ by the drafter's law alone",
+    "Superposed draft",
+    "All drafts were read as one token and share one distribution; n-grams of the text so far select the continuation "
+    "of each. The best of each level continue, and λ is the weight of each in the next pass.",
+    "λ by the drafter's distribution alone",
     "λ with n-grams",
 )
 
 
 class NGrams:
-    """What followed the last 1 … 5 tokens before, in one row's text so far.
+    """Counts of the tokens after each 1 … 5 tokens in one sequence's text so far.
 
     Attributes:
-        following: by the tokens before, how often each token came.
+        following: by the tokens before, how often each token followed.
         n_read: tokens of the text that were counted.
     """
 
@@ -54,19 +54,19 @@ class NGrams:
         self.n_read = 0
 
     def read(self, text: Sequence[int]) -> None:
-        """Count what was committed since."""
+        """Count the tokens committed since the last call."""
         for at in range(max(self.n_read, 1), len(text)):
             for n in range(1, min(len(WEIGHTS), at) + 1):
                 self.following.setdefault(tuple(text[at - n : at]), Counter())[text[at]] += 1
         self.n_read = len(text)
 
     def chances(self, before: Sequence[int], tokens: Sequence[int]) -> list[float]:
-        """P_ng of each of `tokens`, Σ w_i · (times it came) / (times anything came) behind the last i tokens."""
+        """Return P_ng of each of `tokens`: Σ w_i · (count of the token) / (count of all) after the last i tokens."""
         found = [0.0] * len(tokens)
         for n, weight in enumerate(WEIGHTS, 1):
             came = self.following.get(tuple(before[-n:])) if n <= len(before) else None
             if came is None:
-                break  # nor did longer ones come
+                break  # longer contexts did not occur either
             share = weight / came.total()
             found = [chance + share * came[token] for chance, token in zip(found, tokens, strict=True)]
         return found
@@ -77,23 +77,23 @@ class Superposed(Grower):
     """Keep `width` drafts, and read the last tokens of all of them in one position of the draft model.
 
     The position's embedding is ẽ = Σ λ_d E[y_d], with λ the softmax of the drafts' scores s_d; so a level costs one
-    forward over one token, whatever the width. All drafts get the same law of it, which cannot tell what suits which;
-    n-grams do: behind draft d the token v gains (1 − α) log P(v) + α log P_ng(v | last tokens of d), and the `width`
-    largest of s_d + gain go on. Where the text so far knows some of the candidates behind a draft it vetoes the others;
-    where it knows none the draft loses 200. Drafts that no longer go on stay in the tree, as shorter paths.
+    forward over one token, whatever the width. All drafts get the same distribution from it; n-grams distinguish them:
+    after draft d the token v gains (1 − α) log P(v) + α log P_ng(v | last tokens of d), and the `width` largest of
+    s_d + gain continue. If the text so far contains some of the candidates after a draft, the others are excluded; if
+    it contains none, the draft loses 200. Drafts that no longer continue stay in the tree, as shorter paths.
 
-    The tree is a function of what is committed, hence the deterministic rule, which keeps the target's law. The draft
-    model's entries are those of no token: what was accepted is read again in the next round.
+    The tree depends on committed tokens alone, hence the deterministic rule, which is exact. The draft model's cache
+    entries belong to no real token: accepted tokens are read again in the next round.
 
     Attributes:
-        width: k, drafts kept a level.
+        width: k, drafts kept per level.
         ngrams: α. With 0 nothing is counted, and no level waits for the device to know its tokens; that is the default
-            because 0.54, the paper's, brings nothing here: on the bundled pair τ with 0 is 1.007 (0.914–1.104, 25
+            because 0.54, the paper's, gains nothing here: on the bundled pair τ with 0 is 1.007 (0.914–1.104, 25
             prompts) times τ with it.
 
     Source: Shen et al. 2024, Superposed Decoding, arXiv:2405.18400. There the drafts are k answers for a user to choose
-    from, the n-grams come of a corpus, which knows more than a text so far and vetoes less, and finished drafts go to a
-    pool; here a draft that ends the text goes on like any other, and the loop cuts it.
+    from, the n-grams come from a corpus, which contains more than a text so far and excludes less, and finished drafts
+    go to a pool; here a draft that ends the text continues like any other, and the loop cuts it.
     """
 
     name: ClassVar[str] = "superposed"
@@ -102,10 +102,10 @@ class Superposed(Grower):
     superposes: ClassVar[bool] = True
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "τ / τ of one chain with as many passes of the drafter (4), n-grams weighed with α = 0.54",
-            "LLaMA-2 7B writes three texts by one pass a token, as good as three of its own", None, None,
+            "τ / τ of one chain with as many passes of the drafter (4), n-grams with α = 0.54",
+            "LLaMA-2 7B writes three texts with one pass per token, as good as three separate ones", None, None,
             "Shen et al. 2024, Superposed Decoding, arXiv:2405.18400, abstract (direction; made for suggestions, no "
-            "figure of speculation)",
+            "figure for speculative decoding)",
             lambda lab: lab.tau_over(
                 "draft-tree", {"grower": "superposed", "depth": 4, "ngrams": 0.54}, {"grower": "chain", "depth": 4}, 0.0
             ),
@@ -114,18 +114,18 @@ class Superposed(Grower):
     )  # fmt: skip
     width: int = param(3, **WIDTH)
     ngrams: float = param(
-        0.0, ge=0.0, le=1.0, doc="α, weight of n-grams of the text so far: 0.54 in the paper; 0: none are asked"
+        0.0, ge=0.0, le=1.0, doc="α, weight of n-grams of the text so far: 0.54 in the paper; 0: not used"
     )
 
     def prime(self, drafter: Drafter, models: Models) -> NGrams:
-        """Nothing is counted yet."""
+        """Return empty counts."""
         return NGrams()
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Level by level: score, keep, superpose."""
+        """Draft level by level: score, keep, superpose."""
         most = plan.within(MOST_NODES)
         counts = self._counts(growth.row.grower_state, growth.row.committed)
-        texts: list[list[int]] = [[]]  # of each draft its tokens, on the host
+        texts: list[list[int]] = [[]]  # tokens of each draft, on the host
         scores = alone = torch.zeros(1, device=growth.device)
         shares = list[tuple[Tensor, Tensor]]()  # λ of each level's drafts, without and with n-grams
         laws, said = growth.root, list[Tensor]()
@@ -174,7 +174,7 @@ class Superposed(Grower):
         committed: Sequence[int],
         texts: Sequence[Sequence[int]],
     ) -> Float[Tensor, "w m"]:
-        """What each candidate adds to a draft's score."""
+        """Return the gain of each candidate, added to its draft's score."""
         before = [[*committed[-len(WEIGHTS) :], *text] for text in texts]
         chances = [counts.chances(text, own) for text, own in zip(before, listed(tokens), strict=True)]
         known = torch.tensor(chances, dtype=logp.dtype).to(logp.device)

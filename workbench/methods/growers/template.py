@@ -1,4 +1,4 @@
-"""Fixed shapes: which ranks of a drafter's guesses are tried where is decided before any law is known."""
+"""Fixed tree shapes: the ranks to try at each node are chosen before any distribution is known."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from workbench.engine.plan import Plan
 from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, NODES, widths
 
 Path = tuple[int, ...]
-"""Ranks from the root to a node: (0, 1) is the second choice behind the first."""
+"""Ranks from the root to a node: (0, 1) is the second choice after the first."""
 
 ASSUMED = ((0.44, 0.13, 0.07, 0.05, 0.04, 0.03, 0.02, 0.02),)
-"""Chances of the ranks, at every level, where none were measured. They decide the shape alone, not what is accepted."""
+"""Assumed probabilities of the ranks, at every level. They decide the shape alone, not acceptance."""
 
 PUBLISHED: dict[str, dict[Path, int]] = {
     "medusa-63": {
@@ -47,27 +47,29 @@ Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3, `mc_sim_7b_63` of `
 
 FIXED = GrowthRule(
     "template",
-    "Of a fixed shape",
-    "That there is a node, for the drafter's token of this rank, was decided before any law was known.",
+    "Fixed shape",
+    "The shape, and the rank of the drafter's token at this node, were fixed before any distribution was known.",
 )
 BEST = replace(
     FIXED,
-    says="Of all trees of so many nodes this one is likeliest to be right, by how often each rank is. That was "
-    "measured on held-out text, or assumed.",
-    before="chance that its ranks are right",
+    says=(
+        "This tree is the likeliest to be accepted among all of its size, by how often each rank is right, measured "
+        "on held-out text or assumed."
+    ),
+    before="probability that its ranks are right",
 )
 
 
 @dataclass(frozen=True)
 class Template(Grower):
-    """A tree of a fixed shape, filled with the drafter's likeliest tokens at each of its nodes.
+    """Build a tree of a fixed shape, filled with the drafter's likeliest tokens at each of its nodes.
 
     Attributes:
-        shape: best: of all trees of `nodes` nodes the one likeliest to be right, by how often each rank was right on
-            held-out text, or by assumed chances where that was not measured; medusa-63 and eagle-25: as published, with
-            all of their nodes; even: by `branching`.
+        shape: best: the tree of `nodes` nodes likeliest to be right, by how often each rank was right on held-out text,
+            or by assumed probabilities if that was not measured; medusa-63 and eagle-25: as published, with all of
+            their nodes; even: by `branching`.
         nodes: at most, of a best or an even tree.
-        branching: of an even tree, children of each node, level by level.
+        branching: of an even tree, children per node, level by level.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3; Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
     """
@@ -75,16 +77,16 @@ class Template(Grower):
     name: ClassVar[str] = "template"
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
-    shape: str = param("best", choices=("best", *PUBLISHED, "even"), doc="which fixed tree")
+    shape: str = param("best", choices=("best", *PUBLISHED, "even"), doc="shape of the fixed tree")
     nodes: int = param(12, **NODES)
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def paths(self, plan: Plan, chances: Sequence[Sequence[float]] = ()) -> list[Path]:
-        """The nodes as paths of ranks, parents before children, better siblings first.
+        """Return the nodes as paths of ranks, parents before children, better siblings first.
 
         Args:
-            plan: how deep, and within which budget.
-            chances: how often each rank of each level is right, the last level's for all deeper ones; none: `ASSUMED`.
+            plan: depth and budget.
+            chances: how often each rank of each level is right, the last level's for all deeper ones; empty: `ASSUMED`.
         """
         depth, most = plan.depth, plan.within(self.nodes)
         if self.shape == "best":
@@ -98,13 +100,13 @@ class Template(Grower):
         return sorted(found, key=lambda path: (len(path), path))[: plan.within(MOST_NODES)]
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Decide on the shape, and fill it."""
+        """Choose the shape, and fill it."""
         grown = Grown((BEST,), before=growth.chances or ASSUMED) if self.shape == "best" else Grown((FIXED,))
         return filled(growth, known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.chances))), grown)
 
 
 def filled(growth: Growth, paths: tuple[Path, ...], grown: Grown) -> DraftTree:
-    """The tree of these ranks: ask for as many as a level needs, and take what the paths name. Closes the growth."""
+    """Return the tree of these ranks, filled level by level, and close the growth."""
     guesses = [growth.root.best(max(map(max, paths)) + 1)]
     known = guesses[0][1].shape[1]  # a small vocabulary has no more ranks
     shape = template(paths, known, growth.device)
@@ -116,7 +118,7 @@ def filled(growth: Growth, paths: tuple[Path, ...], grown: Grown) -> DraftTree:
         if level + 1 == len(shape.levels) or not growth.goes_on(laws := growth.expand(inner)):
             break
         guesses.append(laws.best(shape.ranks[level + 1]))
-    if len(said) < len(shape.levels):  # its policy has stopped it
+    if len(said) < len(shape.levels):  # the policy has stopped it
         shape = template(tuple(path for path in paths if len(path) <= len(said)), known, growth.device)
     growth.close(shape.order)
     return DraftTree(
@@ -133,7 +135,7 @@ def filled(growth: Growth, paths: tuple[Path, ...], grown: Grown) -> DraftTree:
 
 
 def template_of(plan: Plan) -> Template:
-    """The fixed shape that a plan names; of a plan that names none, the best of 12 nodes."""
+    """Return the fixed shape that a plan names, or the best of 12 nodes."""
     return plan.grower if isinstance(plan.grower, Template) else Template()
 
 
@@ -141,7 +143,7 @@ def template_of(plan: Plan) -> Template:
 def known_paths(
     template: Template, depth: int, nodes: int | None = None, chances: tuple[tuple[float, ...], ...] = ()
 ) -> tuple[Path, ...]:
-    """The paths of a template for a plan of so many levels and nodes, once for all rounds."""
+    """Return the paths of a template for a plan with this depth and budget, cached for all rounds."""
     return tuple(template.paths(Plan(depth, nodes=nodes), chances))
 
 
@@ -150,10 +152,10 @@ class Shape:
     """A fixed tree as tensors, to be filled level by level.
 
     Attributes:
-        levels: of each level, for each of its nodes the place of its parent among the nodes expanded before and its
-            rank there, int64 [w] each; and the places of the nodes that have children, int64.
-        ranks: how many ranks each level needs.
-        order: the paths' order, in numbers of nodes level by level, int64 [N].
+        levels: per level, for each of its nodes the index of its parent among the nodes expanded before and its rank
+            there, int64 [w] each; and the indices of the nodes that have children, int64.
+        ranks: number of ranks each level needs.
+        order: the paths' order, as node numbers level by level, int64 [N].
         parents: in the paths' order, int64 [N].
         fanout: most children of a node.
     """
@@ -167,7 +169,7 @@ class Shape:
 
 @lru_cache(maxsize=256)
 def template(paths: tuple[Path, ...], known: int, device: torch.device) -> Shape:
-    """Paths of ranks below `known` as tensors."""
+    """Return paths of ranks below `known` as tensors."""
     paths = tuple(path for path in paths if max(path) < known)
     parents = parents_of(paths)
     by_level = sorted(paths, key=len)  # stable

@@ -1,4 +1,4 @@
-"""Every length is a machine to play, its reward the tokens a second of this run."""
+"""UCB1 over draft lengths; the reward is tokens per second in this run."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from workbench.engine.told import Outcome
 from workbench.methods.policies.fixed import BEST_OF, DEPTH, Bounds
 from workbench.methods.policies.laps import Lap, Laps, whose
 
-REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "newest rounds of the run, by which lengths are judged"}
+REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "newest rounds of the run that count"}
 
 
 @dataclass(slots=True)
 class Played:
-    """The last rounds, as (length, tokens, seconds), and whose they are."""
+    """The last rounds as (length, tokens, seconds), and the parts and models that they are from."""
 
     whose: Any = None
     laps: Laps = field(default_factory=Laps)
     rounds: deque[tuple[int, int, float]] = field(default_factory=deque[tuple[int, int, float]])
 
     def take(self, lap: Lap, window: int) -> None:
-        """A round more; the oldest is forgotten."""
+        """Add a round; drop the oldest beyond the window."""
         self.rounds.append((lap.planned, lap.tokens, lap.seconds))
         while len(self.rounds) > window:
             self.rounds.popleft()
 
     def rates(self) -> dict[int, tuple[int, float]]:
-        """Length → (rounds, tokens a second): sums over sums, since a mean of rates favours short rounds."""
+        """Return length → (rounds, tokens per second): sums over sums, since a mean of rates favours short rounds."""
         sums: dict[int, tuple[int, int, float]] = {}
         for k, tokens, seconds in self.rounds:
             n, t, s = sums.get(k, (0, 0, 0.0))
@@ -44,7 +44,7 @@ class Played:
 
 
 BY_HINDSIGHT = (
-    f"{WRONG_SETTING}: nine lengths of nearly equal speed, against the best by hindsight; the paper's "
+    f"{WRONG_SETTING}: nine lengths of nearly equal speed, against the best in hindsight; the paper's "
     "bandit serves whole training batches."
 )
 
@@ -53,22 +53,23 @@ BY_HINDSIGHT = (
 class Bandit(Policy):
     """Choose K from 0 up to a bound by UCB1 over the last rounds: the largest rate + c · scale · √(2 ln n / n_K).
 
-    Lengths that were not played within the window come first, the longest before all. The scale is the best rate, so
-    that c has no unit. Nothing is assumed of costs or acceptance.
+    Lengths that were not used within the window come first, the longest first. The scale is the best rate, so c has no
+    unit. Nothing is assumed about costs or acceptance.
 
-    Source: Auer et al. 2002, UCB1; Hu et al. 2025, TLT, arXiv:2511.16665 (rewards: tokens a second; a sliding window).
-    The card's batch of several sequences is one sequence here, and the mean of a window takes the place of its trimmed
+    Source: Auer et al. 2002, UCB1; Hu et al. 2025, TLT, arXiv:2511.16665 (rewards: tokens per second; a sliding
+    window). The paper's batch of several sequences is one sequence here, and the mean of a window replaces its trimmed
     mean.
     """
 
     name: ClassVar[str] = "bandit"
     timed: ClassVar[bool] = True
     depth: int = param(4, **DEPTH)
-    exploration: float = param(0.2, ge=0.0, le=2.0, doc="weight c of what is not known yet")
+    exploration: float = param(0.2, ge=0.0, le=2.0, doc="c, weight of exploration")
     remembered: int = param(200, **REMEMBERED)
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "tokens a second / those of the best fixed length", "Qwen2.5 7B and 32B while training, one strategy each",
+            "tokens per second / those of the best fixed length",
+            "Qwen2.5 7B and 32B while training, one strategy each",
             1.0, 1.0, "Hu et al. 2025, TLT, arXiv:2511.16665: the bandit finds the best strategy (recalled)",
             lambda lab: lab.speed_over({"policy": "bandit", "depth": 8}, BEST_OF), key="bandit", timed=True,
             tolerance=0.05, method="draft-model", why=("2026-11-24 17:42 UTC", BY_HINDSIGHT),
@@ -77,11 +78,11 @@ class Bandit(Policy):
     )  # fmt: skip
 
     def start(self) -> list[Played]:
-        """Nothing was played, in a list so that another drafter can begin anew."""
+        """Return an empty history, in a list so that another drafter can start a new one."""
         return [Played()]
 
     def plan(self, row: Row, state: list[Played], batch: Sequence[Row] = ()) -> Plan:
-        """The length whose bound is highest."""
+        """Plan the length with the highest upper confidence bound."""
         if state[0].whose != (mine := whose(row)):
             state[0] = Played(mine)
         played = state[0]
@@ -92,7 +93,7 @@ class Bandit(Policy):
         return Plan(k)
 
     def choose(self, rates: dict[int, tuple[int, float]]) -> int:
-        """By (rounds, tokens a second) of each length that was played."""
+        """Return the length to use, by (rounds, tokens per second) of each length that was used."""
         for k in range(self.depth, -1, -1):
             if k not in rates:
                 return k
@@ -105,5 +106,5 @@ class Bandit(Policy):
         return max(range(self.depth + 1), key=bound)
 
     def observe(self, row: Row, state: list[Played], outcome: Outcome) -> None:
-        """What the round gave; what it took is known once it is over."""
+        """Record the round's tokens; its time is known when it is over."""
         state[0].laps.judged(outcome)

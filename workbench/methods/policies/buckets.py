@@ -1,7 +1,8 @@
-"""The more rows run, the fewer tokens each has verified; which length pays among these is played for.
+"""TLT's policy: the more sequences run, the fewer tokens each has verified; ε-greedy choice among lengths.
 
-Rows of a batch share a pass, so what one of them has verified costs the others time. As a batch ends, the few rows that
-are left may draft more.
+Sequences of a batch share a pass, so verified tokens of one delay the others. Near the end of a batch, the few
+remaining sequences may draft more.
+
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.laps import Laps, whose
 
 BUDGETS = ((1, 48), (2, 32), (5, 16), (21, 8))
-"""Rows of a batch from which on, and tokens that each may have verified."""
+"""Sequences in a batch, and most tokens verified per sequence from that number on."""
 MOST = 32
-"""Rows of a batch beyond which nothing is drafted: passes are full without it."""
+"""Sequences in a batch above which nothing is drafted: passes are full without drafts."""
 
 
 def budget(rows: int) -> int:
-    """Tokens that each row of a batch may have verified.
+    """Return the most tokens verified per sequence of a batch.
 
     >>> [budget(rows) for rows in (1, 2, 4, 5, 20, 21, 32, 33)]
     [48, 32, 32, 16, 16, 8, 8, 0]
@@ -38,7 +39,7 @@ def budget(rows: int) -> int:
 
 
 def lengths(depth: int) -> list[int]:
-    """What is played for, the longest first: a bound, its half, and so on.
+    """Return the candidate lengths, the longest first: a bound, its half, and so on.
 
     >>> lengths(8), lengths(5)
     ([8, 4, 2, 1], [5, 2, 1])
@@ -48,14 +49,14 @@ def lengths(depth: int) -> list[int]:
 
 @dataclass(slots=True)
 class Pulls:
-    """The last rounds in batches of each size, as (length, tokens, seconds), and whose they are.
+    """The last rounds per batch size, as (length, tokens, seconds).
 
     Attributes:
-        whose: drafter and models that they are of.
-        rows: of the batch in the round that is being judged.
+        whose: drafter, verifier, tree builder and models that they are from.
+        rows: sequences in the batch in the current round.
         laps: of that round.
-        rounds: by rows of the batch.
-        chance: draws lengths.
+        rounds: by the number of sequences in the batch.
+        chance: random generator for lengths.
     """
 
     whose: Any = None
@@ -65,10 +66,9 @@ class Pulls:
     chance: Random = field(default_factory=lambda: Random(0))
 
     def rewards(self, rows: int) -> dict[int, float]:
-        """Length → mean tokens of its rounds · rows / the median of their seconds, in batches of so many rows.
+        """Return length → mean tokens per round · sequences / median seconds per round, for batches of this size.
 
-        What a round takes has outliers, and a median does not mind them; its tokens are few numbers, of which a median
-        says little.
+        Times have outliers, which a median ignores; token counts take few values, of which a median says little.
         """
         played: dict[int, list[tuple[int, float]]] = {}
         for k, tokens, seconds in self.rounds.get(rows, ()):
@@ -81,27 +81,27 @@ class Pulls:
 
 @dataclass(frozen=True)
 class Buckets(Policy):
-    """Verify at most `budget(rows)` tokens, and choose a length by ε-greedy over the last rounds of such a batch.
+    """Verify at most `budget(rows)` tokens, and choose a length by ε-greedy over the last rounds with that batch size.
 
-    Lengths that were not played come first, the longest before all. Nothing is believed of a batch of another size.
-    Beyond `MOST` rows nothing is drafted.
+    Lengths that were not used come first, the longest first. Rounds with another batch size do not count. Above `MOST`
+    sequences nothing is drafted.
 
     Source: Hu et al. 2025, TLT, arXiv:2511.16665 (bucketed ε-greedy; budgets and ε are those of its code). There a
-    strategy's reward is shared by the batch; here each row judges by its own rounds, as its text keeps its own pace.
+    strategy's reward is shared by the batch; here each sequence uses its own rounds, since acceptance differs by text.
     """
 
     name: ClassVar[str] = "buckets"
     timed: ClassVar[bool] = True
     depth: int = param(4, **DEPTH)
-    chance: float = param(0.1, ge=0.0, le=1.0, doc="share ε of the rounds whose length is drawn by chance")
+    chance: float = param(0.1, ge=0.0, le=1.0, doc="ε, share of rounds with a random length")
     remembered: int = param(200, **REMEMBERED)
 
     def start(self) -> list[Pulls]:
-        """Nothing was played, in a list so that another drafter can begin anew."""
+        """Return an empty history, in a list so that another drafter can start a new one."""
         return [Pulls()]
 
     def plan(self, row: Row, state: list[Pulls], batch: Sequence[Row] = ()) -> Plan:
-        """A length for as many rows as run now."""
+        """Plan a length for the number of sequences that run now."""
         if state[0].whose != (mine := whose(row)):
             state[0] = Pulls(mine)
         pulls, rows = state[0], max(1, len(batch))
@@ -117,7 +117,7 @@ class Buckets(Policy):
         return Plan(k, nodes=nodes)
 
     def choose(self, rewards: Mapping[int, float], chance: Random) -> int:
-        """By the reward of each length that was played."""
+        """Return a length by the rewards of those that were used."""
         offered = lengths(self.depth)
         for k in offered:
             if k not in rewards:
@@ -125,5 +125,5 @@ class Buckets(Policy):
         return chance.choice(offered) if chance.random() < self.chance else max(offered, key=lambda k: rewards[k])
 
     def observe(self, row: Row, state: list[Pulls], outcome: Outcome) -> None:
-        """What the round gave; what it took is known once it is over."""
+        """Record the round's tokens; its time is known when it is over."""
         state[0].laps.judged(outcome)

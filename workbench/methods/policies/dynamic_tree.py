@@ -1,4 +1,4 @@
-"""Branch where the drafter is unsure, go deep where it is sure."""
+"""Spec-LLaVA's policy: branch where the drafter's distribution is flat, go deep where it is peaked."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from workbench.methods.policies.fixed import DEPTH
 
 @dataclass(frozen=True)
 class DynamicTree(Policy):
-    """Offer every continuation whose probability along its path, by the drafter, reaches a threshold.
+    """Propose every continuation whose probability along its path, by the drafter, reaches a threshold.
 
-    A flat law then has several children, a peaked one has one, and unlikely branches end by themselves. The first
-    level's likeliest token is always offered. See `PathThreshold`.
+    A flat distribution then has several children, a peaked one has one, and unlikely branches end. The first level's
+    likeliest token is always proposed. See `PathThreshold`.
 
     Source: Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961; the paper gives no thresholds.
     """
@@ -29,8 +29,8 @@ class DynamicTree(Policy):
     grows: ClassVar[type[Grower] | None] = PathThreshold
     depth: int = param(6, **DEPTH)
     path_threshold: float = param(0.1, ge=0.02, le=1.0, doc="least probability of a node's path from the root")
-    children: int = param(4, ge=1, le=8, doc="most children of a node")
+    children: int = param(4, ge=1, le=8, doc="most children per node")
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
-        """Depth K, and what is offered on the way."""
+        """Plan depth K with the threshold's tree builder."""
         return Plan(self.depth, grower=PathThreshold(self.path_threshold, self.children))

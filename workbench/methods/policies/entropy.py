@@ -1,4 +1,4 @@
-"""Stop drafting where the drafter's own law is too flat for its token to be kept."""
+"""Stop drafting when the entropy of the drafter's distribution is high."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from workbench.engine.request import Row
 from workbench.methods.policies.fixed import BEST_OF, DEPTH
 
 ASKED = "√H of the drafter when last asked"
-"""Signal: what is compared with the bound, of the surest node."""
+"""Signal: value compared with the bound, of the node with the lowest entropy."""
 
 
 def root_entropy(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
-    """√H of each law, with H in nats.
+    """Return √H of each distribution, with H in nats.
 
     Example:
         >>> root_entropy(torch.tensor([0.5, 0.3, 0.15, 0.05])).item()  # doctest: +ELLIPSIS
@@ -34,34 +34,37 @@ def root_entropy(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
 
 @dataclass(frozen=True)
 class Entropy(Policy):
-    """Up to K tokens, but no further once the square root of the entropy of the drafter's law passes a bound.
+    """Draft up to K tokens, and stop when the square root of the entropy of the drafter's distribution exceeds a bound.
 
-    By Pinsker's inequality a token is accepted with probability 1 − TV ≥ 1 − √(KL/2); with the divergence taken to be
-    proportional to the drafter's own entropy H, that is 1 − √(γH). SVIP stops where √H > h, AdaEDL where 1 − √(γH) < λ:
-    one rule, with h = (1 − λ)/√γ. The test looks at the law before a token is drawn from it, so exactness holds when
-    sampling too; of a tree it goes on while one node is sure enough. The first token is always drafted.
+    By Pinsker's inequality a token is accepted with probability 1 − TV ≥ 1 − √(KL/2); if the divergence is proportional
+    to the drafter's own entropy H, that is 1 − √(γH). SVIP stops if √H > h, AdaEDL if 1 − √(γH) < λ: the same rule,
+    with h = (1 − λ)/√γ. The test uses the distribution before a token is drawn from it, so sampling stays exact; a tree
+    continues while one node is below the bound. The first token is always drafted.
 
     Source: Zhang et al. 2024, SVIP, arXiv:2411.18462; Agrawal et al. 2024, AdaEDL, arXiv:2410.18351, whose λ also
-    follows the acceptance seen so far: here the bound stays as it is set.
+    follows the acceptance so far: here the bound stays fixed.
     """
 
     name: ClassVar[str] = "entropy"
     depth: int = param(4, **DEPTH)
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "tokens a second / those of the best fixed length", "several pairs and tasks, against static lengths", 1.1,
+            "tokens per second / those of the best fixed length",
+            "several pairs and tasks, against static lengths", 1.1,
             1.57, "Agrawal et al. 2024, AdaEDL, arXiv:2410.18351, abstract: 10 to 57 % (recalled)",
             lambda lab: lab.speed_over({"policy": "entropy", "depth": 8}, BEST_OF), key="entropy", timed=True,
             method="draft-model",
         ),
     )  # fmt: skip
-    root_entropy: float = param(1.0, ge=0.0, le=4.0, doc="√H, in √nat, of the drafter's law above which drafting stops")
+    root_entropy: float = param(
+        1.0, ge=0.0, le=4.0, doc=("√H, in √nat, of the drafter's distribution above which drafting stops")
+    )
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
-        """Depth K with the stop."""
+        """Plan depth K with the stop."""
         return Plan(self.depth, stops=True)
 
     def go_on(self, row: Row, state: Any, step: Step) -> bool:
-        """While some law is peaked enough."""
+        """Return whether some distribution's √H is within the bound."""
         row.signals[ASKED] = found = float(root_entropy(step.p).amin())
         return found <= self.root_entropy

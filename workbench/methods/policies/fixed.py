@@ -1,4 +1,4 @@
-"""Always the same draft length."""
+"""Use the same draft length in every round."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from workbench.engine.request import Row
 
 
 class Bounds(TypedDict):
-    """What `param` is told of a number."""
+    """Arguments of `param` for a number."""
 
     ge: float
     le: float
     doc: str
 
 
-DEPTH: Bounds = {"ge": 1, "le": 16, "doc": "draft length K: most levels drafted a round, in tokens"}
+DEPTH: Bounds = {"ge": 1, "le": 16, "doc": "draft length K: most draft levels per round, in tokens"}
 
 BEST_OF = tuple({"policy": "fixed", "depth": depth} for depth in (1, 2, 3, 4, 6, 8))
-"""The settings whose fastest one policies that decide are measured beside."""
+"""Fixed lengths; claims compare adaptive policies with the fastest of them."""
 
 
 @dataclass(frozen=True)
 class Fixed(Policy):
-    """K tokens a round. Source: Leviathan et al. 2023, arXiv:2211.17192, §3.5 says how to choose K."""
+    """Draft K tokens per round. Source: Leviathan et al. 2023, arXiv:2211.17192; §3.5 says how to choose K."""
 
     name: ClassVar[str] = "fixed"
     depth: int = param(4, **DEPTH)
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
-        """Depth K."""
+        """Plan depth K."""
         return Plan(self.depth)

@@ -1,4 +1,4 @@
-"""Longer after a full success, shorter after a rejection."""
+"""Draft more after full acceptance, less after a rejection."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Heuristic(Policy):
     depth: int = param(4, **DEPTH)
 
     def start(self) -> list[int]:
-        """The current length, in a list so that it can change."""
+        """Return the current length, in a list so that it can change."""
         return [self.depth]
 
     def plan(self, row: Row, state: list[int], batch: Sequence[Row] = ()) -> Plan:
-        """The current length."""
+        """Plan the current length."""
         row.signals["planned depth"] = state[0]
         return Plan(state[0])
 
     def observe(self, row: Row, state: list[int], outcome: Outcome) -> None:
-        """Adapt to the last round. A round cut short by the end of the text is no evidence, and none follows it."""
+        """Adapt to the last round. If the text's end cut it short, the result does not matter: no round follows."""
         full = len(outcome.tokens) > 0 and len(outcome.verdict.path) == len(outcome.tokens)
         state[0] = min(state[0] + 2, 24) if full else max(1, state[0] - 1)

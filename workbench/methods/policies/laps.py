@@ -1,4 +1,4 @@
-"""What the rounds of a run gave and took, for policies that learn from its own clock."""
+"""Tokens and times of a run's rounds, for policies that adapt to measured time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from workbench.engine.told import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """One round.
+    """Tokens and times of one round.
 
     Attributes:
-        planned: the depth that was asked for, cut to what is left of the text.
-        nodes: drafted tokens; 0 where nothing was asked for, or nothing found.
+        planned: planned depth, cut to the rest of the text.
+        nodes: drafted tokens; 0 if nothing was planned or found.
         kept: accepted drafts.
-        tokens: emitted.
+        tokens: emitted tokens.
         seconds: wall time of the round.
-        drafting_s: the part of it that drafting took.
+        drafting_s: part of it spent on drafting.
     """
 
     planned: int
@@ -31,23 +31,23 @@ class Lap:
 
 
 def whose(row: Row) -> tuple[Any, ...]:
-    """What laps are of: by another drafter, verifier, grower or models they say nothing."""
+    """Return the drafter, verifier, tree builder and models that laps are valid for."""
     return row.drafter, row.verifier, row.configured.grower, id(row.models)
 
 
 class Laps:
-    """Reads one lap after the other: what a round gave is told when it is judged, what it took once it is over."""
+    """Reads one lap after the other: tokens are known after verification, times when the round is over."""
 
     def __init__(self) -> None:
         self._run: Lap | None = None
 
     def judged(self, outcome: Outcome) -> None:
-        """What the round gave."""
+        """Record the round's tokens."""
         kept = len(outcome.verdict.path)
         self._run = Lap(outcome.planned.depth, len(outcome.tokens), kept, len(outcome.emitted))
 
     def over(self, row: Row) -> Lap | None:
-        """The last round of the row, once, when the next one is planned; None where there is nothing new."""
+        """Return the sequence's last round, once, when the next one is planned; None if there is no new one."""
         lap, self._run = self._run, None
         rounds = [] if row.trace is None else row.trace.rounds
         if lap is None or not rounds:

@@ -1,4 +1,4 @@
-"""No draft is planned."""
+"""Plan no drafts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from workbench.engine.request import Row
 
 @dataclass(frozen=True)
 class NoDraft(Policy):
-    """Depth 0 in every round: plain decoding."""
+    """Plan depth 0 in every round: plain decoding."""
 
     name: ClassVar[str] = "none"
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
-        """Nothing."""
+        """Plan nothing."""
         return Plan(0)

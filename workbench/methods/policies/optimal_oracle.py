@@ -1,4 +1,4 @@
-"""The roof of all policies: it knows what the target will say, and drafts that far."""
+"""SpecDec++'s oracle: draft exactly as far as the target will accept, an upper bound for policies."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from workbench.methods.growers.chain import draft_chain
 from workbench.methods.policies.fixed import DEPTH
 
 SAMPLED = (
-    "policy=optimal-oracle knows greedy text alone: where the target samples, its drafts are as long as fixed ones. "
-    "Set temperature 0 to see the roof."
+    "policy=optimal-oracle works for greedy text alone: when sampling, its drafts have a fixed length. Set "
+    "temperature 0 to see the upper bound."
 )
 
 
 @dataclass(frozen=True)
 class OptimalOracle(Policy):
-    """Draft up to K tokens, and stop before the first that the target will refuse.
+    """Draft up to K tokens, and stop before the first that the target will reject.
 
-    Greedy text can be known ahead: here the target is asked for it, token by token, which costs more than all drafts
-    save. So it is no method that one could ship. What it drafts is the shortest draft that accepts as many tokens as K
-    levels could: the roof of every rule for the length of a chain. Its first token is drafted whatever it is, since no
-    policy sees a law before it; where that one is refused, another may follow it that happens to fit. Rounds are
-    timed without the look ahead; the run is not.
+    Greedy text can be computed ahead: here the target decodes it token by token, which costs more than all drafts save.
+    So it is a simulation, not a practical method. It drafts the shortest draft that accepts as many tokens as K levels
+    could: an upper bound for every rule for the length of a chain. The first token is always drafted, since a policy
+    sees no distribution before it; if it is rejected, another may follow that happens to match. The time of a round
+    excludes the look-ahead; the time of the run includes it.
 
     Source: the oracle that Huang et al. 2024, SpecDec++, arXiv:2405.19715, §3 compares rules with.
     """
@@ -43,11 +43,11 @@ class OptimalOracle(Policy):
     depth: int = param(4, **DEPTH)
 
     def start(self) -> list[int]:
-        """What the target will say next, up to K tokens."""
+        """Return the target's next tokens, up to K; empty at the start."""
         return []
 
     def plan(self, row: Row, state: list[int], batch: Sequence[Row] = ()) -> Plan:
-        """Look ahead."""
+        """Compute the target's next tokens and plan depth K with the stop."""
         state.clear()
         if not row.sampling.greedy:
             row.say(SAMPLED)
@@ -58,13 +58,13 @@ class OptimalOracle(Policy):
         return Plan(self.depth, stops=True)
 
     def go_on(self, row: Row, state: list[int], step: Step) -> Bool[Tensor, ""]:
-        """While the drafter's next token is the one that the target will say."""
+        """Return whether the drafter's next token is the target's."""
         wanted = state[step.level] if step.level < len(state) else -1
         return step.p.argmax(-1).eq(wanted).any()
 
 
 def look_ahead(row: Row, n: int) -> list[int]:
-    """The next n ≥ 1 tokens of the target's own greedy text. The row's cache is as before."""
+    """Return the next n ≥ 1 tokens of the target's own greedy text. The sequence's cache is unchanged."""
     target, plan = row.models.target, row.plan
     row.place.scratch, row.plan = 0, Plan(n)
     try:

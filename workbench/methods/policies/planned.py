@@ -1,4 +1,4 @@
-"""The length that pays best, from what this very run's rounds cost and keep; none where drafting loses."""
+"""Choose the length with the most expected tokens per second, from this run's own rounds; none if drafting loses."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.laps import Lap, Laps, whose
 
 FIRST = 2
-"""Levels of the first draft: its cost and that of a plain pass say what longer ones are likely to cost."""
+"""Levels of the first draft: its cost and a plain pass's predict the cost of longer ones."""
 SHARE = 0.02
-"""Part of the run's time that may be lost by trying what is believed to be slower."""
+"""Share of the run's time that may be spent on trying options estimated to be slower."""
 WINDOW = 5
 """Rounds of one length whose median is its cost."""
 EVERY = 4
 """Rounds of one kind, drafting or plain, before the other is tried."""
 POOLED = 2.0
-"""Tests that the acceptance of all levels together counts for in that of one level."""
+"""Weight of the acceptance over all levels in that of one level, in tests."""
 REMEMBERED = 2.0
-"""Tests that rounds without a draft leave in memory: so few that one try can change the belief."""
+"""Tests that remain after rounds without a draft: few enough for one trial to change the estimate."""
 
 
 @dataclass(slots=True)
 class Belief:
-    """What a run has shown so far. Counts are discounted, level 1 is the first drafted token.
+    """Estimates from a run so far. Counts are discounted, level 1 is the first drafted token.
 
     Attributes:
-        whose: drafter and models that it is of.
+        whose: drafter and models that they are from.
+        laps: of the last round.
         seconds: of the last rounds by their length; 0: of those that verified one token alone.
-        accepted: by level, drafts that were kept.
-        tested: by level, rounds that were planned so deep and kept all above. The first has a prior of one test
+        accepted: by level, drafts that were accepted.
+        tested: by level, rounds that were planned so deep and accepted all above. The first has a prior of one test
             accepted at 0.7.
-        offered: planned rounds in which the drafter had something.
+        offered: planned rounds in which the drafter proposed something.
         asked: planned rounds.
-        idle_s: seconds of drafting in those in which it had nothing.
+        idle_s: seconds of drafting in those in which it proposed nothing.
         drafting: whether the last rounds were planned to draft.
         alike: how many of them.
         lost_s: seconds that drafting took more than plain decoding would have, since it last gained.
@@ -66,11 +67,11 @@ class Belief:
 
     @property
     def acceptance(self) -> float:
-        """Of all levels together."""
+        """Acceptance rate of all levels together."""
         return sum(self.accepted.values()) / sum(self.tested.values())
 
     def costs(self, depth: int) -> list[float]:
-        """Seconds of a round of 0 … `depth` levels: measured, or on the line through the measured lengths beside it."""
+        """Return seconds of a round of 0 … `depth` levels: measured, or interpolated between measured lengths."""
         known = sorted((k, median_low(seconds)) for k, seconds in self.seconds.items())
         found: list[float] = []
         for k in range(depth + 1):
@@ -80,9 +81,9 @@ class Belief:
         return found
 
     def tokens(self, depth: int) -> list[float]:
-        """Expected tokens of a round with a draft of 0 … `depth` levels: 1 + Σ Π chance.
+        """Return expected tokens of a round with a draft of 0 … `depth` levels: 1 + Σ Π probability.
 
-        A level's chance is its share of kept tests; one seldom tested is taken to be like the others.
+        A level's probability is its share of accepted tests; one with few tests is taken to be like the others.
         """
         found, reached, pooled = [1.0], 1.0, POOLED * self.acceptance
         for level in range(1, depth + 1):
@@ -91,7 +92,7 @@ class Belief:
         return found
 
     def outlook(self, depth: int) -> list[tuple[float, float]]:
-        """Expected (tokens, seconds) of a round planned 0 … `depth` levels deep, which may find nothing to draft."""
+        """Return expected (tokens, seconds) of a round planned 0 … `depth` levels deep; it may find no draft."""
         costs = self.costs(depth)
         share, idle_s = self.offered / self.asked, self.idle_s / self.asked
         without_s = (1 - share) * costs[0] + idle_s
@@ -99,7 +100,7 @@ class Belief:
         return [both[0], *((share * n + 1 - share, share * s + without_s) for n, s in both[1:])]
 
     def judge(self, outcome: Outcome, forgetting: float) -> None:
-        """Count what was tested. A draft that was shorter than planned fails at its end: the plan is what is judged."""
+        """Count the tests. A draft that was shorter than planned fails at its end: the plan is what is measured."""
         self.laps.judged(outcome)
         planned, kept = outcome.planned.depth, len(outcome.verdict.path)
         if not planned:
@@ -120,7 +121,7 @@ class Belief:
                 counts[level] *= forgetting
 
     def time(self, lap: Lap) -> None:
-        """Take in what a round took. One that found nothing to draft is a plain pass and an idle look."""
+        """Add a round's time. A round that found nothing to draft counts as a plain pass plus idle drafting."""
         idle_s = 0.0 if lap.nodes or not lap.planned else lap.drafting_s
         self.idle_s += idle_s
         own = self.seconds.setdefault(lap.planned if lap.nodes else 0, deque(maxlen=WINDOW))
@@ -129,7 +130,7 @@ class Belief:
         if bool(lap.planned) is not self.drafting:
             self.drafting, self.alike = not self.drafting, 0
         self.alike += 1
-        if 0 in self.seconds and lap.planned:  # a machine that stood still is not the draft's fault
+        if 0 in self.seconds and lap.planned:  # a pause of the machine is not the draft's cost
             worth_s = lap.tokens * median_low(self.seconds[0])
             self.lost_s = max(0.0, self.lost_s + min(lap.seconds, 2 * median_low(own) + idle_s) - worth_s)
 
@@ -138,26 +139,26 @@ class Belief:
 class Planned(Policy):
     """Choose K from 0 up to a bound so that expected tokens per second are largest.
 
-    Tokens of a round: 1 + Σ of the chances that all levels down to each are kept, with the acceptance rates seen so far
-    (older rounds count less). Seconds of a round: medians of this run's own rounds of each length, plain ones among
-    them. Where K = 0 wins, nothing is drafted, and a draft is tried again only while what drafts have lost stays below
-    one plain pass and 2 % of the run's time; plain passes where drafting pays cost 2 % at most, too.
+    Tokens per round: 1 + Σ of the probabilities that all levels down to each are accepted, by the acceptance rates so
+    far (older rounds count less). Seconds per round: medians of this run's own rounds of each length, plain ones among
+    them. If K = 0 is best, nothing is drafted, and a draft is tried again only while the total loss of drafts stays
+    below one plain pass and 2 % of the run's time; plain passes while drafting pays also cost 2 % at most.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, equation 1 and §3.5, with measured instead of assumed costs and
-    acceptance by level; Liu et al. 2024, SmartSpec, arXiv:2406.14066: K = 0 and exploring now and then.
+    acceptance by level; Liu et al. 2024, SmartSpec, arXiv:2406.14066: K = 0 and occasional exploration.
     """
 
     name: ClassVar[str] = "planned"
     timed: ClassVar[bool] = True
     depth: int = param(4, **DEPTH)
-    forgetting: float = param(0.9, ge=0.5, le=1.0, doc="weight of a past round, by the next one")
+    forgetting: float = param(0.9, ge=0.5, le=1.0, doc="decay of past rounds' weight per round")
 
     def start(self) -> list[Belief]:
-        """What is believed, in a list so that another drafter can begin anew."""
+        """Return initial estimates, in a list so that another drafter can start new ones."""
         return [Belief()]
 
     def plan(self, row: Row, state: list[Belief], batch: Sequence[Row] = ()) -> Plan:
-        """The best K from 0 to `depth`, or what is to be tried again."""
+        """Plan the best K from 0 to `depth`, or a length to try again."""
         if state[0].whose != (mine := whose(row)):
             state[0] = Belief(mine)
         belief = state[0]
@@ -169,7 +170,7 @@ class Planned(Policy):
         return Plan(k)
 
     def choose(self, belief: Belief) -> int:
-        """Plain, a short draft, plain once more; then what pays, or what may be tried."""
+        """Choose plain, a short draft, plain once more; then the best length, or one that may be tried."""
         plain = len(belief.seconds.get(0, ()))
         if plain < 2 and (not plain or belief.drafting):
             return 0
@@ -186,10 +187,10 @@ class Planned(Policy):
             return 0
         tokens, seconds = outlook[longest]
         regret = seconds - tokens * plain_s
-        is_soon = belief.alike < EVERY and regret > SHARE * plain_s  # a look that costs next to nothing is always taken
+        is_soon = belief.alike < EVERY and regret > SHARE * plain_s  # a trial that costs almost nothing is always made
         may_lose_s = SHARE * belief.spent_s + plain_s
         return 0 if is_soon or belief.lost_s + regret > may_lose_s else longest
 
     def observe(self, row: Row, state: list[Belief], outcome: Outcome) -> None:
-        """Count what was tested."""
+        """Count the round's tests."""
         state[0].judge(outcome, self.forgetting)

@@ -1,4 +1,4 @@
-"""SpecDec++: a trained head says how likely each draft is to be kept, and drafting stops when a rejection is likely."""
+"""SpecDec++: a trained head predicts each draft's acceptance; drafting stops when a rejection is likely."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ AGAIN = "Train one for this draft model: workbench train acceptance."
 
 
 class AcceptanceHead(TrainedNet):
-    """D residual blocks x + SiLU(W x + b) on the draft model's last hidden state at a draft, then a number.
+    """D residual blocks x + SiLU(W x + b) on the draft model's last hidden state at a draft, then one output.
 
-    The paper's code ends with two numbers and a softmax, which is one number and a sigmoid. It also repeats one block
-    D times, so that all share their weights; here each has its own unless `tied`.
+    The paper's code ends with two outputs and a softmax, which equals one output and a sigmoid. It also repeats one
+    block D times, so that all share their weights; here each has its own unless `tied`.
 
     Args:
         width: the draft model's hidden size.
         blocks: D.
         tied: one block for all D.
-        context: taken as of every net, and not read.
+        context: unused; every net takes it.
 
     Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.2.
     """
@@ -49,31 +49,31 @@ class AcceptanceHead(TrainedNet):
         self.last = nn.Linear(width, 1)
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b"]:
-        """Log-odds that the draft behind which the state stands is kept, given that all before it were."""
+        """Return log-odds that the draft token at this state is accepted, given that all before it were."""
         for i in range(self.n_blocks):
             x = x + nn.functional.silu(self.blocks[0 if self.tied else i](x))
         return self.last(x).squeeze(-1)
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         return {"width": self.width, "blocks": self.n_blocks, "tied": self.tied}
 
 
 LITTLE = (
-    f"{WRONG_SCALE}: the head of that date tells little (right of {{}} %, one answer for all of {{}} %) and runs after "
-    "every draft."
+    f"{WRONG_SCALE}: the head of that date predicts little (right in {{}} %, a constant answer in {{}} %) and runs "
+    "after every draft."
 )
 
 
 @dataclass(frozen=True)
 class SpecDecPlusPlus(Policy):
-    """Stop once 1 − ∏ p̂ᵢ > h, where p̂ᵢ is the head's chance that draft i is kept if those before it were.
+    """Stop once 1 − ∏ p̂ᵢ > h, where p̂ᵢ is the head's probability that draft i is accepted if those before it were.
 
-    In the paper's model of costs the optimal rule has this form. The head reads the draft model's state behind the
-    newest draft, so that each draft is scored before the next one is made (the paper's code scores it a step later). A
-    draft that was made stays: so the stop biases nothing, and exactness holds when sampling too. Of a tree the
-    likeliest node of each level counts. On a GPU each test costs a synchronisation.
+    In the paper's cost model the optimal rule has this form. The head reads the draft model's state after the newest
+    draft, so that each draft is scored before the next one is made (the paper's code scores it a step later). A draft
+    that was made stays, so the stop does not bias the output, and sampling stays exact. In a tree the likeliest node of
+    each level counts. On a GPU each test costs a synchronisation.
 
     Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.1 (rule), §3.2 (head).
     """
@@ -86,12 +86,12 @@ class SpecDecPlusPlus(Policy):
         "model's last hidden state.",
         recipe="acceptance",
     )
-    risk: float = param(0.7, ge=0.05, le=1.0, doc="h, chance of a rejection above which drafting stops")
-    shortest: int = param(2, ge=1, le=8, doc="least tokens drafted a round")
-    longest: int = param(16, ge=1, le=20, doc="most tokens drafted a round")
+    risk: float = param(0.7, ge=0.05, le=1.0, doc="h, probability of a rejection above which drafting stops")
+    shortest: int = param(2, ge=1, le=8, doc="fewest tokens drafted per round")
+    longest: int = param(16, ge=1, le=20, doc="most tokens drafted per round")
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "tokens a second / those of the best fixed length, temperature 1", "LLaMA-2-chat 7B → 70B, Alpaca", 1.072,
+            "tokens per second / those of the best fixed length, temperature 1", "LLaMA-2-chat 7B → 70B, Alpaca", 1.072,
             1.072, "Huang et al. 2025, arXiv:2405.19715, abstract: 7.2 % (GSM8K 9.4, HumanEval 11.1)",
             lambda lab: lab.speed_over({"policy": "specdec++"}, BEST_OF, temperature=1.0),
             key="specdec++", timed=True, tolerance=0.05, method="draft-model",
@@ -101,19 +101,19 @@ class SpecDecPlusPlus(Policy):
     )  # fmt: skip
 
     def start(self) -> list[Tensor | None]:
-        """The chance that all drafts of the round are kept, in a list so that it can change."""
+        """Return the probability that all drafts of the round are accepted, in a list so that it can change."""
         return [None]
 
     def plan(self, row: Row, state: list[Tensor | None], batch: Sequence[Row] = ()) -> Plan:
-        """The longest draft, with the stop."""
+        """Plan the longest draft, with the stop."""
         state[0] = None
         return Plan(self.longest, stops=True)
 
     def go_on(self, row: Row, state: list[Tensor | None], step: Step) -> Bool[Tensor, ""]:
-        """While all drafts so far are likely enough to be kept.
+        """Return whether all drafts so far are likely enough to be accepted.
 
         Raises:
-            ModelError: the drafter shows no states, or the head was made for others.
+            ModelError: the drafter provides no hidden states, or the head was made for another one.
         """
         kept = chance(row.models, step.hidden).amax()
         state[0] = kept if state[0] is None else state[0] * kept
@@ -122,17 +122,17 @@ class SpecDecPlusPlus(Policy):
         return 1 - state[0] <= self.risk
 
     def observe(self, row: Row, state: list[Tensor | None], outcome: Outcome) -> None:
-        """Say what the head thought of the draft as far as it was asked."""
+        """Record the head's estimate for the round's drafts."""
         if state[0] is not None:
             row.signals["chance of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
 
 
 def chance(models: Models, hidden: Float[Tensor, "w D"] | None) -> Float[Tensor, " w"]:
-    """The head's chance that each draft is kept, float32.
+    """Return the head's probability that each draft is accepted, float32.
 
     Args:
         models: with an acceptance head.
-        hidden: the draft model's last hidden states behind the drafts.
+        hidden: the draft model's last hidden states after the drafts.
 
     Raises:
         ModelError: see `SpecDecPlusPlus.go_on`.
@@ -140,5 +140,7 @@ def chance(models: Models, hidden: Float[Tensor, "w D"] | None) -> Float[Tensor,
     net = load_trained(AcceptanceHead, models, "acceptance head", AGAIN)
     if hidden is None or hidden.shape[1] != net.width:
         found = "no" if hidden is None else f"{hidden.shape[1]}"
-        raise ModelError(f"This acceptance head reads {net.width} numbers a draft; the drafter shows {found}.", AGAIN)
+        raise ModelError(
+            f"This acceptance head reads hidden states of width {net.width}; the drafter provides {found}.", AGAIN
+        )
     return net(hidden.to(net.last.weight.dtype)).float().sigmoid()

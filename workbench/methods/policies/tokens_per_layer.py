@@ -1,4 +1,4 @@
-"""Plan as many tokens as pay by the layers that they cost, at the exit for which they pay most."""
+"""DEL's policy: choose exit layer and length for the most expected tokens per layer computed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from workbench.methods.policies.fixed import DEPTH
 
 @dataclass(frozen=True)
 class TokensPerLayer(Policy):
-    """Choose exit and length from 0 on together: the largest expected tokens / cost in layers; and stop where unsure.
+    """Choose exit and length (0 or more) for the most expected tokens / cost in layers; stop at low confidence.
 
-    The draft ends early once the exit's largest probability falls below a threshold between what it has on average
-    where it is right and where it is wrong. With a drafter that does not know its exits: K tokens.
+    The draft ends early once the exit's largest probability falls below a threshold between its averages for right and
+    for wrong tokens. With a drafter without exits: K tokens.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
     """
@@ -33,11 +33,11 @@ class TokensPerLayer(Policy):
     depth: int = param(4, **DEPTH)
 
     def start(self) -> list[float]:
-        """The threshold in force, in a list so that it can change."""
+        """Return the current threshold, in a list so that it can change."""
         return [0.0]
 
     def plan(self, row: Row, state: list[float], batch: Sequence[Row] = ()) -> Plan:
-        """The best cell of the table of exits and lengths."""
+        """Plan the best cell of the table of exits and lengths."""
         ledger = row.state
         if not isinstance(ledger, Ledger):
             state[0] = 0.0
@@ -52,5 +52,5 @@ class TokensPerLayer(Policy):
         return Plan(depth, stops=state[0] > 0)
 
     def go_on(self, row: Row, state: list[float], step: Step) -> Bool[Tensor, ""]:
-        """While the exit is as sure as where it is right."""
+        """Return whether the exit's confidence reaches the threshold."""
         return step.p.amax() >= state[0]

@@ -1,4 +1,4 @@
-"""Claims about approximate verifiers, which are judged at matched accuracy: τ beside the answers that are kept."""
+"""Claims about approximate verifiers: τ at matched accuracy of answers."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def at_matched_accuracy(
     exact: Mapping[str, Any] | None = None,
     lacks: str = "",
 ) -> Claim:
-    """Return the claim that a rule accepts more than the exact one without losing answers.
+    """Return the claim that a rule accepts more than the exact one at equal accuracy.
 
     It is measured on sums, word problems and JSON records.
 
     Args:
-        verifier: by its name.
-        settings: its parameters, the strictest first: the laxest that keeps the answers is taken.
+        verifier: its name.
+        settings: its parameters, the strictest first: the laxest that keeps the accuracy is used.
         setting: the paper's models, data and sampling.
         source: paper, section or table, address.
-        low: τ with the verifier / with the exact rule, as the paper has it; None: only that it is above 1.
+        low: τ with the verifier / with the exact rule, from the paper; None: the paper only says that it is above 1.
         high: upper end of the paper's range.
         temperature: of both.
-        method: whose drafts it verifies.
+        method: the method whose drafts it verifies.
         exact: parameters that both rules share.
         lacks: see `Claim.lacks`.
     """
@@ -43,7 +43,7 @@ def at_matched_accuracy(
     ladder = [{**shared, "verifier": verifier, **each} for each in settings]
     drawn = f"temperature {temperature:g}" if temperature else "greedy"
     return Claim(
-        f"τ with {verifier} / with the exact rule where answers are kept, {drawn}",
+        f"τ with {verifier} / with the exact rule at equal accuracy of answers, {drawn}",
         setting, low, high, source,
         lambda lab: lab.on(*ANSWERED).at_matched_accuracy(ladder, shared, temperature),
         key=f"{verifier}-{'sampled' if temperature else 'greedy'}", method=method, lacks=lacks, matched=True,

@@ -1,4 +1,4 @@
-"""As drafted: what its drafter is sure of is kept unseen. Approximate decoding, with its price in view."""
+"""As drafted: accept drafts with a high draft probability unverified. Approximate; the deviation is shown."""
 
 from __future__ import annotations
 
@@ -30,36 +30,37 @@ from workbench.methods.verifiers.sums import make_ready, unseen
 
 AS_DRAFTED = Rule(
     "as-drafted",
-    "Kept as drafted",
+    "Accepted as drafted",
     "d > β",
     {"d": "own_chance", "β": "sure"},
-    "The drafter gives its own draft the chance d, more than β: it is kept, whatever the target says of it. The "
-    "target's law is not kept.",
+    "The drafter gives its own draft the probability d, more than β, so it is accepted whatever the target's "
+    "probability. The output does not follow the target's distribution.",
     leaves=ALL,
     source="Liu et al. 2024, arXiv:2404.06954 (β = 0); Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208",
 )
 
 STILL_READ = (
-    "With verifier=as-drafted, an approximation, the target still reads every draft: it writes the token that ends the "
-    "round, the keys and values of the text are its own, and what it says of the drafts shows their price. A decoder "
-    "that leaves its pass out would be faster than what is measured here."
+    "With verifier=as-drafted, an approximation, the target still reads every draft: it writes the last token of the "
+    "round, its keys and values of the text stay its own, and its probabilities for the drafts show the deviation. A "
+    "decoder without this target pass would be faster than measured here."
 )
-"""Of a method whose part of the target may decode alone: why the whole target reads on."""
+"""Difference from the paper of methods in which a part of the target may decode alone: the whole target still runs."""
 
 
 @dataclass(frozen=True)
 class AsDrafted(Verifier):
-    """Keep x where its drafter's own chance q(x) > β, whatever the target says; where not, the exact rule decides.
+    """Accept x if its draft probability q(x) > β, whatever the target's; otherwise the exact rule decides.
 
-    So a part of the target that drafts becomes the approximate decoder that its paper has. β = 0 keeps all; 1 is exact.
-    The target reads each round's draft all the same: it writes the token that ends the round, its keys and values are
-    those of the text, and what it says of the draft is the price. A round pays, summed over the places that it tests,
+    So the part of the target that drafts becomes the approximate decoder of its paper. β = 0 accepts all; 1 is exact.
+    The target still reads each round's draft: it writes the last token of the round, its keys and values are those of
+    the text, and its probabilities for the draft give the deviation. The deviation of a round, summed over the
+    positions that it tests, is
 
         Σ (q(x) − p(x))₊ over the tokens with q(x) > β,
 
-    which is the total variation between the law of the token there and the target's; at temperature 0, how many of
-    the kept drafts are not the target's. Chains that carry their drafter's laws are kept so; any other draft is judged
-    exactly.
+    which is the total variation between the distribution of the token there and the target's; at temperature 0, the
+    number of accepted drafts that are not the target's. This holds for chains with their drafter's distributions; any
+    other draft is verified exactly.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, and Alizadeh et al. 2024, Duo-LLM,
     arXiv:2410.10846 (β = 0); Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208 (β).
@@ -68,28 +69,28 @@ class AsDrafted(Verifier):
     name: ClassVar[str] = "as-drafted"
     claims: ClassVar[tuple[Claim, ...]] = (
         at_matched_accuracy(
-            "as-drafted", ({},), "BLOOMZ-7B and LLaMA-2, fine-tuned with layers left out: nearly the same answers",
+            "as-drafted", ({},), "BLOOMZ-7B and LLaMA-2, fine-tuned with layers skipped: nearly the same answers",
             "Liu et al. 2024, arXiv:2404.06954, abstract (direction)", temperature=0.0, method="unified-skip",
-            lacks="a target that was trained on with layers left out",
+            lacks="a target fine-tuned with layers skipped",
         ),
         at_matched_accuracy(
-            "as-drafted", ({},), "models fine-tuned to read placeholders: as good on text, 3 % less on code",
+            "as-drafted", ({},), "models fine-tuned with placeholders: as good on text, 3 % worse on code",
             "Sun et al. 2024, arXiv:2405.15208, abstract (direction)", temperature=0.0, method="lexical-unit",
-            lacks="a target that was trained to read placeholders",
+            lacks="a target that was trained with placeholders",
         ),
     )  # fmt: skip
     reads_laws: ClassVar[bool] = True
     keeps_greedy: ClassVar[bool] = False
     sure: float = param(
-        0.0, ge=0.0, le=1.0, doc="β, the drafter's own chance of a draft above which it is kept unseen; 1 is exact"
+        0.0, ge=0.0, le=1.0, doc="β, draft probability above which a draft is accepted unverified; 1 is exact"
     )
 
     def prime(self, row: Row, models: Models) -> None:
-        """No state; but what adds up wide laws is compiled here, and not in a round."""
+        """Return no state; compile the sums over wide distributions now rather than in a round."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> Ruling:
-        """The exact rule, but for the nodes of which the drafter is sure."""
+        """Apply the exact rule, except at nodes whose draft probability exceeds β."""
         tree, exact = v.tree, exact_ruling(v)
         if not may_hand_over(tree, exact):
             return exact.for_nothing

@@ -1,4 +1,4 @@
-"""Block verification: the drafts of a chain are accepted together, so that a likely end carries an unlikely middle."""
+"""Block verification: accept the drafts of a chain together, so that a likely end compensates an unlikely middle."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ BLOCK = Rule(
     "The block so far",
     "k / k′",
     {"k": "kept", "k′": "kept_before"},
-    "k is the chance that the block is kept up to this draft or beyond it, k′ the same of the draft before it: with "
-    "all drafts known, the length is decided at once, by the joint ratio of p and q.",
+    "k is the probability that the block is accepted at least up to this draft, k′ the same for the draft before it. "
+    "All drafts are known, so the length is decided at once, by the joint ratio of p and q.",
     source="Sun et al. 2025, Block verification, arXiv:2403.10444, Algorithm 2",
 )
 
 
 @dataclass(frozen=True)
 class Block(Exact):
-    """Keep the longest prefix that passes a test of its own, by the ratio of its joint probabilities.
+    """Accept the longest prefix that passes its own test, by the ratio of its joint probabilities.
 
         w₀ = 1;  wᵢ = min(1, wᵢ₋₁ · pᵢ(xᵢ) / qᵢ(xᵢ))
         hᵢ = Σ (wᵢ·pᵢ₊₁ − qᵢ₊₁)₊ / (Σ (wᵢ·pᵢ₊₁ − qᵢ₊₁)₊ + 1 − wᵢ);  h of the last draft is its w
-        τ = the largest i whose uniform is at most hᵢ, else 0;  then y ~ (w_τ·p − q)₊, or p behind the last draft
+        τ = the largest i whose uniform is at most hᵢ, else 0;  then y ~ (w_τ·p − q)₊, or p after the last draft
 
-    On average it never keeps fewer drafts than the test of one token after the other. Here the walk goes from the root
-    on: a draft is kept with the probability that τ reaches it, given that it reached the one before; the law of τ is
-    the same. What is no chain has no such joint ratio, and is judged as by `Lossless`.
+    On average it never accepts fewer drafts than token-by-token verification. Here the walk starts at the root: a draft
+    is accepted with the probability that τ reaches it, given that τ reached the one before; the distribution of τ is
+    the same. Drafts that are no chain have no such joint ratio and are verified as by `Lossless`.
 
     Source: Sun et al. 2025, Block verification accelerates speculative decoding, arXiv:2403.10444, Algorithm 2.
     """
@@ -51,23 +51,23 @@ class Block(Exact):
     made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.CHAIN})
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "τ / τ of one token after the other, both expected of the same drafts of 8, temperature 1",
+            "τ / τ of token-by-token verification, both expected on the same drafts of 8, temperature 1",
             "PaLM-2-S with small drafters, 8 tasks",
             None, None, "Sun et al. 2025, arXiv:2403.10444, abstract (5 to 8 % in seconds; τ by direction; recalled)",
             lambda lab: lab.tau_of_same_drafts(Block(), {"depth": 8}, temperature=1.0),
             key="block", method="draft-model",
-            by_construction="a theorem (Sun et al., theorem 2): of the same drafts it never expects fewer tokens",
+            by_construction="a theorem (Sun et al., theorem 2): on the same drafts its expected τ is never smaller",
         ),
     )  # fmt: skip
 
     def prime(self, row: Row, models: Models) -> None:
-        """No state; but what adds up wide laws is compiled here, and not in a round."""
+        """Return no state; compile the sums over wide distributions now rather than in a round."""
         make_ready(models.target.device)
 
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> Ruling:
-        """All prefixes at once; sums in float64. A tree: sibling after sibling, by recursive rejection."""
+        """Test all prefixes at once, with sums in float64; verify a tree by recursive rejection."""
         if tree.sampling is not Sampling.CHAIN:
             return recursive_rejection(tree, p, u_stop, late)
         assert tree.q is not None
@@ -75,7 +75,7 @@ class Block(Exact):
         tiny = torch.finfo(torch.float64).tiny
         p_x, q_x = p[:-1].gather(1, tree.tokens.unsqueeze(1)).squeeze(1), tree.q[tree.q_of[:-1], tree.tokens]
         gain = (p_x.double().log() - q_x.double().clamp_min(tiny).log()).cumsum(0)  # [N]
-        # w may not exceed 1: its logarithm is a sum that is held at 0 from above, all steps of it in one pass.
+        # w may not exceed 1: its logarithm is a running sum clamped at 0 from above, computed for all steps at once.
         log_w = gain - gain.cummax(0).values.clamp_min(0)
         w = torch.cat([log_w.new_zeros(1), log_w]).exp()  # [N+1]
 
@@ -84,7 +84,7 @@ class Block(Exact):
                 return [excess(fans.p, fans.q, w[fans.place, None].to(p.dtype))], fans.p
             rest = (fans.p * w[fans.place, None].to(p.dtype)).sub_(fans.q).clamp_(min=0)
             more = rest.sum(1, keepdim=True)
-            # A place without rest is never the end, but `pick` takes no weights of sum 0.
+            # A position without residual is never the end, but `pick` does not accept weights of sum 0.
             return [more], by_row((fans.there & (more > 0)).squeeze(1), rest, fans.p)
 
         (more,), stop = place_by_place(tree, p, u_stop, at, late, whole=passes(p, tree.q))

@@ -1,4 +1,4 @@
-"""The target draws, and its draw is followed: exact for any drafts, and all there is for those that were chosen."""
+"""Follow the target's own draw: exact for any drafts, and the only rule for deterministic ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from workbench.methods.verifiers.exact import Exact
 
 @dataclass(frozen=True)
 class Deterministic(Exact):
-    """Draw y ~ p and go on below the sibling that has it: a place is passed with probability Σ p over its drafts.
+    """Draw y ~ p and follow the sibling with that token: a position is passed with probability Σ p over its drafts.
 
-    The drafter's law is not looked at, so that no way of drafting can bias it. Drafts that were drawn lose by it: of
-    one draw Σ p·q is accepted instead of Σ min(p, q).
+    The drafter's distribution is not used, so no drafting rule can bias the output. Sampled drafts are accepted less
+    often: with one draft Σ p·q instead of Σ min(p, q).
 
-    Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4 (siblings accepted with what is left of p); Miao et al. 2024,
+    Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4 (siblings accepted with the residual of p); Miao et al. 2024,
     SpecInfer, arXiv:2305.09781, §4.3, calls it naive sampling.
     """
 
@@ -31,6 +31,6 @@ class Deterministic(Exact):
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> Ruling:
-        """As if every draft had been chosen."""
+        """Verify as if every draft were deterministic."""
         chosen = replace(tree, sampling=Sampling.DETERMINISTIC, q=None, q_of=None, law_of=None, without=None)
         return recursive_rejection(chosen, p, u_stop, late)

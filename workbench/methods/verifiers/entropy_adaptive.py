@@ -1,4 +1,4 @@
-"""Entropy Adaptive Decoding: the small model writes until it is unsure of itself, then the target does."""
+"""Entropy Adaptive Decoding: the small model writes while its entropy is low, then the target does."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ WRITTEN = Rule(
     "The small model writes",
     "w = 1",
     {"w": "small_writes"},
-    "The small model has the pen: the mean entropy of the last laws was low enough when it took it, and it keeps it "
-    "for some tokens at least. What it writes is kept, whatever the target says of it.",
+    "The small model writes: the mean entropy of the last distributions was low enough when it took over, and it "
+    "writes for a minimum number of tokens. Its tokens are accepted whatever the target's probability.",
     leaves=ALL,
     source="Simonds 2025, Entropy adaptive decoding, arXiv:2502.06833",
 )
 
 SURE_AND_WRONG = (
-    f"{WRONG_SCALE}: the 0.7M draft model has none of the 88 answers right by itself and writes 60 % "
-    "of the tokens, surely."
+    f"{WRONG_SCALE}: the 0.7M draft model answers none of the 88 questions right by itself, but "
+    "writes 60 % of the tokens with low entropy."
 )
 SURE_OFTEN = (
     f"{WRONG_SCALE}: the draft model has 8M parameters and writes 35 % of the tokens; the paper's "
@@ -50,12 +50,12 @@ SURE_OFTEN = (
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """Who writes the next token of a row.
+    """State of which model writes the next token of a sequence.
 
     Attributes:
-        small: the small model, not the target.
-        since: tokens written since the pen last changed hands.
-        entropies: of the last laws that tokens were drawn from, in bits, the newest last.
+        small: whether the small model writes, not the target.
+        since: tokens written since the last switch.
+        entropies: of the last distributions that tokens were drawn from, in bits, the newest last.
     """
 
     small: bool
@@ -64,11 +64,11 @@ class Pen:
 
     @property
     def mean(self) -> float:
-        """H̄ in bits; 0 where nothing was written yet."""
+        """H̄ in bits; 0 before the first token."""
         return math.fsum(self.entropies) / max(1, len(self.entropies))
 
     def wrote(self, entropy: float, rule: EntropyAdaptive) -> Pen:
-        """Behind one more token of its holder, drawn from a law of that entropy: it may change hands."""
+        """Return the state after one more token, drawn from a distribution of that entropy; the writer may switch."""
         last = (*self.entropies, entropy)[-rule.entropy_window :]
         held = Pen(self.small, self.since + 1, last)
         small = held.mean < rule.mean_entropy
@@ -77,12 +77,12 @@ class Pen:
 
 @dataclass(slots=True)
 class Writing:
-    """What the verifier remembers of a row.
+    """Verifier state of a sequence.
 
     Attributes:
-        pen: behind the last committed token.
-        then: of the draft that was ruled on last, the pen behind the root and behind each node.
-        target: entropy in bits of the target's law at the same places.
+        pen: after the last committed token.
+        then: for the draft verified last, the pen after the root and after each node.
+        target: entropy in bits of the target's distribution at the same positions.
     """
 
     pen: Pen
@@ -92,20 +92,20 @@ class Writing:
 
 @dataclass(frozen=True)
 class EntropyAdaptive(Verifier):
-    """Keep what the drafter writes while the mean entropy H̄ of the last w laws stays below a threshold.
+    """Accept the drafter's tokens while the mean entropy H̄ of the last w distributions stays below a threshold.
 
-    The entropies are those of whoever writes: the small model's laws for its tokens, the target's for its own. Where
-    H̄ ≥ τ the target takes the pen, where H̄ < τ the small model does, but not before d tokens since the last change.
-    While the target has it drafts are judged exactly, so that its stretches have its own law and still cost less than
-    a pass a token. τ = 0 is exact: the target begins, and never hands over. What a round pays is, summed over the
-    tokens that the small model wrote, the total variation between its law and the target's (at temperature 0: how many
-    of them are not the target's).
+    The entropies are those of the writing model: the small model's for its tokens, the target's for its own. If
+    H̄ ≥ τ the target takes over, if H̄ < τ the small model does, but not before d tokens since the last switch. While
+    the target writes, drafts are verified exactly, so these stretches follow its distribution and still cost less than
+    a pass per token. τ = 0 is exact: the target begins, and never switches. The deviation of a round is, summed over
+    the tokens that the small model wrote, the total variation between its distribution and the target's (at
+    temperature 0: the number of them that are not the target's).
 
-    Chains that carry their drafter's laws alone are handed over; trees, and drafts without laws, are judged exactly.
-    The rule is followed on the host, which costs a second synchronisation a round on a GPU.
+    Only chains with their drafter's distributions are accepted this way; trees, and drafts without distributions, are
+    verified exactly. The rule runs on the host, which costs a second synchronisation per round on a GPU.
 
-    Source: Simonds 2025, arXiv:2502.06833. There no token of the target's stretches is drafted, and the target reads
-    what it missed when it takes over: here it reads every round's draft, and its own token ends each round.
+    Source: Simonds 2025, arXiv:2502.06833. There, tokens that the target writes are not drafted, and the target reads
+    the tokens it missed when it takes over: here it reads every round's draft, and its own token ends each round.
     """
 
     name: ClassVar[str] = "entropy-adaptive"
@@ -124,16 +124,16 @@ class EntropyAdaptive(Verifier):
         le=16.0,
         doc="τ, in bits: mean entropy below which the small model writes; 0 is exact",
     )
-    entropy_window: int = param(5, ge=1, le=32, doc="w, laws that the mean entropy is taken over, in tokens")
-    least_run: int = param(5, ge=1, le=64, doc="d, least tokens between two changes of the writer")
+    entropy_window: int = param(5, ge=1, le=32, doc="w, number of last tokens in the mean entropy")
+    least_run: int = param(5, ge=1, le=64, doc="d, least tokens between two switches of the writing model")
 
     def prime(self, row: Row, models: Models) -> Writing:
-        """The target has read the text, and begins; it may hand over behind its first token."""
+        """Return the initial state: the target writes first; it may switch after its first token."""
         make_ready(models.target.device)
         return Writing(Pen(small=False, since=self.least_run))
 
     def rule(self, v: Verification) -> Ruling:
-        """The exact rule, but for the nodes that the small model writes."""
+        """Apply the exact rule, except at nodes that the small model writes."""
         tree, state, exact = v.tree, v.state, exact_ruling(v)
         state.target = listed(v.entropies() / math.log(2))
         state.then = (state.pen,)
@@ -147,7 +147,7 @@ class EntropyAdaptive(Verifier):
         small, pens = list[bool](), [state.pen]
         for node in range(len(tree)):
             pen = pens[-1]
-            if pen.small:  # it keeps it for the rest of its run at least, whose laws are looked at together
+            if pen.small:  # it writes at least d tokens: compute their entropies together
                 some(own, range(node, min(len(tree), node + max(1, self.least_run - pen.since))))
             small.append(pen.small)
             pens.append(pen.wrote(own[node] if pen.small else state.target[node], self))
@@ -164,7 +164,7 @@ class EntropyAdaptive(Verifier):
         return handed_over(exact, writes, WRITTEN, {"small_writes": writes.to(v.p.dtype)}, paid)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """The pen behind what was kept, and behind the token with which the target ends the round."""
+        """Update the state with the accepted tokens and with the target's last token of the round."""
         state: Writing = row.verifier_state
         path = outcome.verdict.path
         at = path[-1] + 1 if path else 0
@@ -176,7 +176,7 @@ class EntropyAdaptive(Verifier):
 
 
 def bits(p: Float[Tensor, "n V"]) -> Float[Tensor, " n"]:
-    """Entropy of each law in bits.
+    """Return the entropy of each distribution in bits.
 
     Example:
         >>> bits(torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25, 0.25, 0.25, 0.25]]))

@@ -1,4 +1,4 @@
-"""What exact verifiers share: greedy text, drafts without laws, and rules that say what a place emits."""
+"""Base classes of exact verifiers: greedy text, deterministic drafts, and rules stated as the emitted distribution."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ EMITTED = Rule(
     "The draw is followed",
     "e / m",
     {"e": "emitted", "m": "unclaimed"},
-    "e is the chance that this place emits the token, given all drafts for it; m, what e's law gives to all but the "
-    "elder siblings. One draw from that law is followed if a draft has its token.",
+    "e is the probability that this position emits the token, given all drafts for it; m is the mass of that "
+    "distribution on all tokens but the earlier siblings'. One token is drawn from it, and a draft with that token is "
+    "accepted.",
 )
-"""What rules have in common that find the law of a place's token from all its drafts at once."""
+"""Rule of verifiers that compute the distribution of a position's token from all its drafts at once."""
 
 
 @dataclass(frozen=True)
 class Exact(Verifier):
-    """A rule for drafts that were drawn. Chosen ones have no law: the target draws, and its draw is followed."""
+    """A rule for sampled drafts. For deterministic drafts the target draws, and its draw is followed."""
 
     made_for: ClassVar[frozenset[Sampling]] = frozenset()
-    """Ways of choosing siblings for which it is offered: it is exact, and another rule than recursive rejection."""
+    """Ways of choosing siblings for which it is offered: it is exact there, and differs from recursive rejection."""
 
     def rule(self, v: Verification) -> Ruling:
-        """Greedy match, the rule for chosen drafts, or `judge`."""
+        """Apply greedy match, the rule for deterministic drafts, or `judge`."""
         if v.u_stop is None:
             return greedy_match(v.tree, v.likeliest())
         if not len(v.tree) or v.tree.q is None:
@@ -47,34 +48,34 @@ class Exact(Verifier):
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> Ruling:
-        """The rule, for a tree of one node at least, with the laws it was drawn from."""
+        """Apply the rule to a tree of at least one node, with the distributions it was drawn from."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ByEmission(Exact):
-    """A rule that is stated as the law of the token that a place emits, given the drafts there."""
+    """A rule stated as the distribution of the token that a position emits, given the drafts there."""
 
     says: ClassVar[Rule] = EMITTED
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """The probability that the rule's tests end with each child, and the law of the token if with none."""
+        """Return the probability that each child passes, and the token's distribution if none does."""
         raise NotImplementedError
 
     def outline(
         self, tree: DraftTree, fans: Fans
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """The same from compiled passes, and of that law only what it has at the children's tokens, and at all others.
+        """Return `tests` from compiled passes, with the final distribution only at the children's tokens and elsewhere.
 
-        None: nothing is compiled for it. Laws are such as `workbench.engine.rejecting.passes` says, with children at
-        every place.
+        None: there is no compiled version. The distributions are such as `workbench.engine.rejecting.passes` accepts,
+        with children at every position.
         """
         return None
 
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> Ruling:
-        """Find the law, draw from it, and follow the draw; a token drawn in the end counts if a draft has it."""
+        """Compute the distribution, draw from it, and follow the draw; a token drawn last counts if a draft has it."""
         assert tree.q is not None
         brief = passes(p, tree.q)
 
@@ -94,5 +95,5 @@ class ByEmission(Exact):
 
 
 def rule_of(name: str, title: str, says: str, source: str) -> Rule:
-    """`EMITTED` under the name of the verifier that found the law."""
+    """Return `EMITTED` with the name and text of the verifier that computes the distribution."""
     return replace(EMITTED, name=name, title=title, says=f"{says} {EMITTED.says}", source=source)

@@ -1,4 +1,4 @@
-"""Hu et al.'s greedy scheme: all likely drafts for certain, one draw for the rest, and a single test."""
+"""Hu et al.'s greedy scheme: the likeliest drafts deterministically, one sampled draft, and a single test."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ PAPER = "Hu et al. 2025, Towards optimal multi-draft speculative decoding, arXiv
 class GreedyDraft(ByEmission):
     """Of n drafts the last one is drawn from q without the others (q̃), and it alone is tested, with min(1, p / q̃).
 
-    If it fails, y ~ (p − q̃)₊, normalised. q̃ has nothing at the n − 1 chosen tokens, so that all of p there is left,
-    and y is often one of them: then that branch goes on. Acceptance is Σ p over the chosen ones + Σ min(p, q̃) over the
-    rest, and no rule for drafts made so can have more. The rule is exact as well where the others were drawn, too: it
-    takes them as given.
+    If it fails, y ~ (p − q̃)₊, normalised. q̃ is 0 at the n − 1 chosen tokens, so all of p there remains, and y is often
+    one of them: then that branch is followed. Acceptance is Σ p over the chosen ones + Σ min(p, q̃) over the rest, the
+    maximum for drafts made this way. The rule is also exact if the other drafts were sampled: it treats them as given.
 
     Source: Hu et al. 2025, arXiv:2502.18779.
     """
@@ -39,12 +38,12 @@ class GreedyDraft(ByEmission):
     )
     made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.HEAD_AND_ONE})
     says: ClassVar[Rule] = rule_of(
-        "greedy-draft", "Greedy draft", "The one draft that was drawn would be tested with min(1, p / q̃).", PAPER
+        "greedy-draft", "Greedy draft", "The one sampled draft is tested with min(1, p / q̃).", PAPER
     )
     claims: ClassVar[tuple[Claim, ...]] = tuple(
         Claim(
-            f"acceptance of a place / that by recursive rejection without replacement, 4 drafts, temperature {warmth}",
-            "LLaMA, OPT, several temperatures: the greedy scheme is often above", None, None,
+            f"acceptance per position / with recursive rejection without replacement, 4 drafts, temperature {warmth}",
+            "LLaMA, OPT, several temperatures: the greedy scheme often accepts more", None, None,
             "Hu et al. 2025, arXiv:2502.18779, abstract (direction; figures not read)",
             lambda lab, warmth=warmth: lab.accepted_over(
                 (GreedyDraft(), Sampling.HEAD_AND_ONE), (Lossless(), Sampling.FIXED_NUMBER), 4, warmth
@@ -55,25 +54,25 @@ class GreedyDraft(ByEmission):
     )  # fmt: skip
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """The last child of each place is the one that was drawn."""
+        """Test the last child of each position, which was sampled."""
         tiny, last = torch.finfo(fans.p.dtype).tiny, _last(fans)
         heads = (fans.there & ~last).to(fans.q.dtype)
         others = fans.q * (1 - torch.zeros_like(fans.q).scatter_add(1, fans.token, heads)).clamp_min(0)
         total = others.sum(1, keepdim=True)
-        q = others / total.clamp_min(tiny)  # q̃; 0 where the chosen ones have all of q, and the last is chosen, too
+        q = others / total.clamp_min(tiny)  # q̃; 0 if the chosen ones have all of q; then the last is deterministic, too
         passes = (fans.p.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny)).clamp(max=1)
         return torch.where(last & (total > 0), passes, 0.0), residual(fans.p, q)
 
     def outline(
         self, tree: DraftTree, fans: Fans
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """One test, by q without those that come before."""
+        """Test once, by q without the earlier children."""
         found = tried(fans, _last(fans), without=True, tokens=True)
         kept = torch.where(found.q_left > 0, found.accept, 0.0)
         return kept, found.at_tokens, found.beside.unsqueeze(1)
 
 
 def _last(fans: Fans) -> Bool[Tensor, "R F"]:
-    """Which child of each place is the last."""
+    """Return which child of each position is the last."""
     n = fans.there.sum(1, keepdim=True)
     return torch.arange(fans.token.shape[1], device=n.device) == n - 1

@@ -1,4 +1,4 @@
-"""What verifiers share that let a drafter write: where it does, its drafts are kept whatever the target says."""
+"""Shared code of verifiers that accept some drafts whatever the target's probability."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from workbench.engine.told import Verification
 
 
 def exact_ruling(v: Verification) -> Ruling:
-    """Greedy match or recursive rejection: what decides where the target writes."""
+    """Return the result of greedy match or recursive rejection, for nodes that the target writes."""
     if v.u_stop is None:
         return greedy_match(v.tree, v.likeliest())
     return recursive_rejection(v.tree, v.p, v.u_stop, v.late)
 
 
 def may_hand_over(tree: DraftTree, exact: Ruling) -> bool:
-    """Whether a draft is a chain that carries its drafter's laws; any other is judged exactly."""
+    """Return whether a draft is a chain with its drafter's distributions; any other is verified exactly."""
     return bool(len(tree)) and tree.fanout <= 1 and tree.q is not None and exact.reason is not None
 
 
 def unforbidden(v: Verification) -> Bool[Tensor, " N"]:
-    """Which drafts of a chain no processor forbids."""
+    """Return which drafts of a chain no logits processor forbids."""
     return at_tokens(v.tree, v.logits[:-1]) > -math.inf
 
 
 def at_tokens(tree: DraftTree, values: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
-    """Of a chain, what stands at each drafted token."""
+    """Return the value at each drafted token of a chain."""
     return values.gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
 
 
@@ -46,13 +46,13 @@ def handed_over(
     inputs: Mapping[str, Float[Tensor, " N"]],
     paid: Float[Tensor, " N"] | Late[float],
 ) -> Ruling:
-    """The exact ruling of a chain, but for the nodes that its drafter writes: they are kept.
+    """Return the exact result of a chain with the nodes that its drafter writes accepted.
 
     Args:
         exact: with its reason, the rule of an only child first.
-        writes: which nodes.
-        says: the rule that keeps them.
-        inputs: what it reads.
+        writes: nodes to accept.
+        says: the rule that accepts them.
+        inputs: its inputs.
         paid: see `Ruling.paid`.
     """
     assert exact.reason is not None

@@ -1,4 +1,4 @@
-"""SpecInfer's rule: siblings drawn independently, each tested against what its elder ones left of the target's law."""
+"""SpecInfer's rule: siblings drawn independently, each tested against the residual after its earlier siblings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from workbench.methods.verifiers.exact import Exact
 class Independent(Exact):
     """r ← p; accept x with min(1, r(x) / q(x)), else r ← (r − q)₊, normalised, for the next sibling; y ~ r at the end.
 
-    Every sibling is taken for a draw from q itself. A copy of a rejected token has nothing left in r: a wasted slot,
-    which drawing without replacement spares.
+    Every sibling is treated as a draw from q itself. A copy of a rejected token has r = 0: a wasted node, which
+    drawing without replacement avoids.
 
     Source: Miao et al. 2024, SpecInfer, arXiv:2305.09781, Algorithm 2.
     """
@@ -31,5 +31,5 @@ class Independent(Exact):
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> Ruling:
-        """Recursive rejection under that assumption."""
+        """Apply recursive rejection under that assumption."""
         return recursive_rejection(replace(tree, sampling=Sampling.SAMPLED), p, u_stop, late)

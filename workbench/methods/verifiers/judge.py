@@ -1,4 +1,4 @@
-"""Judge Decoding: a trained linear judge accepts drafts that are right, though the exact rule would reject them."""
+"""Judge Decoding: a trained linear judge accepts drafts that are correct although the exact rule would reject them."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ LABELS = "Garipov et al. 2025, AutoJudge, arXiv:2504.20039"
 _SEEN = {"j": "judged", "δ": "judge_threshold"}
 GOOD = Rule(
     "judged-good",
-    "The judge finds it good",
+    "Accepted by the judge",
     "j > δ",
     _SEEN,
-    "A linear judge reads the hidden states after this draft and gives it the score j that it changes no answer. Above "
-    "δ it is kept, whatever the target would have written. The target's law is not kept.",
+    "A linear judge reads the hidden states after this draft; j is its score that the draft changes no answer. Above "
+    "δ the draft is accepted, whatever the target's own token. The output does not follow the target's distribution.",
     source=SOURCE,
 )
 
 
 def _overruled(rule: Rule) -> Rule:
-    """The exact rule of a draft that the judge does not find good."""
+    """Return the exact rule for a draft that the judge does not accept."""
     return replace(
         rule,
         name=f"unjudged-{rule.name}",
-        title=f"No judge's favour: {rule.title[0].lower()}{rule.title[1:]}",
+        title=f"Not accepted by the judge: {rule.title[0].lower()}{rule.title[1:]}",
         places={**rule.places, **_SEEN},
-        says=f"The judge gives it j, not more than δ: the exact rule decides. {rule.says}",
-        leviathan=False,  # those that the judge keeps are missing among them
+        says=f"The judge's score j is not above δ, so the exact rule decides. {rule.says}",
+        leviathan=False,  # drafts that the judge accepts are missing among them
     )
 
 
@@ -60,7 +60,7 @@ class JudgeHead(TrainedNet):
     Args:
         width: the target's hidden size.
         draft_width: the draft model's hidden size; 0: the judge reads the target alone.
-        context: taken as of every net, and not read.
+        context: unused; every net takes it.
 
     Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4 (target alone); Garipov et al. 2025, AutoJudge,
     arXiv:2504.20039 (both).
@@ -90,28 +90,28 @@ class JudgeHead(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         return {"width": self.width} | ({"draft_width": self.draft_width} if self.draft_width else {})
 
 
 @dataclass(frozen=True)
 class Judge(Verifier):
-    """Accept x where σ(w·e + b) > δ, e the hidden states after x; where not, let the exact rule decide.
+    """Accept x if σ(w·e + b) > δ, e the hidden states after x; otherwise the exact rule decides.
 
-    e is the target's state, which the verifying pass has computed already, and beside it the draft model's, where the
-    judge was trained with that draft model and the draft is a chain of it; that costs the draft model one more pass a
-    round. The bias of a judge trained here is set so that at δ = 0.5 at most 1 % of the wrong tokens pass that it was
-    calibrated with. A rejection leaves what the exact rule leaves. δ = 1 is the exact rule, greedy and sampled. Below
-    it greedy text may be another than the target's.
+    e is the target's state, which the verifying pass has computed already. If the judge was trained with this draft
+    model and the draft is a chain of it, e also has the draft model's state; that costs one more pass of the draft
+    model per round. The bias of a judge trained here is set so that at δ = 0.5 at most 1 % of the wrong tokens in its
+    calibration set pass. A rejection leaves the exact rule's residual. δ = 1 is the exact rule, greedy and sampled.
+    Below it greedy text may differ from the target's.
 
-    The price of a round is the chance that the exact rule would have rejected what the judge accepted, summed over its
-    tests, and so is the acceptance gained: on average it is the total variation from the target's law at a position
-    with one draft, and bounds it where there are siblings. A token that a processor forbids is never accepted by the
-    judge.
+    The deviation of a round, and the acceptance gained, is the probability that the exact rule would have rejected the
+    drafts that the judge accepted, summed over its tests: on average it is the total variation from the target's
+    distribution at a position with one draft, and an upper bound with siblings. The judge never accepts a token that a
+    logits processor forbids.
 
     Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, for greedy chains; both states and the labels are
-    those of Garipov et al. 2025, AutoJudge, arXiv:2504.20039. e is taken after the last norm, as in AutoJudge's code.
-    Among greedy siblings the target's own token goes first, so that no round is shorter than under the exact rule;
+    those of Garipov et al. 2025, AutoJudge, arXiv:2504.20039. e is taken after the final norm, as in AutoJudge's code.
+    Among greedy siblings the target's own token has priority, so that no round is shorter than under the exact rule;
     sampled ones are tested in their order.
     """
 
@@ -126,13 +126,13 @@ class Judge(Verifier):
     claims: ClassVar[tuple[Claim, ...]] = (
         at_matched_accuracy(
             "judge", ({"judge_threshold": 0.9}, {"judge_threshold": 0.7}, {}),
-            "Llama 3.1 405B with an 8B drafter: 19.7 tokens accepted a round against 6.3, accuracy nearly the same",
-            f"{SOURCE}, tables of results (recalled; with the target's own token a round)",
+            "Llama 3.1 405B with an 8B drafter: 19.7 tokens accepted per round against 6.3, accuracy nearly the same",
+            f"{SOURCE}, tables of results (recalled; including the target's own token per round)",
             2.8, 2.8, temperature=0.0, exact={"policy": "fixed", "depth": 16},
         ),
     )  # fmt: skip
     judge_threshold: float = param(
-        0.5, ge=0.0, le=1.0, doc="δ, the judge's score above which a draft is kept; 1 is exact"
+        0.5, ge=0.0, le=1.0, doc="δ, the judge's score above which a draft is accepted; 1 is exact"
     )
 
     def reads_draft_states(self, models: Models) -> bool:
@@ -144,11 +144,11 @@ class Judge(Verifier):
         return is_same and info.config["net"].get("draft_width") == models.drafter.hidden_size
 
     def prime(self, row: Row, models: Models) -> JudgeHead:
-        """The judge; one for all rows."""
+        """Return the judge; all sequences share it."""
         return load_trained(JudgeHead, models, "judge", "Train it again for this target: workbench train judge.")
 
     def rule(self, v: Verification) -> Ruling:
-        """1 where the judge keeps a node, elsewhere the exact rule's chance."""
+        """Return 1 for nodes that the judge accepts, and the exact rule's probability for the others."""
         tree = v.tree
         exact = lossless(v)
         if exact.reason is None or v.hidden is None or not len(tree):

@@ -1,4 +1,4 @@
-"""SpecTr's K-SEQ: independent siblings under one discounted test, whose discount makes up for the many chances."""
+"""SpecTr's K-SEQ: independent siblings under one discounted test; the discount compensates their number."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from workbench.methods.verifiers.independent import Independent
 
 PAPER = "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4"
 HALVINGS = 30
-"""ρ is found to k / 2³⁰. What is emitted has the target's law for any ρ that is not too small."""
+"""ρ is computed to k / 2³⁰. The output follows the target's distribution for any ρ that is not too small."""
 
 
 @dataclass(frozen=True)
 class KSeq(ByEmission):
-    """Accept the first of k siblings that passes min(1, p(x) / (ρ·q(x))); at the end y ~ p less what was accepted.
+    """Accept the first of k siblings that passes min(1, p(x) / (ρ·q(x))); at the end y ~ p minus the accepted mass.
 
         β(ρ) = Σ min(q, p / ρ);  ρ* in [1, k] with 1 − (1 − β)ᵏ = ρ·β, by bisection
         if none passes: y ~ p − min(q, p / ρ)·(1 − (1 − β)ᵏ) / β
 
-    The k siblings are alike, and their number was settled before the first was drawn. Source: Sun et al. 2023, SpecTr,
-    arXiv:2310.15141, §4, at each place by itself.
+    The k siblings are identically distributed, and their number is fixed before the first is drawn. Source: Sun et al.
+    2023, SpecTr, arXiv:2310.15141, §4, at each position separately.
     """
 
     name: ClassVar[str] = "k-seq"
@@ -45,26 +45,26 @@ class KSeq(ByEmission):
     says: ClassVar[Rule] = rule_of(
         "k-seq",
         "K-SEQ",
-        "The first sibling that passes min(1, p / (ρ·q)) would be kept, ρ making up for their number.",
+        "The first sibling that passes min(1, p / (ρ·q)) is accepted; ρ compensates their number.",
         PAPER,
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "acceptance of a place / that by SpecInfer's rule, 4 independent drafts", "PaLM-2, drafts of Gecko", None,
-            None, "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4 (direction)",
+            "acceptance per position / with SpecInfer's rule, 4 independent drafts", "PaLM-2, drafts of Gecko",
+            None, None, "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4 (direction)",
             lambda lab: lab.accepted_over((KSeq(), Sampling.SAMPLED), (Independent(), Sampling.SAMPLED), 4),
             key="k-seq", method="draft-tree-sampled",
         ),
     )  # fmt: skip
 
     def prime(self, row: Row, models: Models) -> None:
-        """No state; but what looks for ρ is compiled here, which takes seconds once, and not in a round."""
+        """Return no state; compile the search for ρ now, which takes seconds, rather than in a round."""
         law = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
         if passes(law, law):
             _found(one_place(law))
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """One test after the other, all places at once."""
+        """Run the tests in sequence, for all positions at once."""
         p, q = fans.p, fans.q
         k = fans.there.sum(1, keepdim=True).clamp_min(1).to(p.dtype)  # [R, 1]
         rho = _found(fans)[0] if passes(fans.target.laws, fans.drafter.laws) else discount(p, q, k)
@@ -80,20 +80,20 @@ class KSeq(ByEmission):
     def outline(
         self, tree: DraftTree, fans: Fans
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """The same, with a place's laws in the caches while ρ is looked for."""
+        """Return the same with a position's distributions in the CPU caches during the search for ρ."""
         rho, share, beside, left = _found(fans)
         p, q, tiny = fans.target.of(fans.token), fans.drafter.of(fans.token), torch.finfo(torch.float32).tiny
         shared = torch.minimum(q, p / rho)
         kept = _first(torch.where(fans.there, shared / q.clamp_min(tiny), 0.0))
-        none = left <= 0  # all of p is spoken for: as in `tests`, p itself is what is drawn from, and never is
+        none = left <= 0  # no residual: as in `tests` p is returned, which is never drawn from
         at_tokens = torch.where(none, p, (p - shared * share).clamp_min_(0) / left.clamp_min(tiny))
         return kept, at_tokens, torch.where(none, 1.0, beside / left.clamp_min(tiny))
 
 
 def _found(fans: Fans) -> tuple[Float[Tensor, "R 1"], ...]:
-    """ρ of each place, compiled; the share of min(q, p / ρ) that is accepted in the end; what is left of p then.
+    """Return ρ per position, the accepted share of min(q, p / ρ), and two sums of the residual, from compiled code.
 
-    Of what is left first what it has beside the children's tokens, then all.
+    The residual's sums are first its mass outside the children's tokens, then all of it.
     """
     discounts = compiled("discounts")
     assert discounts is not None
@@ -108,22 +108,22 @@ def _found(fans: Fans) -> tuple[Float[Tensor, "R 1"], ...]:
 
 
 def _first(alone: Float[Tensor, "R F"]) -> Float[Tensor, "R F"]:
-    """The chance that each child is the first that passes its test."""
+    """Return the probability that each child is the first that passes its test."""
     fails = (1 - alone).cumprod(1)
     return alone * torch.cat([torch.ones_like(alone[:, :1]), fails[:, :-1]], 1)
 
 
 def _least(dtype: torch.dtype) -> float:
-    """Of k − 1, how near to ρ* numbers of this kind can tell."""
+    """Return the precision of ρ* for this dtype, relative to k − 1."""
     return max(2.0 ** (-HALVINGS - 1), 4 * torch.finfo(dtype).eps)
 
 
 def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
-    """ρ*, the least divisor for which k tests accept no token more often than p has it.
+    """Return ρ*, the least divisor for which k tests accept no token more often than p has it.
 
-    ρ·β(ρ) grows with ρ from Σ min(p, q), and 1 − (1 − β)ᵏ falls: the upper end of the bracket is always feasible. Where
-    the chord crosses 0 is nearer to the root than the middle is, and a third of the passes over the laws are enough
-    (the method is ITP: interpolate, truncate, project; Oliveira and Takahashi 2020, doi:10.1145/3423597).
+    ρ·β(ρ) grows with ρ from Σ min(p, q), and 1 − (1 − β)ᵏ falls: the upper end of the bracket is always feasible. The
+    zero of the chord is closer to the root than the middle is, so a third of the passes over the distributions is
+    enough (the method is ITP: interpolate, truncate, project; Oliveira and Takahashi 2020, doi:10.1145/3423597).
     """
 
     def excess(rho: Tensor) -> Tensor:
@@ -140,9 +140,9 @@ def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, 
             break
         chord = ((f_high * low - f_low * high) / (f_high - f_low).clamp_min(tiny)).clamp(low, high)
         side = (middle - chord).sign()
-        push = torch.maximum(0.2 * width**2 / (k - 1).clamp_min(tiny), near)  # what it misses, and rounding
+        push = torch.maximum(0.2 * width**2 / (k - 1).clamp_min(tiny), near)  # the chord's error, and rounding
         pushed = chord + side * torch.minimum(push, (middle - chord).abs())
-        free = ((k - 1) * 2.0**-step - width / 2).clamp_min(0)  # so that bisection would not be done sooner
+        free = ((k - 1) * 2.0**-step - width / 2).clamp_min(0)  # never slower than bisection
         rho = torch.where((pushed - middle).abs() <= free, pushed, middle - side * free)
         f = excess(rho)
         feasible = f >= 0
@@ -152,5 +152,5 @@ def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, 
 
 
 def _any(beta: Float[Tensor, "R 1"], k: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
-    """The chance that one of k tests passes, each with chance β."""
+    """Return the probability that one of k tests passes, each with probability β."""
     return -torch.expm1(k * torch.log1p(-beta.clamp(max=1)))

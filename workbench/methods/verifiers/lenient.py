@@ -1,4 +1,4 @@
-"""Lenience: a draft counts as if its drafter had been less sure of it, and no token comes out far too often."""
+"""Lenience: scale the draft probability down, so that more is accepted; no token's probability exceeds p / λ."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LENIENT = Rule(
     "p over λ · q",
     "min(1, r / (λ · q′))",
     {"r": "residual", "q′": "q_left", "λ": "lenience"},
-    "The drafter's chance q′ counts λ times against r, what elder drafts left of p: more is kept, and no token comes "
-    "out with more than 1/λ of its probability there. A rejection leaves (r − λ · q′)₊.",
+    "The draft probability q′ is scaled by λ and compared with r, the residual of p after earlier drafts: more is "
+    "accepted, and no token is emitted with more than 1/λ times its probability. A rejection leaves (r − λ · q′)₊.",
     leaves=EXCESS,
     share="lenience",
     source=SOURCE,
@@ -32,8 +32,8 @@ LENIENT_POINT = Rule(
     "p over λ",
     "min(1, r / λ)",
     {"r": "residual", "λ": "lenience"},
-    "It was chosen, not drawn: its law is a point mass, which counts λ times against r, what elder drafts left of p. A "
-    "rejection takes the token out.",
+    "The drafter proposed this token deterministically, so q is a point mass. It is scaled by λ and compared with r, "
+    "the residual of p after earlier drafts. A rejection removes the token.",
     leaves=OTHERS,
     source=SOURCE,
 )
@@ -43,12 +43,12 @@ LENIENT_POINT = Rule(
 class Lenient(Verifier):
     """Accept x with min(1, p(x) / (λ·q(x))); after a rejection draw from (p − λ·q)₊, normalised.
 
-    It is speculative sampling with λ·q for q, and so emits, of a draft drawn from q, the law
+    It is speculative sampling with λ·q for q. For a draft sampled from q the output distribution is
 
         out(x) = min(q(x), p(x)/λ) + (1 − Σ min(q, p/λ)) · (p(x) − λ·q(x))₊ / Σ (p − λ·q)₊,
 
-    of which no entry is above p(x)/λ. λ = 1 is exact. What a round pays is the sum, over the places it tests, of the
-    total variation between that law and p. At temperature 0 it is greedy match.
+    of which no entry is above p(x)/λ. λ = 1 is exact. The deviation of a round is the sum, over the positions it
+    tests, of the total variation between that distribution and p. At temperature 0 it is greedy match.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, appendix A.5 (lenience, there l); Zhou et al. 2024, DistillSpec,
     arXiv:2310.08461, lossy speculative decoding with f(p) = p/ε. Siblings are tested as in recursive rejection.
@@ -58,16 +58,14 @@ class Lenient(Verifier):
     claims: ClassVar[tuple[Claim, ...]] = (
         at_matched_accuracy(
             "lenient", ({"lenience": 0.9}, {"lenience": 0.7}, {"lenience": 0.5}),
-            "distilled T5 drafters, GSM8K: faster, and as good where λ is near 1",
+            "distilled T5 drafters, GSM8K: faster, and equally accurate with λ near 1",
             "Zhou et al. 2024, DistillSpec, arXiv:2310.08461, lossy decoding (direction; recalled, no figure)",
         ),
     )  # fmt: skip
-    lenience: float = param(
-        0.5, ge=0.05, le=1.0, doc="λ, by which the drafter's probabilities count; 1 keeps the target's law"
-    )
+    lenience: float = param(0.5, ge=0.05, le=1.0, doc="λ, factor on the draft probabilities; 1 is exact")
 
     def rule(self, v: Verification) -> Ruling:
-        """Recursive rejection against p/λ."""
+        """Apply recursive rejection against p/λ."""
         if v.u_stop is None:
             return greedy_match(v.tree, v.likeliest()).for_nothing
         tree = v.tree

@@ -16,9 +16,9 @@ from workbench.methods.verifiers.independent import Independent
 
 @dataclass(frozen=True)
 class Lossless(Verifier):
-    """Emits what decoding from the target would: the same tokens when greedy, the same distribution when sampling.
+    """Emit the same tokens as the target when greedy, and the same distribution when sampling.
 
-    How siblings were chosen (`DraftTree.sampling`) decides the form of the rule; see
+    The way siblings were chosen (`DraftTree.sampling`) decides the form of the rule; see
     `workbench.core.rejection.recursive_rejection`.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192; Chen et al. 2023, arXiv:2302.01318; Jeon et al. 2024,
@@ -29,7 +29,7 @@ class Lossless(Verifier):
     exact_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling)
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "acceptance of a place, drafts without replacement / independent ones by SpecInfer's rule, 4 drafts",
+            "acceptance per position, drafts without replacement / independent ones with SpecInfer's rule, 4 drafts",
             "LLaMA-2 and OPT pairs", None, None, "Jeon et al. 2024, arXiv:2402.14160, §3 (direction)",
             lambda lab: lab.accepted_over((Lossless(), Sampling.FIXED_NUMBER), (Independent(), Sampling.SAMPLED), 4),
             key="without-replacement", method="draft-tree-sampled",
@@ -37,5 +37,5 @@ class Lossless(Verifier):
     )  # fmt: skip
 
     def rule(self, v: Verification) -> Ruling:
-        """Greedy match or recursive rejection."""
+        """Apply greedy match or recursive rejection."""
         return lossless(v)

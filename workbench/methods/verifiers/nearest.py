@@ -1,4 +1,4 @@
-"""LANTERN's relaxed acceptance: a draft may spend the probability of tokens that lie near it."""
+"""LANTERN's relaxed acceptance: add the probability of a draft's nearest tokens to its own."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from workbench.methods.verifiers.siblings import beside_the_targets_own
 
 NEAREST = Rule(
     "nearest",
-    "p of it and its neighbours",
+    "p of the draft and its neighbours",
     "min(1, (r + s) / q′)",
     {"r": "residual", "s": "near", "q′": "q_left"},
-    "Tokens whose embeddings lie nearest to it lend it their probability s, as long as that stays within δ; r is its "
-    "own, q′ its chance in the drafter's law (1 where it was chosen). A rejection takes it out, and those neighbours.",
+    "s is the probability of the tokens with the nearest embeddings, as far as it stays within δ; r is the draft's "
+    "own, q′ its draft probability (1 if it was deterministic). A rejection removes it and those neighbours.",
     source="Jang et al. 2025, LANTERN, arXiv:2410.03355, §3",
 )
 NEAREST_GREEDY = Rule(
     "nearest-greedy",
-    "The likeliest with its neighbours",
+    "Likeliest token, neighbours included",
     "p̃ > p*",
     {"p̃": "lifted", "p*": "best"},
-    "At temperature 0 a draft is kept if its own probability and that of its neighbours, as long as that stays within "
-    "the bound, add up to p̃ > p*, the probability of the target's likeliest token. The target's own token is kept too.",
+    "At temperature 0 a draft is accepted if p̃, its own probability plus that of its neighbours within the bound, "
+    "exceeds p*, the probability of the target's likeliest token. The target's own token is accepted too.",
     source="Jang et al. 2025, LANTERN, arXiv:2410.03355, and its released code: argmax of the lifted distribution",
 )
 NEAREST_OWN = replace(GREEDY, name="nearest-own", leviathan=False)  # the lifted drafts are missing among them
 MOST = 64
-"""Neighbours that are looked for at once, so that asking for more of them later finds them known."""
+"""Neighbours found at once, so that a later request for more of them needs no new search."""
 ROWS = 4096
-"""Embeddings that are widened to float32 at a time."""
+"""Embeddings converted to float32 at a time."""
 _SHARED = "nearest: neighbours"
 
 
 class Neighbours:
-    """Which tokens lie nearest to one, by the cosine of their embeddings: found when a token is first asked about.
+    """Nearest tokens of each token by the cosine of their embeddings, computed when first requested.
 
-    What is kept is 256 bytes a token that was met, and no copy of the embeddings. Where asking the device costs a
-    synchronisation nothing is kept, and all that are asked about are looked for anew.
+    The cache takes 256 bytes per requested token, and no copy of the embeddings. On devices where reading a result
+    needs a synchronisation nothing is cached, and all requested tokens are searched again.
 
     Args:
         weight: embeddings [V, D] of any length and dtype; read, and not copied.
@@ -68,7 +68,7 @@ class Neighbours:
         self._found = torch.zeros(n, most, dtype=torch.int32)
 
     def of(self, tokens: Int[Tensor, " N"], k: int) -> Int[Tensor, "N k"]:
-        """The k tokens nearest to each of `tokens`, itself not among them, the nearest first; fewer if V is small.
+        """Return the k tokens nearest to each of `tokens`, itself excluded, the nearest first; fewer if V is small.
 
         Args:
             tokens: ids.
@@ -99,39 +99,38 @@ class Nearest(Verifier):
     p̃ₓ(x) = p(x) + Σ p(b₁ … bₘ), with the largest m ≤ k whose sum stays within δ + λ·p(x). LANTERN bounds it by δ alone
     (λ = 0), LANTERN++ by λ·p(x) alone (δ = 0). b₁, b₂, … are the tokens nearest to x, by the cosine of the target's
     input embeddings. After a rejection the next token is drawn from (p̃ₓ − q)₊, normalised: p̃ₓ is 0 at the neighbours
-    that were added. k = 0, or δ = λ = 0, is exact. The price of a round is, summed over its tests, the probability that
-    the neighbours add to the chance of acceptance. It is the total variation that one deterministic draft costs its
-    position, and for sampled ones bounds it on average.
+    that were added. k = 0, or δ = λ = 0, is exact. The deviation of a round is, summed over its tests, the acceptance
+    probability that the neighbours add. For one deterministic draft it is the total variation at its position; for
+    sampled drafts it is an upper bound on average.
 
     At temperature 0, p is the plain softmax: x is accepted if it is the target's likeliest token, or if p̃ₓ(x) exceeds
-    the probability of that token. Among greedy siblings the target's own token goes first. The price is the number of
-    accepted tokens that are not the target's own. A token that a logits processor forbids borrows nothing.
+    the probability of that token. Among greedy siblings the target's own token has priority. The deviation is the
+    number of accepted tokens that are not the target's own. Nothing is added to a token that a logits processor
+    forbids.
 
     Source: Jang et al. 2025, LANTERN, arXiv:2410.03355, §3, and its released code (`evaluate_posterior`); Park et al.
-    2025, LANTERN++, arXiv:2502.06352. Both are made for image tokens, whose neighbours lie near in the codebook.
+    2025, LANTERN++, arXiv:2502.06352. Both are made for image tokens, whose neighbours are near in the codebook.
     """
 
     name: ClassVar[str] = "nearest"
     claims: ClassVar[tuple[Claim, ...]] = tuple(
         at_matched_accuracy(
             "nearest", ({"mass": 0.05}, {"mass": 0.1}, {"mass": 0.2}),
-            "LlamaGen, image tokens: more accepted, images as good",
+            "LlamaGen, image tokens: more accepted, images of equal quality",
             "Jang et al. 2025, LANTERN, arXiv:2410.03355 (direction; its figures are seconds of image models)",
             temperature=temperature,
         )
         for temperature in (0.0, 0.7)
     )  # fmt: skip
     keeps_greedy: ClassVar[bool] = False
-    neighbours: int = param(8, ge=0, le=MOST, doc="k, tokens nearest to a draft that may lend it their probability")
-    mass: float = param(
-        0.2, ge=0.0, le=1.0, doc="δ, most probability that they lend; with λ = 0, 0 keeps the target's law"
-    )
+    neighbours: int = param(8, ge=0, le=MOST, doc="k, nearest tokens whose probability may be added to a draft's")
+    mass: float = param(0.2, ge=0.0, le=1.0, doc="δ, most probability added; with λ = 0, 0 is exact")
     mass_ratio: float = param(
-        0.0, ge=0.0, le=10.0, doc="λ of LANTERN++: they lend up to λ times the draft's own probability more; use δ = 0"
+        0.0, ge=0.0, le=10.0, doc="λ of LANTERN++: add at most λ times the draft's own probability; use δ = 0"
     )
 
     def prime(self, row: Row, models: Models) -> Neighbours:
-        """By the target's input embeddings; what is found serves all rows."""
+        """Return the neighbours by the target's input embeddings; all sequences share them."""
         if _SHARED not in models.shared:
             weight = models.target.embed.get_parameter("weight")[: models.target.vocab_size]
             models.shared[_SHARED] = Neighbours(weight.detach())

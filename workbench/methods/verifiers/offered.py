@@ -1,4 +1,4 @@
-"""Which exact verifiers a method offers: derived from how siblings are drawn and what each rule is exact for."""
+"""Exact verifiers that a method offers, derived from how its siblings are drawn and where each rule is exact."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from workbench.methods.verifiers.k_seq import KSeq
 from workbench.methods.verifiers.optimal_two import OptimalTwo
 
 EXACT: tuple[Exact, ...] = (Block(), Independent(), KSeq(), OptimalTwo(), GreedyDraft(), Deterministic())
-"""Beside `Lossless`, which is exact for all drafts."""
+"""Besides `Lossless`, which is exact for all drafts."""
 
 
 def offered(*drawn: Sampling) -> tuple[Exact, ...]:
-    """The verifiers that are exact for siblings drawn in each of these ways, and another rule there than `Lossless`.
+    """Return the verifiers that are exact for siblings drawn in each of these ways and differ from `Lossless` there.
 
     Example:
         >>> [verifier.name for verifier in offered(Sampling.CHAIN)]
@@ -28,21 +28,22 @@ def offered(*drawn: Sampling) -> tuple[Exact, ...]:
 
 
 def for_growers(growers: tuple[Grower, ...]) -> tuple[Exact, ...]:
-    """What a method offers beside `Lossless` whose drafts may grow in any of these ways: what each of them can use.
+    """Return the verifiers besides `Lossless` for a method with these tree builders: each suits one of them at least.
 
-    With a grower that does not suit a rule the method promises no law, and says why: see `Configured.unsound`.
+    With a tree builder that does not suit a rule the method does not promise the target's distribution, and states the
+    reason: see `Configured.unsound`.
     """
     return tuple(v for v in EXACT if any(grower.siblings in v.made_for for grower in growers))
 
 
 def refused(drafter: str, *drawn: Sampling) -> dict[str, str]:
-    """Why others may not judge drafts whose siblings are drawn in these ways: a sentence by the verifier's name.
+    """Return why verifiers are unsound for drafts whose siblings are drawn in these ways: a sentence per verifier name.
 
-    A rule that comes to the same as `Lossless` there is not offered, and not refused.
+    A rule that is the same as `Lossless` there is neither offered nor refused.
 
     Args:
         drafter: its name, for the sentences.
-        drawn: how its siblings may come.
+        drawn: ways in which its siblings may be drawn.
     """
     reasons = {v.name: why_unsound(drafter, drawn, v.name, v.exact_for) for v in EXACT}
     return {verifier: reason for verifier, reason in reasons.items() if reason}

@@ -1,4 +1,4 @@
-"""The best exact rule for two drafts: choose one of them by weights, then test the choice by the law that it has."""
+"""The best exact rule for two drafts: choose one by weights, then test it by the distribution of the choice."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ from workbench.methods.verifiers.k_seq import KSeq
 
 PAPER = "after Hu et al. 2025, arXiv:2502.18779 (the optimum), and Khisti et al. 2024, arXiv:2410.18234 (the two steps)"
 MOST = 40.0
-"""Largest logarithm of a weight: e⁸⁰ between two of them is certainty."""
+"""Largest logarithm of a weight: a ratio of e⁸⁰ between two weights is certainty."""
 GROUPS = 16
-"""Of tokens without a weight of their own, by p / q: 2 or more, where a token is kept whenever it is chosen, 14 half
-octaves below that, and all the rest."""
+"""Groups of tokens without their own weight, by p / q: one for 2 or more, where a chosen token is always accepted,
+14 half octaves below that, and one for all the rest.
+"""
 FEW = 32
-"""Tokens of a vocabulary from which the search for weights is compiled."""
+"""Vocabulary size from which the search for weights is compiled."""
 
 
 @dataclass(frozen=True)
 class OptimalTwo(ByEmission):
-    """Of two drafts x, y choose s = x with chance w(x) / (w(x) + w(y)); accept s with min(1, p(s) / r(s)).
+    """Of two drafts x, y choose s = x with probability w(x) / (w(x) + w(y)); accept s with min(1, p(s) / r(s)).
 
-    r is the law of s, known in closed form for every w, so that the rule keeps the target's law whatever w is; if s
-    fails, the token comes from (p − r)₊, and may be the other draft. w ← w · p / r leads to the w of
-    the largest acceptance, which reaches the optimal-transport bound. Weights are free for the `free` tokens of the
-    largest max(p, q); the others share 16, those of about the same p / q one.
+    r is the distribution of s, known in closed form for every w, so the rule is exact for any w; if s is rejected, the
+    token is drawn from (p − r)₊, and may be the other draft. The iteration w ← w · p / r converges to the w of the
+    largest acceptance, which reaches the optimal-transport bound. The `free` tokens with the largest max(p, q) have
+    weights of their own; the others share 16, one per range of p / q.
 
-    Further siblings are tested one after the other against (p − r)₊. How many there are was settled before the first
-    was drawn: r is the law of the pair.
+    Further siblings are tested one after the other against (p − r)₊. Their number is fixed before the first is drawn:
+    r is the distribution of the pair.
 
     Source: canonical decomposition, Khisti et al. 2024, arXiv:2410.18234; optimum, Hu et al. 2025, arXiv:2502.18779.
     The iteration is this project's.
@@ -58,33 +59,34 @@ class OptimalTwo(ByEmission):
     )
     made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.SAMPLED, Sampling.FIXED_NUMBER})
     says: ClassVar[Rule] = rule_of(
-        "optimal-two", "The best of two", "One of the first two drafts would be chosen by weights, and tested.", PAPER
+        "optimal-two", "Optimal choice of two", "One of the first two drafts is chosen by weights, and tested.", PAPER
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "acceptance of a place / that by K-SEQ, 2 independent drafts", "any pair of laws: it is the optimum", None,
+            "acceptance per position / with K-SEQ, 2 independent drafts",
+            "any pair of distributions: it is the optimum", None,
             None, "Hu et al. 2025, arXiv:2502.18779 (the bound); Khisti et al. 2024, arXiv:2410.18234 (direction)",
             lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (KSeq(), Sampling.SAMPLED), 2),
             key="optimal-two", method="draft-tree-sampled",
-            by_construction="the optimum over all rules cannot lie below one of them",
+            by_construction="the optimum over all rules cannot be below one of them",
         ),
         Claim(
-            "acceptance of a place / the optimal-transport bound, 2 independent drafts", "any pair of laws", 1.0, 1.0,
+            "acceptance per position / the optimal-transport bound, 2 independent drafts", "any pair of laws", 1.0, 1.0,
             "Khisti et al. 2024, arXiv:2410.18234; Hu et al. 2025, arXiv:2502.18779",
             lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (None, Sampling.SAMPLED), 2),
             key="bound", tolerance=0.005, method="draft-tree-sampled",
             why_on={"smollm2": (
                 "2026-11-24 13:53 UTC",
-                f"{WRONG_SCALE}: 14 prompts leave 0.7 % to chance, and this claim is held to 0.5 %; the interval "
-                "reaches 1. On the bundled pair, with 25, it is reached.",
+                f"{WRONG_SCALE}: with 14 prompts the interval is ±0.7 % and contains 1; the tolerance is 0.5 %. On the "
+                "bundled pair, with 25, it is reproduced.",
             )},
         ),
     )  # fmt: skip
-    free: int = param(32, ge=1, le=256, doc="tokens with a weight of their own; more come nearer to the optimum")
-    steps: int = param(24, ge=0, le=200, doc="improvements of the weights")
+    free: int = param(32, ge=1, le=256, doc="tokens with a weight of their own; more come closer to the optimum")
+    steps: int = param(24, ge=0, le=200, doc="optimisation steps of the weights")
 
     def prime(self, row: Row, models: Models) -> None:
-        """No state; but what improves weights is compiled here, which takes seconds once, and not in a round."""
+        """Return no state; compile the search for weights now, which takes seconds, rather than in a round."""
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)
             _found_compiled(p, q, without=False, free=1, steps=0)
@@ -93,7 +95,7 @@ class OptimalTwo(ByEmission):
             self._compiled(DraftTree.chain([0]), one_place(law), ends=True)
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """The pair, then the others."""
+        """Test the pair, then the others."""
         if passes(fans.target.laws, fans.drafter.laws):
             kept, _, _, left = self._compiled(tree, fans, ends=True)
             return kept, left
@@ -128,13 +130,13 @@ class OptimalTwo(ByEmission):
     def outline(
         self, tree: DraftTree, fans: Fans
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """The same, with nothing wide in between."""
+        """Return the same without wide intermediate tensors."""
         return self._compiled(tree, fans, ends=False)[:3]
 
     def _compiled(
         self, tree: DraftTree, fans: Fans, ends: bool
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"], Float[Tensor, "n V"]]:
-        """What `outline` says, and the law itself if it is wanted."""
+        """Return the result of `outline`, and the residual distribution if `ends`."""
         pairs = compiled("pairs")
         assert pairs is not None
         laws = [law.numpy() for law in (fans.target.laws, fans.drafter.laws)]
@@ -154,14 +156,14 @@ class OptimalTwo(ByEmission):
 def weights(
     p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """The free tokens; logarithms of the weights, theirs and the groups'; and the law of the draft chosen from two.
+    """Return the free tokens, log-weights of them and of the groups, and the distribution of the chosen draft.
 
     Args:
-        p: the target's law.
+        p: the target's distribution.
         q: the drafter's.
-        without: whether the two differ.
+        without: whether the two drafts differ (drawn without replacement).
         free: tokens with weights of their own.
-        steps: improvements; of all weights met, those of the largest acceptance are taken.
+        steps: optimisation steps; the weights with the largest acceptance are returned.
     """
     search = _found_compiled if p.dtype == torch.float32 and p.shape[1] >= FEW and on_host(p.device) else _found
     at, w, r = search(p, q, without, min(free, p.shape[1]), steps)
@@ -169,10 +171,10 @@ def weights(
 
 
 def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
-    """Which of the groups a token that is not free is in, by p / q: half an octave each, beyond them the first or last.
+    """Return the group of each token that is not free, by p / q: half an octave each, clamped to the first or last.
 
-    Tokens alike in p / q are alike in what weight they need. It is read off the bits of both, whose difference is that
-    of the logarithms but for the curve between powers of two.
+    Tokens with similar p / q need similar weights. The group is computed from the bits of both numbers: their
+    difference is that of the logarithms, except for the curve between powers of two.
     """
     kind, half = (torch.int32, 22) if p.dtype == torch.float32 else (torch.int64, 51)
     p, q = (law if kind is torch.int32 else law.double() for law in (p, q))
@@ -183,15 +185,15 @@ def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
 def _found(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """The free tokens, weights of the largest acceptance that were met, and the law of the choice.
+    """Return the free tokens, the weights with the largest acceptance met, and the distribution of the choice.
 
-    A token of weight w is chosen of itself and others with r = q · (w · A_q / (1 − q) + w · A_g) and, of two equal ones
-    in the same group, by halves: A_q and A_g are Σ q / (w + w′) and Σ q / (1 − q) / (w + w′) over all other groups, a
-    free token being a group of its own. With independent drafts 1 − q is 1, and a draft may meet itself.
+    A token of weight w is chosen with probability r = q · (w · A_q / (1 − q) + w · A_g), plus a half for pairs in the
+    same group: A_q and A_g are Σ q / (w + w′) and Σ q / (1 − q) / (w + w′) over all other groups, a free token being a
+    group of its own. With independent drafts 1 − q is 1, and both drafts may be equal.
     """
     at = largest(torch.maximum(p, q), free)[1]  # [R, m]
     k = (group(p, q) + free).scatter_(1, at, torch.arange(free, device=at.device).expand_as(at))
-    g = q / (1 - q).clamp_min(1e-12) if without else q  # what an elder draft of this token makes of another's q
+    g = q / (1 - q).clamp_min(1e-12) if without else q  # factor on another token's q if this one was drawn first
 
     def together_(law: Tensor) -> Float[Tensor, "R m_plus_G"]:
         return law.new_zeros(len(law), free + GROUPS).scatter_add_(1, k, law)
@@ -215,7 +217,7 @@ def _found(
 
 
 def _beaten(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"], Float[Tensor, "R M"]]:
-    """Times w, Σ q′ / (w + w′) and Σ g′ / (w + w′) over all others, of laws and weights [R, M]."""
+    """Return w · Σ q′ / (w + w′) and w · Σ g′ / (w + w′) over all others, for distributions and weights [R, M]."""
     shares = (w.unsqueeze(2) + w.unsqueeze(1)).reciprocal_()  # [R, M, M]
     shares.diagonal(dim1=1, dim2=2).zero_()
     a_q, a_g = (w.unsqueeze(2) * (shares @ torch.stack([q, g], 2))).unbind(2)
@@ -225,7 +227,7 @@ def _beaten(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"], Floa
 def _found_compiled(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """The same as one compiled function, where functions are compiled: a tenth of the time."""
+    """Return `_found`'s result from one compiled function, if it is available: a tenth of the time."""
     if (pairs := compiled("pairs")) is None:
         return _found(p, q, without, free, steps)
     at = torch.empty(len(p), free, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""Reflective verification: in one pass the target reads the draft, a question about it, and the draft once more."""
+"""Reflective verification: in one pass the target reads the draft, a question about it, and the draft again."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from workbench.engine.told import Verification
 from workbench.methods.verifiers.answers import at_matched_accuracy
 
 QUESTION = "\n[Check the last words for a mistake and write them again, corrected:]\n"
-"""What the target is asked behind the draft. The paper's own words are not published."""
+"""Question put after the draft. The paper's wording is not published."""
 REFLECTIVE = Rule(
     "reflective",
     "p after a second reading",
     "min(1, r / q′)",
     {"r": "residual", "q′": "q_left", "p′": "reflected"},
-    "The target read the draft, was asked to check it, and read it again: there it gives this token p′. Both answers "
-    "are mixed as logits, and r is what elder drafts left of that mixture, q′ the token's chance in the drafter's law "
-    "(1 where it was chosen). A rejection leaves (r − q′)₊.",
+    "After the draft the target reads a request to check it and the draft again; there its probability of this token "
+    "is p′. The logits of both readings are interpolated. r is the residual of that mixture after earlier drafts, q′ "
+    "the draft probability (1 if deterministic). A rejection leaves (r − q′)₊.",
     source="Wang et al. 2025, Think Before You Accept, arXiv:2505.18629",
 )
 REFLECTIVE_GREEDY = Rule(
@@ -43,8 +43,8 @@ REFLECTIVE_GREEDY = Rule(
     "Likeliest after a second reading",
     "x = x̂",
     {"x": "token", "x̂": "likeliest"},
-    "At temperature 0 a draft is kept if it is x̂, the likeliest token of the interpolated logits: those of the first "
-    "reading, and those after the target read the draft, was asked to check it, and read it again.",
+    "At temperature 0 a draft is accepted if it is x̂, the likeliest token of the interpolated logits: those of the "
+    "first reading, and those of a second reading after a request to check the draft.",
     source="Wang et al. 2025, Think Before You Accept, arXiv:2505.18629",
 )
 _SHARED = "reflective: the question"
@@ -52,24 +52,25 @@ _SHARED = "reflective: the question"
 
 @dataclass(frozen=True)
 class Reflective(Verifier):
-    """Judge by p̂ = softmax(((1 − α)·l + α·l′) / T) in the place of p; what is rejected is replaced from p̂ as well.
+    """Verify against p̂ = softmax(((1 − α)·l + α·l′) / T) instead of p; rejected tokens are also replaced from p̂.
 
-    Behind the draft d₁ … d_K go the question, the last m committed tokens and the draft again, as probes: they are
-    computed in the same pass and never accepted. l is what the target says before each draft at its first reading,
-    which no probe changes; l′ what it says before the same draft at the second, having read all of the draft and the
-    question. The token behind the last draft comes from l. α = 0 asks nothing and is the exact rule.
+    The draft d₁ … d_K is followed by the question, the last m committed tokens and the draft again, as probe positions:
+    they are computed in the same pass and never accepted. l are the target's logits before each draft token at its
+    first reading, which no probe changes; l′ those before the same token at the second, after the whole draft and the
+    question. The token after the last draft uses l. α = 0 adds no probes and is the exact rule.
 
-    A pass reads 2·N + |question| + m tokens behind the last committed one, instead of N. What a round is said
-    to pay is the total variation between p̂ and p, summed over the places that it tests. p̂ has seen the draft: where
-    drafts were drawn that is what judging this draft pays, and no bound on how far the law of all rounds is from p. A
-    second reading favours what it has read before: the higher α, the more is accepted, right or wrong.
+    A pass reads 2·N + |question| + m tokens after the last committed one, instead of N. The deviation shown for a round
+    is the total variation between p̂ and p, summed over the positions that it tests. p̂ depends on the draft: for
+    sampled drafts this is the deviation for this draft, and no bound on the distance between the overall output
+    distribution and p. A second reading favours tokens that were read before: the higher α, the more is accepted,
+    right or wrong.
 
     At temperature 0 the logits are interpolated in the same way: a draft is accepted if it is the likeliest token of
-    (1 − α)·l + α·l′, which also replaces a rejected one. The price is the number of tested positions where that is not
-    the likeliest token of l.
+    (1 − α)·l + α·l′, which also replaces a rejected one. The deviation is the number of tested positions where that is
+    not the likeliest token of l.
 
     Source: Wang et al. 2025, Think Before You Accept, arXiv:2505.18629. Its α, m and question are not published. In a
-    tree the question, and each draft of the second reading, see all of the first one.
+    tree the question, and each draft token of the second reading, attend to all of the first one.
     """
 
     name: ClassVar[str] = "reflective"
@@ -84,13 +85,11 @@ class Reflective(Verifier):
     )  # fmt: skip
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     keeps_greedy: ClassVar[bool] = False
-    reflection: float = param(
-        0.3, ge=0.0, le=1.0, doc="α, weight of the target's second reading; 0 keeps the target's law"
-    )
-    again: int = param(8, ge=1, le=32, doc="m, committed tokens that are read again before the draft")
+    reflection: float = param(0.3, ge=0.0, le=1.0, doc="α, weight of the target's second reading; 0 is exact")
+    again: int = param(8, ge=1, le=32, doc="m, committed tokens repeated before the second reading of the draft")
 
     def prime(self, row: Row, models: Models) -> Int[Tensor, " R"]:
-        """The question in the target's tokens; one copy for all rows."""
+        """Return the question in the target's tokens; all sequences share one copy."""
         if _SHARED not in models.shared:
             ids = models.tokenizer.encode(QUESTION, add_special_tokens=False)
             models.shared[_SHARED] = to_device(ids, models.target.device, torch.long)
@@ -104,7 +103,7 @@ class Reflective(Verifier):
         return second_reading(tree, torch.cat([row.verifier_state, before]))
 
     def rule(self, v: Verification) -> Ruling:
-        """Return recursive rejection against p̂, or at temperature 0 its greedy match; exact where nothing was asked."""
+        """Apply recursive rejection against p̂, or greedy match at temperature 0; exact if there were no probes."""
         tree = v.tree
         if v.probed is None:
             return lossless(v).for_nothing
@@ -124,7 +123,7 @@ class Reflective(Verifier):
         return Ruling(found.accept, found.stop, reason=Reason((REFLECTIVE,), inputs), paid=paid)
 
     def _greedy(self, v: Verification, probed: Probed) -> Ruling:
-        """Return greedy match with the likeliest tokens of the interpolated logits, where a draft is tested."""
+        """Apply greedy match with the likeliest tokens of the interpolated logits, at positions with a draft."""
         tree, own = v.tree, v.likeliest()
         mixed, _ = self._mixed(v, probed, torch.promote_types(v.logits.dtype, torch.float32))
         at = tree.parents + 1
@@ -147,13 +146,13 @@ class Reflective(Verifier):
 
 
 def second_reading(tree: DraftTree, lead: Int[Tensor, " L"]) -> Probes:
-    """The draft again, behind a question about it; positions go on from the deepest draft.
+    """Return probes with the draft again, after a question about it; positions continue from the deepest draft.
 
-    The last N + 1 probes stand for the N + 1 places of the tree: the lead's last token for the last committed one.
+    The last N + 1 probes match the N + 1 positions of the tree; the lead's last token stands for the root.
 
     Args:
         tree: of one node at least.
-        lead: the question, and what is repeated of the text before the draft; at least one token.
+        lead: the question, and the repeated text before the draft; at least one token.
     """
     n, m, device = len(tree), lead.shape[0], lead.device
     own = ancestors(tree.parents, tree.depth)
@@ -162,7 +161,7 @@ def second_reading(tree: DraftTree, lead: Int[Tensor, " L"]) -> Probes:
     sees[:m, n : n + m] = torch.ones(m, m, dtype=torch.bool, device=device).tril()
     sees[m:, n : n + m] = True
     sees[m:, n + m :] = own
-    behind = torch.arange(n - 1, n + m - 1, device=device)  # the lead hangs from the last draft, in a row
+    behind = torch.arange(n - 1, n + m - 1, device=device)  # the lead is a chain below the last draft
     parents = torch.cat([behind, tree.parents + n + m])
     steps = torch.cat([torch.arange(1, m + 1, device=device), m + own.sum(1)])
     return Probes(torch.cat([lead, tree.tokens]), parents, steps + tree.depth, sees, 2 * tree.depth + m, "reflective")

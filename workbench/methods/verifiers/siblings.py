@@ -11,7 +11,7 @@ from workbench.core.tree import DraftTree
 def beside_the_targets_own(tree: DraftTree, own: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
     """Return which nodes are not the target's likeliest token but have a sibling that is.
 
-    A relaxed greedy rule refuses them, so that no round is shorter than under the exact rule.
+    A relaxed greedy rule rejects them, so that no round is shorter than under the exact rule.
 
     Args:
         tree: the draft.

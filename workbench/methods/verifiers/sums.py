@@ -1,6 +1,7 @@
-"""Sums over two wide laws at once, compiled where functions are: what is summed is never made.
+"""Sums over two wide distributions at once, compiled where possible, without materialising the summands.
 
-To make it costs more than to read both laws: see `workbench.core.places`.
+Materialising them costs more than reading both distributions: see `workbench.core.places`.
+
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from workbench.engine.rejecting import passes
 
 
 def excess(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], by: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
-    """Σ (by·p − q)₊ of each row."""
+    """Return Σ (by·p − q)₊ per distribution."""
     if (overlaps := _passes(p, q)) is None:
         return (p * by).sub_(q).clamp_(min=0).sum(1, keepdim=True)
     given = p.numpy(), q.numpy(), by.reshape(-1).contiguous().numpy()
@@ -34,7 +35,7 @@ def excess(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], by: Float[Tensor, "
 def unseen(
     p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], logits: Float[Tensor, "R V"], sure: float
 ) -> Float[Tensor, " R"]:
-    """Σ (q − p)₊ over the tokens with q > `sure` that no processor forbids, of each row."""
+    """Return Σ (q − p)₊ per distribution, over the tokens with q > `sure` that no logits processor forbids."""
     if logits.dtype == torch.float32 and logits.is_contiguous() and (overlaps := _passes(p, q)) is not None:
         given = p.numpy(), q.numpy(), logits.numpy(), np.float32(sure)
         return _each(len(p), lambda out, taken: overlaps.unseen(*given, out, taken))
@@ -45,7 +46,7 @@ def unseen(
 def price_of_keeping(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], least: Float[Tensor, " N_plus_1"], node: Int[Tensor, " k"]
 ) -> Float[Tensor, " k"] | None:
-    """See `workbench.core.relaxed.price_of_keeping`."""
+    """Return the deviation as `workbench.core.relaxed.price_of_keeping` does."""
     q, of = tree.q, node if tree.q_of is None else tree.q_of[node]
     if tree.fanout > 1 or q is None or bool((of < 0).any()) or (overlaps := _passes(p, q)) is None:
         return relaxed.price_of_keeping(tree, p, least, node)
@@ -54,7 +55,7 @@ def price_of_keeping(
 
 
 def make_ready(device: torch.device) -> None:
-    """Have it compiled, which takes seconds once: no round shall stand still for it."""
+    """Compile the sums now, which takes seconds, so that no round waits for it."""
     law = torch.full((1, WIDE), 1 / WIDE, device=device)
     if _passes(law, law) is not None:
         one, at = torch.ones(1), torch.zeros(1, dtype=torch.long)
@@ -64,12 +65,12 @@ def make_ready(device: torch.device) -> None:
 
 
 def _passes(p: Tensor, q: Tensor) -> ModuleType | None:
-    """The compiled sums, if these laws are for them."""
+    """Return the compiled sums if they support these distributions."""
     return compiled("overlaps") if passes(p, q) else None
 
 
 def _each(n: int, fill: Callable[[np.ndarray, np.ndarray], None]) -> Float[Tensor, " n"]:
-    """A figure of each of n rows, by a function that threads share."""
+    """Return one number per row of n, computed by a function that threads share."""
     out, taken = np.empty(n), np.zeros(2, np.int64)
     together(lambda: fill(out, taken))
     return of_numpy(out).float()

@@ -1,4 +1,4 @@
-"""Typical acceptance: keep what the target finds plausible enough, judged against its entropy."""
+"""Typical acceptance: accept tokens above a threshold that depends on the target's entropy."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ TYPICAL = Rule(
     "Typical acceptance",
     "p > θ",
     {"p": "p", "θ": "threshold", "ε": "epsilon", "δ": "delta", "H": "entropy"},
-    "Kept if the target finds it plausible enough: more than ε, or less where p's entropy H (in nats) shows it to "
-    "hesitate. Of the paths that pass, the longest is taken, among equals the likeliest. Nothing is drawn, and the "
-    "output does not keep the target's law.",
+    "Accepted if its target probability exceeds a threshold: ε, or less where p's entropy H (in nats) is high. Among "
+    "the paths that pass, the longest is taken, and among equals the likeliest. Nothing is drawn, and the output does "
+    "not follow the target's distribution.",
     because={"θ": "min(ε, δ · exp(−H))"},
     source="Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1",
 )
@@ -42,14 +42,14 @@ TYPICAL = Rule(
 class TypicalAcceptance(Verifier):
     """Accept x iff p(x) > min(ε, δ·exp(−H(p))); follow the longest accepted path; then one token from the target.
 
-    When the target is sure, the threshold is ε; where it hesitates, less is asked for. The output is not the target's
-    law: approximate, by ε and δ. At temperature 0 it is greedy match.
+    At low entropy the threshold is ε; at high entropy it is lower. The output does not follow the target's
+    distribution: approximate, by ε and δ. At temperature 0 it is greedy match.
 
-    What a round pays: on a chain see `workbench.core.relaxed.price_of_keeping`. Of a tree the drafts settle the path,
-    and each of its places pays what the target gives to other tokens, 1 − p(x). Where drafts were chosen that is all.
-    Where they were drawn it is the most that is paid on the average: the law of the text is that of the path, averaged
-    over drafts, and no mean of laws is farther from p than they are on the average. How much nearer it is depends on
-    what would have hung on tokens that were not drawn.
+    Deviation of a round: for a chain see `workbench.core.relaxed.price_of_keeping`. In a tree the drafts determine the
+    path, and each of its positions adds the target's probability of other tokens, 1 − p(x). For deterministic drafts
+    this is exact. For sampled ones it is an upper bound on average: the output distribution is that of the path,
+    averaged over drafts, and the distance of an average of distributions from p is at most their average distance.
+    How much smaller it is depends on the subtrees of tokens that were not drawn.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. Ties in length go to the likelier path.
     """
@@ -58,21 +58,19 @@ class TypicalAcceptance(Verifier):
     claims: ClassVar[tuple[Claim, ...]] = (
         at_matched_accuracy(
             "typical", ({"epsilon": 0.5, "delta": 0.7}, {"epsilon": 0.3, "delta": 0.55}, {}),
-            "Vicuna 7B and 13B with Medusa heads, MT-bench: more accepted, answers rated alike",
+            "Vicuna 7B and 13B with Medusa heads, MT-bench: more accepted, answers rated equal",
             "Cai et al. 2024, Medusa, arXiv:2401.10774, §3 (direction; recalled)",
         ),
     )  # fmt: skip
     epsilon: float = param(0.09, ge=0.0, le=1.0, doc="ε, probability above which a token is always accepted")
-    delta: float = param(
-        0.3, ge=0.0, le=1.0, doc="δ, share of exp(−entropy) that is asked for where the target hesitates"
-    )
+    delta: float = param(0.3, ge=0.0, le=1.0, doc="δ, factor on exp(−entropy), the threshold at high entropy")
 
     def prime(self, row: Row, models: Models) -> None:
-        """No state; but what adds up wide laws is compiled here, and not in a round."""
+        """Return no state; compile the sums over wide distributions now rather than in a round."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> Ruling:
-        """0 or 1 for each node; its probability is the score by which `walk` chooses among paths."""
+        """Return 0 or 1 per node; its probability is the score by which `walk` chooses among paths."""
         if v.u_stop is None:
             return greedy_match(v.tree, v.likeliest()).for_nothing
         tree, p = v.tree, v.p
@@ -101,7 +99,7 @@ class TypicalAcceptance(Verifier):
         uniform: Sequence[float] | None,
         score: Sequence[float] | None = None,
     ) -> Verdict:
-        """The longest path of accepted nodes; among equals the one with the largest product of scores."""
+        """Return the longest path of accepted nodes; among equals the one with the largest product of scores."""
         best: tuple[int, float, tuple[int, ...]] = (0, 0.0, ())
         paths: dict[int, tuple[float, tuple[int, ...]]] = {-1: (0.0, ())}
         tested: list[int] = []
@@ -120,17 +118,17 @@ class TypicalAcceptance(Verifier):
         return Verdict(path, int(stop[at]), bool(children_of(parents)[at]), outcome, {})
 
     def draws(self, sampling: SamplingParams) -> bool:
-        """Acceptance is a threshold; nothing is drawn."""
+        """Return False: acceptance is a threshold, and nothing is drawn."""
         return False
 
 
 def followed(tree: DraftTree, accept: Float[Tensor, " N"], score: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
-    """Which nodes are on the path that `TypicalAcceptance.walk` takes, found on the device.
+    """Return which nodes are on the path that `TypicalAcceptance.walk` takes, computed on the device.
 
     Args:
         tree: of one node at least.
         accept: 1 where a node passes, else 0.
-        score: of each node.
+        score: per node.
     """
     sees = ancestors(tree.parents, tree.depth)  # [N, N]
     whole = ~(sees & (accept <= 0.5)).any(1)
