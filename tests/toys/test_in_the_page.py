@@ -66,7 +66,7 @@ def test_a_toy_is_chosen_run_drawn_kept_and_played_again(toy_app: str, open_page
 
     page.get_by_role("button", name="export ▾").click()
     page.get_by_role("button", name="Keep").click()
-    page.get_by_role("link", name="see what is kept").click()
+    page.get_by_role("link", name="see all kept runs").click()
     page.wait_for_selector(".wb-kept .wb-runcard")
     page.locator(".wb-kept .wb-runcard", has_text=name).get_by_role("link", name="Open").click()
     page.wait_for_selector(".wb[data-ready=true] .wb-token")

@@ -162,7 +162,7 @@ def test_an_app_that_went_silent_is_named_and_a_reload_shows_what_was_measured(
 ) -> None:
     link = "/?tab=compare&lane=draft-model&prompts=story&repeats=1&max_new_tokens=8"
     page = open_page(real_app + link, ready=READY)
-    says(page, ".wb-intro dt", "Would it pay?")
+    says(page, ".wb-intro dt", "Does it pay off?")
     page.click(V + ".wb-go")
     measured(page)
     assert not page.is_visible(V + ".wb-intro")
@@ -177,9 +177,9 @@ def test_an_app_that_went_silent_is_named_and_a_reload_shows_what_was_measured(
     page.wait_for_function("document.querySelector('#wb-compare .wb-measuring progress').value > 0")
     page.evaluate("window.workbenchBus = () => {}")
     page.wait_for_selector(V + ".wb-badge:has-text('NO ANSWER')", timeout=60_000)
-    says(page, ".wb-measuring", "is the app still running?")
+    says(page, ".wb-measuring", "check that the app is still running")
     page.click(V + "button:has-text('Stop')")
-    says(page, ".wb-alert.is-error", "given up")
+    says(page, ".wb-alert.is-error", "was stopped")
     assert page.is_enabled(V + ".wb-go")
 
 
@@ -190,7 +190,7 @@ def test_lanes_may_differ_in_the_verifier_alone_and_unsound_ones_say_why(real_ap
     panel = page.locator(V + ".wb-lanecard").last
     panel.locator("summary").first.click()
     greyed = panel.locator("[data-param=grower] .wb-greyed")
-    assert "rsd-c is not sound here" in greyed.locator("summary").inner_text()
+    assert "rsd-c is not sound with these settings" in greyed.locator("summary").inner_text()
     greyed.locator("summary").click()
     assert "its output differs from p by TV 0.10" in greyed.locator("li").first.inner_text()
     assert panel.locator("[data-param=grower] option[value=dyspec]").evaluate("(option) => option.disabled")

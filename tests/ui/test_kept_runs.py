@@ -151,7 +151,7 @@ def test_a_run_is_kept_from_the_menu_found_in_the_gallery_and_opened(fake_app: s
     text = page.evaluate("[...document.querySelectorAll('.wb-token')].map((e) => e.textContent).join('')")
     page.get_by_role("button", name="export ▾").click()
     page.get_by_role("button", name="Keep").click()
-    page.get_by_role("link", name="see what is kept").click()
+    page.get_by_role("link", name="see all kept runs").click()
     page.wait_for_selector(".wb-kept .wb-runcard")
     assert "One run" in page.inner_text(".wb-keptfound")
     page.get_by_label("tags").fill("fox, first")

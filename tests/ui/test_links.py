@@ -81,7 +81,7 @@ def test_the_address_goes_before_what_the_tab_ran(fake_app: str, open_page: Open
     assert [method.input_value(), prompt.input_value()] == ["oracle", "A prompt of before"]
     assert page.get_by_label("Seed").input_value() == "3"
     assert page.locator("[data-param=alpha] input[type=number]").input_value() == "0.6"
-    says(page, ".wb-note", "From a link: press Run")
+    says(page, ".wb-note", "Settings loaded from the link. Press Run")
     assert page.locator(".wb-round").count() == 0, "a link to settings shows no run of others"
     # back without a wish, the run is there again, and a reload of what was chosen since keeps both
     page.goto(fake_app)

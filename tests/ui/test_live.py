@@ -144,7 +144,7 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     page.get_by_text("show the branch").click()
     page.wait_for_function(f"{TEXT} === {json.dumps(branch)}")
     page.wait_for_selector(".wb-branch:visible")
-    page.get_by_text("use the text instead").click()
+    page.get_by_text("use the prompt text instead").click()
     page.wait_for_selector(".wb-branch", state="hidden")
 
 

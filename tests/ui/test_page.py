@@ -137,7 +137,7 @@ def test_a_run_held_back_is_drafted_then_judged_and_can_be_changed_and_let_go(fa
     page.click("[data-press=run]")
     state(page, "running")
     wait_rounds(page, 1)
-    says(page, ".wb-card-ribbon em", "shown at 4 tokens/s; rounds after a wait are slower")
+    says(page, ".wb-card-ribbon em", "shown at 4 tokens/s; rounds after a pause are slower")
     page.select_option("[data-what=method]", "draft-tree")
     says(page, ".wb-note", "draft-model → draft-tree")
     stages = [stage.split(" ") for stage in page.evaluate("stages")]

@@ -108,7 +108,7 @@ def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: O
     assert " the" not in grounded
     says(page, "[data-figure=grounded] small", "vs")
     says(page, "[data-figure=speedup] .wb-formula small", "two runs share the engine")
-    says(page, ".wb-card-ribbon .wb-facts-line", "falls by 0.2 or more when the picture is blanked")
+    says(page, ".wb-card-ribbon .wb-facts-line", "falls by 0.2 or more when the image is blanked")
     # The time line counts the rounds of the run whose word is chosen.
     captions[1].locator(".wb-token").last.click()
     first, second = (
@@ -156,8 +156,8 @@ def test_an_object_is_painted_over_in_mid_run_and_the_place_is_marked(vision_app
     before = page.get_attribute(f"{V}.wb-card-picture image", "href")
     step(page, 2)
     page.wait_for_function(f"{MARKS}.length === 1")
-    assert "picture changed" in page.inner_text(f"{V}.wb-card-curve")
-    assert page.locator(f"{V}.wb-round[data-round='1'][data-change='picture changed']").count() >= 1
+    assert "image changed" in page.inner_text(f"{V}.wb-card-curve")
+    assert page.locator(f"{V}.wb-round[data-round='1'][data-change='image changed']").count() >= 1
     after = page.get_attribute(f"{V}.wb-card-picture image", "href")
     assert after != before
     hidden = Image.open(io.BytesIO(base64.b64decode((after or "").partition(",")[2]))).convert("RGB")
@@ -169,7 +169,7 @@ def test_an_object_is_painted_over_in_mid_run_and_the_place_is_marked(vision_app
         page.keyboard.press(key)
     step(page, 3)
     page.wait_for_function(f"{MARKS}.length === 2")
-    assert "drafter's picture" in page.inner_text(f"{V}.wb-card-curve")
+    assert "drafter's image" in page.inner_text(f"{V}.wb-card-curve")
     assert page.get_attribute(f"{V}.wb-card-picture image", "href") == after
     assert page.get_attribute(f"{V}.wb-card-drafter image", "href") != after
     # Another picture of the gallery is swapped in, for both again.
@@ -313,7 +313,7 @@ def test_a_wide_picture_gets_margins_and_a_fast_stroke_has_no_holes(vision_app: 
     )
     href = page.get_attribute(f"{V}.wb-card-picture image", "href") or ""
     assert Image.open(io.BytesIO(base64.b64decode(href.partition(",")[2]))).size == (60, 60)
-    assert "with margins: this target reads squares" in page.inner_text(f"{V}.wb-picking")
+    assert "with margins, because this target needs square images" in page.inner_text(f"{V}.wb-picking")
     page.click(f"{V}[data-value=hide]")
     stroke(page, (1, 2), (6, 2))
     says(page, ".wb-stage", "6 patches painted")

@@ -1,4 +1,4 @@
-/** The race: every lane's recorded text on one clock, which starts where the prompt has been read. */
+/** The race: the recorded text of every lane on one clock that starts at the end of the prefill. */
 
 import * as comparetable from "./table.js";
 import * as controls from "../shared/controls.js";
@@ -9,12 +9,12 @@ import * as ribbon from "../shared/ribbon.js";
 
 const WINDOW = 36;
 
-/** The clock of a race: `t` in seconds, `speed` 1 is as it was. */
+/** Return the clock of a race: `t` in seconds; `speed` 1 is the recorded speed. */
 export function newRace() {
   return { t: Infinity, speed: 1, playing: false, frame: null };
 }
 
-/** A lane at a time: its tokens so far, and whether it has ended. Pure.
+/** Return a lane's state at a time: its tokens so far, and whether it has ended. Pure.
  *  @param {{rounds: [number, [string, string][]][], seconds: number}} race  @param {number} t  seconds
  *  @returns {{tokens: number, of: number, last: [string, string][], ended: boolean, cut: boolean}}  `last`: at most
  *    `window` */
@@ -30,27 +30,27 @@ export function at(race, t, window = WINDOW) {
   return { tokens, of, last: last.slice(-window), ended: tokens === of, cut: last.length > window };
 }
 
-/** Whether words are wider than their line, all letters being equally wide. Pure. */
+/** Whether a text is wider than its line, in a monospaced font. Pure. */
 export function overflows(words, room, letter = 8.4) {
   return words.reduce((n, word) => n + word.length, 0) * letter > room;
 }
 
-/** When the last lane ends, in seconds. Pure. */
+/** Return the end of the last lane, in seconds. Pure. */
 export function length(lanes, prompt) {
   return Math.max(0, ...lanes.map((lane) => lane.race?.[prompt]?.rounds.at(-1)?.[0] ?? 0));
 }
 
-/** Which run is replayed, and why that one. Pure. */
+/** Name the run that is replayed, and how it was selected. Pure. */
 export function replay(lanes, prompt, repeats, name) {
   const repeat = lanes.find((lane) => lane.race?.[prompt])?.race[prompt].repeat ?? null;
-  if (repeat === null) return `replayed: one recorded run of ${name}`; // schema 1 does not say which
+  if (repeat === null) return `replayed: one recorded run of ${name}`; // schema 1 has no repeat index
   return repeats > 1
-    ? `replayed: repeat ${repeat + 1} of ${repeats} on ${name}, the nearest to what all repeats of it give`
-    : `replayed: the one run on ${name}`;
+    ? `replayed: repeat ${repeat + 1} of ${repeats} on ${name}, the one closest to the estimate over all its repeats`
+    : `replayed: the only run on ${name}`;
 }
 
-/** The speed-up of the run that a lane replays. Estimates over all prompts and repeats stand in the table: beside a
- *  race they would rank lanes otherwise than the race does. Pure.
+/** Return the speed-up of the run that a lane replays. The table has the estimates over all prompts and repeats: next
+ *  to a race they could rank the lanes in another order. Pure.
  *  @returns {{value: number|null, text: string, of: string}} */
 export function ratio(lane, prompt) {
   const value = lane.race?.[prompt]?.speedup ?? null;
@@ -58,7 +58,7 @@ export function ratio(lane, prompt) {
   return { value, text: value === null ? "–" : `${value.toFixed(2)}×`, of: "this run" };
 }
 
-/** Start, go on, or halt. `again`: from the beginning. Where motion is unwanted, the end is shown instead. */
+/** Start, continue or stop. `again`: from the beginning. With reduced motion, show the end instead. */
 export function toggle(page, again = false) {
   const { race } = page;
   if (race.playing && !again) return stop(page);
@@ -83,27 +83,27 @@ export function toggle(page, again = false) {
   page.draw();
 }
 
-/** Halt. */
+/** Stop the race. */
 export function stop(page) {
   cancelAnimationFrame(page.race.frame);
   page.race.playing = false;
   page.draw();
 }
 
-/** Go to a share of the race, 0 to 1. */
+/** Go to a fraction of the race, 0 to 1. */
 export function seek(page, share) {
   stop(page);
   page.race.t = share * length(page.made?.lanes ?? [], page.prompt);
   page.draw();
 }
 
-/** A little back or forth: a fiftieth of the race. */
+/** Step back or forward by 1/50 of the race. */
 export function nudge(page, direction) {
   const end = length(page.made?.lanes ?? [], page.prompt);
   if (end) seek(page, Math.min(1, Math.max(0, Math.min(page.race.t, end) / end + direction / 50)));
 }
 
-/** How it ended, in words. */
+/** Describe the result. */
 function said(page) {
   const order = page.made.lanes
     .filter((lane) => lane.race?.[page.prompt])
@@ -113,7 +113,7 @@ function said(page) {
 
 const ratioTime = (lane, page) => lane.race[page.prompt].rounds.at(-1)?.[0] ?? 0;
 
-/** Draw the lanes at the clock's time. Elements are made once and then only changed. */
+/** Draw the lanes at the clock's time. Elements are created once and then updated. */
 export function render(page) {
   const { parts, made, race, prompt } = page;
   const lanes = made.lanes.filter((lane) => lane.race?.[prompt]),
@@ -129,7 +129,7 @@ export function render(page) {
     );
   while (parts.race.childElementCount > lanes.length) parts.race.lastChild.remove();
   while (parts.race.childElementCount < lanes.length) parts.race.append(row());
-  const room = parts.race.firstChild?._more.parentElement.clientWidth ?? 0; // read once, before anything is written
+  const room = parts.race.firstChild?._more.parentElement.clientWidth ?? 0; // read once, before any write
   lanes.forEach((lane, i) => {
     const line = parts.race.children[i],
       now = at(lane.race[prompt], t),
@@ -165,7 +165,7 @@ export function render(page) {
   });
   kit.write(
     parts.raceNote,
-    `${replay(lanes, prompt, made.settings.repeats, of)} · ${t.toFixed(2)} s of ${end.toFixed(2)} s after the prompt was read`,
+    `${replay(lanes, prompt, made.settings.repeats, of)} · ${t.toFixed(2)} s of ${end.toFixed(2)} s after the prefill`,
   );
   kit.write(parts.clock, `${t.toFixed(2)} s`);
   if (document.activeElement !== parts.slider || race.playing)
@@ -173,7 +173,7 @@ export function render(page) {
   parts.slider.setAttribute("aria-valuetext", `${t.toFixed(2)} of ${end.toFixed(2)} seconds`);
   parts.slider.style.setProperty("--fill", `${end ? (100 * t) / end : 0}%`);
   kit.write(parts.play, race.playing ? "❚❚" : "▶");
-  parts.play.setAttribute("aria-label", race.playing ? "Halt the race" : "Play the race");
+  parts.play.setAttribute("aria-label", race.playing ? "Stop the race" : "Play the race");
 }
 
 function row() {

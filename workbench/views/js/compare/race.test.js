@@ -52,9 +52,9 @@ test("beside a race stands the speed-up of the run that it replays, never that o
   assert.equal(ratio({ plain: false, figures: { speedup: null }, race: [null] }, 0).text, "–");
   assert.equal(
     replay([lane], 0, 5, "story"),
-    "replayed: repeat 2 of 5 on story, the nearest to what all repeats of it give",
+    "replayed: repeat 2 of 5 on story, the one closest to the estimate over all its repeats",
   );
-  assert.equal(replay([lane], 0, 1, "story"), "replayed: the one run on story");
+  assert.equal(replay([lane], 0, 1, "story"), "replayed: the only run on story");
 });
 
 test("the table concludes nothing while the interval holds 1×, nor from two runs", () => {
@@ -146,14 +146,14 @@ test("a divergence is told with the target's margin, and read by the promise", (
   };
   assert.match(
     place(first, ["story"]),
-    /first at token 12 of story: plain has “ the” \(p 0.400\), this “⏎” \(p 0.390\): the target's margin there is 0.0253 nats/,
+    /first at token 12 of story: plain decoding has “ the” \(p 0.400\), this lane “⏎” \(p 0.390\): the target's margin there is 0.0253 nats/,
   );
   const lane = (promise, margin) => ({
     method: "x",
     exact: { kind: "diverges", promise, runs: 4, identical: 3, first: { ...first, margin } },
   });
   assert.match(verdict(lane("exact", 0.0253), ["story"]).why, /near tie/);
-  assert.match(verdict(lane("exact", 1.2), ["story"]).why, /not what it promises/);
+  assert.match(verdict(lane("exact", 1.2), ["story"]).why, /its promise is broken/);
   assert.match(verdict(lane("approximate", 1.2), ["story"]).why, /may differ/);
   assert.equal(verdict({ exact: { kind: "identical", promise: "exact", runs: 4, identical: 4 } }, []).mark, "✓");
   assert.match(

@@ -1,4 +1,4 @@
-/** The parts of the Compare view: builds them once, then tells each drawing what to show. */
+/** Elements of the Compare view: build them once, then draw the state of the page into them. */
 
 import * as comparechoice from "./choice.js";
 import * as comparelive from "./live.js";
@@ -16,18 +16,18 @@ import * as stage from "../live/stage.js";
 
 const SPEEDS = [[1, "1×"], [0.5, "0.5×"], [0.25, "0.25×"], [0.1, "0.1×"]];
 
-/** What will be there, for those who have measured nothing yet. */
+/** Description of the cards, shown before the first measurement. */
 const INTRO = [
-  ["Race", "each lane's words appear at the pace they were measured at; 1× to a tenth of it"],
+  ["Race", "each lane's tokens appear at the measured speed, or down to a tenth of it"],
   [
     "Measured",
-    "speed-up against plain decoding with its 95 % interval, τ, accepted drafts, tokens per second; pin a lane to see differences to it",
+    "speed-up over plain decoding with its 95 % confidence interval, τ, acceptance rate, tokens per second; pin a lane to see differences from it",
   ],
-  ["One token costs", "where the milliseconds go: draft, verify, overhead"],
-  ["Would it pay?", "the acceptance a method needs at these costs, and the acceptance it had"],
+  ["Time per token", "milliseconds of draft, verify and overhead"],
+  ["Does it pay off?", "the acceptance rate that a method needs at these costs, and the measured one"],
   [
     "Same text?",
-    "whether an exact method wrote plain decoding's text, token for token, and where a text first differs",
+    "whether an exact method's text equals plain decoding's, token for token, and where it first differs",
   ],
 ];
 
@@ -94,7 +94,7 @@ export function build(el, host) {
       card("table", "Measured", null, part("table", "div", { className: "wb-scroll wb-compared", tabIndex: 0 })),
       chart(
         "costs",
-        "One token costs",
+        "Time per token",
         panel.legend([
           ["wb-phase-draft", "draft"],
           ["wb-phase-verify", "verify"],
@@ -106,26 +106,26 @@ export function build(el, host) {
     h(
       "div",
       { className: "wb-two" },
-      chart("pays", "Would it pay?", null, "wb-plot is-tall"),
+      chart("pays", "Does it pay off?", null, "wb-plot is-tall"),
       card("exact", "Same text?", null, part("exact", "div", { className: "wb-exact" })),
     ),
     card(
       "texts",
-      "Text beside plain decoding",
+      "Text compared with plain decoding",
       h(
         "span",
         { className: "wb-extra" },
         select("lane", "Lane whose text is shown"),
         panel.legend([
-          ["wb-key-plain", "only in plain"],
-          ["wb-key-lane", "only here"],
+          ["wb-key-plain", "only in plain decoding"],
+          ["wb-key-lane", "only in this lane"],
         ]),
       ),
       part("texts", "div", { className: "wb-texts", tabIndex: 0 }),
     ),
     part("foot", "p", { className: "wb-foot" }),
   );
-  pagehead.frame(el, part, { host, current: "Compare", side: "What is compared", tools: tools(part) }, stage);
+  pagehead.frame(el, part, { host, current: "Compare", side: "Settings of the comparison", tools: tools(part) }, stage);
   kit.set(parts.alerts, { role: "alert" });
   kit.set(parts.table, { role: "region", "aria-label": "Figures of each lane" });
   kit.set(parts.texts, { role: "region", "aria-label": "Differences of the texts" });
@@ -141,21 +141,21 @@ function slider(part) {
 
 function tools(part) {
   const exports = jobs.exportMenu(part, "Save this comparison", [
-    ["json", "JSON: opens here again"],
-    ["csv", "CSV: a row a run"],
-    ["parquet", "Parquet: a row a run"],
+    ["json", "JSON: can be opened here again"],
+    ["csv", "CSV: one row per run"],
+    ["parquet", "Parquet: one row per run"],
   ]);
   const file = part("file", "input", { type: "file", accept: ".json,application/json", hidden: true });
   file.setAttribute("aria-label", "Comparison file");
   return [
     pagehead.tool(part, "copy", "copy link", "Copy a link to these lanes and prompts"),
     exports,
-    pagehead.tool(part, "open", "open …", "Open a comparison that was saved as JSON"),
+    pagehead.tool(part, "open", "open …", "Open a comparison saved as JSON"),
     file,
   ];
 }
 
-/** Show the page as it is. */
+/** Draw the state of the page. */
 export function draw(page) {
   const { parts, made, step, catalogue } = page, measuring = page.channel !== null;
   stage.alerts(parts.alerts, page.errors);
@@ -167,10 +167,10 @@ export function draw(page) {
   parts.progress.hidden = !measuring;
   if (measuring) {
     const text = page.silent
-      ? `no answer for ${page.silent} s: is the app still running? Stop gives up; what was measured stays`
+      ? `no answer for ${page.silent} s: check that the app is still running. Stop ends the measurement and keeps the results so far`
       : step
         ? [step.waiting, step.text].filter(Boolean).join(" · ")
-        : "asking the backend …";
+        : "starting …";
     jobs.progress(page, {
       text,
       note: step ? `${step.done} of ${step.total} runs${jobs.left(step.left_s)}` : "",
@@ -201,7 +201,7 @@ export function draw(page) {
   kit.write(
     parts.empty,
     catalogue
-      ? "Press Measure: each lane gets the device to itself, in turn, prompt by prompt; then they race on one clock."
+      ? "Press Measure: lanes run one at a time, prompt by prompt, alone on the device; then they race on one clock."
       : "The backend is starting …",
   );
   kit.write(parts.foot, made ? foot(made, measuring) : "");
@@ -220,17 +220,17 @@ export function draw(page) {
   comparetext.texts(page);
 }
 
-/** Whether texts and what follows from all runs are there: they come with the end. */
+/** Whether the texts and the results over all runs have arrived: they come with the last step. */
 function complete(made) {
   return Boolean(made?.lanes.some((lane) => lane.exact !== undefined));
 }
 
-/** Where the shown figures come from, as badges colour it. */
+/** Return the origin of the figures, for the badge's colour. */
 function origin(page) {
   return page.from === "imported" ? "imported" : "recorded";
 }
 
-/** The picture that the questions are about. */
+/** Show the image of the questions. */
 function picture({ parts, made, ...page }) {
   const url = made.settings.images?.[0] ?? (page.from === "live" ? page.pictured : "") ?? "";
   parts.asked.hidden = !url;
@@ -253,14 +253,14 @@ function badge(page, measuring, catalogue) {
     .join(" · ");
 }
 
-/** Where the figures come from, in one line. `going`: they are being measured. */
+/** State the conditions of the measurement in one line. `going`: it is still running. */
 export function foot(made, going = false) {
   const { settings: s, machine } = made,
     sampling = Object.entries(s.sampling).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
   const on = [machine.cpu, machine.cores ? `${machine.cores} cores` : "", machine.gpu].filter(Boolean).join(", ");
   return [
     `${made.prompts.length} prompt${made.prompts.length > 1 ? "s" : ""} × ${s.repeats} repeat${s.repeats > 1 ? "s" : ""} after a warm-up, at most ${s.max_new_tokens} tokens, seed ${s.seed}, ${sampling.join(", ") || "greedy"}`,
-    `${on}; torch ${machine.torch}; ${machine.date}; load before it ${machine.load ?? "unknown"}`,
+    `${on}; torch ${machine.torch}; ${machine.date}; system load before the start ${machine.load ?? "unknown"}`,
     made.complete || going ? "" : "Stopped before the end.",
   ]
     .filter(Boolean)

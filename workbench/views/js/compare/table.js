@@ -1,5 +1,5 @@
-/** The table of figures: a row a lane, speed-ups with their intervals (`speedup.js`), and differences to the lane that
- *  is pinned. */
+/** Table of figures: one row per lane, speed-ups with confidence intervals (`speedup.js`), and differences from the
+ *  pinned lane. */
 
 import * as kit from "../shared/kit.js";
 import { h, tell } from "../shared/kit.js";
@@ -8,38 +8,38 @@ import * as speedup from "../shared/speedup.js";
 const WORDS = {
   speedup: [
     "speed-up",
-    "tokens per second / plain decoding's, prompt by prompt and repeat by repeat; the geometric mean of these ratios, prompts weighing alike",
+    "tokens per second / those of plain decoding, per prompt and repeat; geometric mean of these ratios, each prompt with equal weight",
   ],
   interval: [
     "95 % interval",
-    "Student's, over prompts; with one or two prompts over their repeats, and then it says nothing of other prompts",
+    "Student's t over prompts; with one or two prompts over their repeats, and then it does not cover other prompts",
   ],
   tau: [
     "τ",
-    "tokens emitted / target verification passes, bonus and corrected included; the geometric mean, prompts weighing alike, as of speed-up",
+    "tokens emitted (with bonus and corrected) / verifications by the target; geometric mean, each prompt with equal weight",
   ],
   acceptance_rate: [
-    "accepted of tested",
-    "accepted drafted tokens / tested drafted tokens (discarded ones left out); the mean over prompts, which weigh alike",
+    "acceptance rate",
+    "accepted drafted tokens / tested drafted tokens (without discarded ones); mean over prompts, each with equal weight",
   ],
   tokens_per_second: [
     "tok/s",
-    "tokens emitted / seconds from the end of prefill to the last token; geometric mean, prompts weighing alike: two lanes' divide to their speed-up",
+    "tokens emitted / seconds from the end of prefill to the last token; geometric mean, each prompt with equal weight, so that the ratio of two lanes is their speed-up",
   ],
 };
 
-/** A lane's identity across comparisons: what ran, on what, under which settings. Pure. */
+/** Return the identity of a lane across comparisons: method, models, settings, date. Pure. */
 export function key(made, lane) {
   const { target, max_new_tokens, seed, sampling } = made.settings;
   return JSON.stringify([lane.text, lane.drafted_by, target, max_new_tokens, seed, sampling, made.machine.date]);
 }
 
-/** Where a pinned figure comes from, in a few words. Pure. */
+/** Name the origin of a pinned figure. Pure. */
 export function where(made) {
   return `${made.settings.target}, ${made.machine.date}`;
 }
 
-/** A difference with its sign. Pure. */
+/** Format a difference with its sign. Pure. */
 export function signed(value, digits, unit = "") {
   const text = Math.abs(value).toFixed(digits);
   return `${Number(text) === 0 ? "±" : value > 0 ? "+" : "−"}${text}${unit}`;
@@ -48,8 +48,8 @@ export function signed(value, digits, unit = "") {
 const percent = (v) => (v === null ? "–" : `${Math.round(100 * v)} %`);
 const fixed = (v, digits) => (v === null || v === undefined ? "–" : v.toFixed(digits));
 
-/** An interval, and under it the verdict that follows and what both rest on. Pure. @param {object} words  the module
- *  `speedup` */
+/** Return the interval, and below it the verdict and the sample size. Pure. @param {object} words  the module `speedup`
+ *  */
 function interval(found, words) {
   if (!found) return { text: "–", delta: "" };
   return found.low === null
@@ -57,7 +57,7 @@ function interval(found, words) {
     : { text: words.range(found), delta: `${words.verdict(found)}, ${words.basis(found)}` };
 }
 
-/** Cells of a lane, with differences to `pin` (figures of the reference, or null). Pure.
+/** Return the cells of a lane, with differences from `pin` (figures of the reference, or null). Pure.
  *  @param {object} words  the module `speedup`  @returns {{name: string, text: string, delta: string}[]} */
 export function cells(figures, pin, words) {
   const delta = (mine, theirs, digits, unit, scale = 1) =>
@@ -78,8 +78,8 @@ export function cells(figures, pin, words) {
   ];
 }
 
-/** A comparison of an earlier schema with today's figures, from its runs: schema 1 had medians, schema 2 pooled the
- *  tokens of all prompts for τ and acceptance. Pure. */
+/** Recompute the figures of an older comparison from its runs: schema 1 had medians, schema 2 pooled the tokens of all
+ *  prompts for τ and acceptance rate. Pure. */
 export function renew(made, words) {
   const plain = made.lanes.find((lane) => lane.plain),
     byPrompt = ({ runs = [] }) =>
@@ -108,14 +108,14 @@ export function renew(made, words) {
   return { ...made, schema: 3, lanes };
 }
 
-/** Whether other work had the processor when the measurement began: such figures scatter. Pure. */
+/** Warn if the processor was busy when the measurement started, since such figures scatter. Pure. */
 export function busy({ load, cores }) {
   return cores && Number(load) > cores
-    ? `the machine was busy (load ${load} on ${cores} cores), so figures scatter`
+    ? `the machine was busy (load ${load} on ${cores} cores), so the figures vary more`
     : "";
 }
 
-/** What a screen reader hears of a step. Pure. @param {object} words  the module `speedup` */
+/** Announce a step to a screen reader. Pure. @param {object} words  the module `speedup` */
 export function heard(step, words) {
   const said = (step.comparison?.lanes ?? [])
     .filter((lane) => lane.figures.speedup && !lane.plain)
@@ -129,7 +129,7 @@ export function heard(step, words) {
   return head + [...said, ...failed].join("; ");
 }
 
-/** Draw the table; rows are kept and rewritten. */
+/** Draw the table; rows are kept and updated. */
 export function render(page) {
   const { parts, made } = page;
   const table = parts.table.querySelector("table") ?? parts.table.appendChild(head(h));
@@ -157,13 +157,13 @@ export function render(page) {
     line._pin.setAttribute(
       "aria-label",
       pinned
-        ? `${lane.name} is the reference: let it go`
-        : `Make ${lane.name} the reference: every figure then shows its difference to it`,
+        ? `${lane.name} is the reference: remove it`
+        : `Make ${lane.name} the reference: all figures then show the difference from it`,
     );
     line._pin.disabled = !lane.figures.n;
     line._live.setAttribute("aria-label", `Open the run of ${lane.name} in the Live view`);
     line._live.disabled = !page.job || !lane.race?.[page.prompt];
-    line._live.title = page.job ? "Open its run in the Live view" : "its trace is not kept any more: measure again";
+    line._live.title = page.job ? "Open its run in the Live view" : "its trace is no longer stored: measure again";
   });
   const n = Math.max(...made.lanes.map((lane) => lane.figures.speedup?.n ?? 0)),
     { repeats } = made.settings,
@@ -171,7 +171,7 @@ export function render(page) {
   const scatter = busy(made.machine);
   kit.write(
     parts.tableNote,
-    `${scatter && `${scatter} · `}geometric means, ${made.complete ? `n = ${repeats} × ${prompts} prompt${prompts > 1 ? "s" : ""}` : `n = ${n} of ${repeats * prompts} so far`}${page.pin ? ` · differences to ${page.pin.name}${made.lanes.some((lane) => key(made, lane) === page.pin.key) ? "" : ` (${page.pin.from})`}` : ""}`,
+    `${scatter && `${scatter} · `}geometric means, ${made.complete ? `n = ${repeats} × ${prompts} prompt${prompts > 1 ? "s" : ""}` : `n = ${n} of ${repeats * prompts} so far`}${page.pin ? ` · differences from ${page.pin.name}${made.lanes.some((lane) => key(made, lane) === page.pin.key) ? "" : ` (${page.pin.from})`}` : ""}`,
   );
 }
 
@@ -208,7 +208,7 @@ function row() {
     {
       type: "button",
       className: "wb-tool",
-      title: "Make it the reference",
+      title: "Make this lane the reference",
       onclick: () => tell(line, "wb:press", { button: "pin", lane: line.dataset.lane }),
     },
     "pin",

@@ -1,4 +1,4 @@
-/** Whether the lanes write what plain decoding writes, and where their texts differ. */
+/** Comparison of the lanes' texts with plain decoding's. */
 
 import * as controls from "../shared/controls.js";
 import * as kit from "../shared/kit.js";
@@ -6,18 +6,18 @@ import { h } from "../shared/kit.js";
 
 const NEAR = 0.05;
 
-/** What there is to say of a lane's text. Pure.
- *  @param {object} lane  with `exact` as `workbench.bench.paired.exactness` says it  @param {string[]} prompts  their
+/** Return the verdict on a lane's text. Pure.
+ *  @param {object} lane  with `exact` from `workbench.bench.paired.exactness`  @param {string[]} prompts  their
  *    names
  *  @returns {{mark: string, text: string, why: string}} */
 export function verdict(lane, prompts) {
   const { exact } = lane;
-  if (!exact) return { mark: "–", text: lane.error ? "not measured" : "no plain decoding to compare with", why: "" };
+  if (!exact) return { mark: "–", text: lane.error ? "not measured" : "no plain decoding as reference", why: "" };
   if (exact.kind === "reference")
     return {
       mark: "",
       text: "the reference",
-      why: exact.runs > 1 ? `it repeats itself: ${exact.identical} of ${exact.runs}` : "",
+      why: exact.runs > 1 ? `identical in ${exact.identical} of ${exact.runs} repeats` : "",
     };
   if (exact.kind === "identical")
     return { mark: "✓", text: `identical, ${exact.identical} of ${exact.runs}`, why: "token for token" };
@@ -27,22 +27,22 @@ export function verdict(lane, prompts) {
       return {
         mark: "≈",
         text: "same distribution, not same text",
-        why: exact.evidence || `promised; the test: workbench check ${lane.method}`,
+        why: exact.evidence || `promised; test it with: workbench check ${lane.method}`,
       };
     return {
       mark: "≠",
       text: `${exact.promise}: not the target's distribution`,
-      // one sampled token against another says nothing: texts of exact lanes part as soon
-      why: exact.evidence || "what it pays (TV) and buys (ΔA) is told of each of its runs in Live",
+      // comparing sampled texts shows nothing: those of exact lanes differ as early
+      why: exact.evidence || "Live shows its total variation distance and its gain in acceptance for each run",
     };
   }
   const margin = exact.first?.margin;
   const reading =
     exact.promise === "approximate"
-      ? `${exact.promise}: it may differ`
+      ? `${exact.promise}: its text may differ`
       : margin !== null && margin !== undefined && Math.abs(margin) < NEAR
-        ? "a near tie: rounding of another kernel shape decides; workbench doctor tells numerics from a bug"
-        : "not what it promises: workbench doctor tells numerics from a bug";
+        ? "a near tie, decided by rounding in kernels of different shapes; workbench doctor distinguishes rounding from a bug"
+        : "its promise is broken: workbench doctor distinguishes rounding from a bug";
   return {
     mark: "✕",
     text: `${exact.identical} of ${exact.runs} identical`,
@@ -50,7 +50,7 @@ export function verdict(lane, prompts) {
   };
 }
 
-/** Where two texts part, with the target's margin. Pure. */
+/** Describe the first difference of two texts, with the target's margin. Pure. */
 export function place(first, prompts) {
   const quote = (side) => (side ? `“${visible(side.text)}”` : "the end");
   const margin =
@@ -58,18 +58,18 @@ export function place(first, prompts) {
       ? ""
       : `: the target's margin there is ${first.margin.toFixed(Math.abs(first.margin) < 0.1 ? 4 : 2)} nats`;
   const p = (side) => (side?.p === undefined ? "" : ` (p ${side.p.toFixed(3)})`);
-  return `first at token ${first.at + 1} of ${prompts[first.prompt] ?? `prompt ${first.prompt + 1}`}: plain has ${quote(first.plain)}${p(first.plain)}, this ${quote(first.other)}${p(first.other)}${margin}`;
+  return `first at token ${first.at + 1} of ${prompts[first.prompt] ?? `prompt ${first.prompt + 1}`}: plain decoding has ${quote(first.plain)}${p(first.plain)}, this lane ${quote(first.other)}${p(first.other)}${margin}`;
 }
 
 function visible(text) {
   return text === "" ? "·" : text.replaceAll("\n", "⏎").replaceAll("\t", "⇥");
 }
 
-/** The panel: a row a lane. */
+/** Draw the panel: one row per lane. */
 export function exact(page) {
   const { parts, made } = page, names = made.prompts.map((p) => p.name);
   const note = (parts.exact._note ??= parts.exact.appendChild(
-    h("div", { className: "wb-verdictnote" }, h("small"), " ", h("a", { href: `${page.host.base}/methods` }, "the exactness board")),
+    h("div", { className: "wb-verdictnote" }, h("small"), " ", h("a", { href: `${page.host.base}/methods` }, "exactness board")),
   ));
   while (parts.exact.childElementCount > made.lanes.length + 1) note.previousSibling.remove();
   while (parts.exact.childElementCount < made.lanes.length + 1)
@@ -86,8 +86,8 @@ export function exact(page) {
   kit.write(
     note.firstChild,
     made.settings.greedy
-      ? "Greedy: an exact method writes plain decoding's text, token for token. Every test of every promise:"
-      : "When sampling, an exact method has the target's distribution; one seed gives another text. Every test of every promise:",
+      ? "Greedy: an exact method's text equals plain decoding's, token for token. All tests of all methods:"
+      : "Sampling: an exact method has the target's distribution, but the same seed gives another text. All tests of all methods:",
   );
   kit.write(
     parts.exactNote,
@@ -97,7 +97,7 @@ export function exact(page) {
   );
 }
 
-/** Both texts as one, with what is only in one of them marked. */
+/** Draw both texts as one, with the differences marked. */
 export function texts(page) {
   const { parts, made, prompt } = page, others = made.lanes.filter((lane) => lane.differences?.[prompt]);
   parts.textsCard.hidden = !others.length;
@@ -119,6 +119,6 @@ export function texts(page) {
   });
   kit.write(
     parts.textsNote,
-    `${made.prompts[prompt].name} · ${same ? "no difference" : `${pieces.filter(([kind]) => kind !== "same").length} pieces differ`}`,
+    `${made.prompts[prompt].name} · ${same ? "no difference" : `${pieces.filter(([kind]) => kind !== "same").length} differing pieces`}`,
   );
 }

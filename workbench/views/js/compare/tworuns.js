@@ -1,5 +1,5 @@
-/** Two runs side by side, with one selection for both: what differs in settings, figures and text, when each token was
- *  there on one clock, and the round of each that is shown. What is shown twice is drawn by Live's own modules. */
+/** Two runs side by side with a linked selection: differences in settings, figures and text, both on one clock, and the
+ *  selected round of each. Live's modules draw whatever Live shows too. */
 
 import * as address from "../shared/address.js";
 import * as wallClock from "../live/clock.js";
@@ -23,7 +23,7 @@ export async function mount(el, { host }) {
   const main = pagehead.build(el, {
     host,
     current: "Two runs",
-    about: "One selection for both: click a token, or walk with the arrow keys.",
+    about: "The selection is linked: click a token, or use the arrow keys.",
   });
   const gallery = () =>
     main.append(
@@ -31,12 +31,12 @@ export async function mount(el, { host }) {
         "p",
         {},
         h("a", { href: `${host.base}/gallery#kept` }, "Choose runs in the Gallery"),
-        ": pin one, then compare another with it.",
+        ": pin a run, then compare another one with it.",
       ),
     );
   el.dataset.ready = "true";
   if (names.length !== 2) {
-    pagehead.problem(main, { message: "This address names no two runs.", remedy: "It looks like /r/ONE+OTHER." });
+    pagehead.problem(main, { message: "This address does not name two runs.", remedy: "Use an address of the form /r/ONE+OTHER." });
     return gallery();
   }
   const found = await Promise.all(names.map((name) => pagehead.ask(main, { host }, "run", { name })));
@@ -68,12 +68,12 @@ export async function mount(el, { host }) {
   el.dataset.drawn = "true";
 }
 
-/** A card with a heading, as everywhere. */
+/** Return a card with a heading. */
 function card(h, title, about, ...content) {
   return h("section", { className: "wb-card" }, h("h3", {}, h("span", {}, title), h("em", {}, about)), ...content);
 }
 
-/** Which run is which, and where each opens by itself. */
+/** Draw the heads: name, link and main settings of each run. */
 function heads({ host, names, found }) {
   const one = (i) => {
     const { header, rounds } = found[i].trace, picture = header.pictures?.[0]?.url;
@@ -92,7 +92,7 @@ function heads({ host, names, found }) {
       h("b", { className: "wb-side-name" }, SIDES[i]),
       h("div", {}, open, h("small", {}, facts)),
       ...(isPngUrl(picture)
-        ? [h("img", { src: picture, alt: `The picture of run ${SIDES[i]}` })]
+        ? [h("img", { src: picture, alt: `The image of run ${SIDES[i]}` })]
         : []),
     );
   };
@@ -122,7 +122,7 @@ function table(h, head, rows) {
   return scroll;
 }
 
-/** Settings that differ, and how many do not. */
+/** Draw the settings: those that differ, and the number of equal ones. */
 function differing({ found }) {
   const rows = tworunslink.settings(...found.map((one) => one.trace.header)),
     unlike = rows.filter((row) => row.differs),
@@ -131,7 +131,7 @@ function differing({ found }) {
   const alone = h(
     "details",
     {},
-    h("summary", {}, `Recorded by one of the runs alone: ${lacking.map((row) => row.name).join(", ")}`),
+    h("summary", {}, `Recorded for only one of the runs: ${lacking.map((row) => row.name).join(", ")}`),
     table(
       h,
       ["setting", ...SIDES],
@@ -151,7 +151,7 @@ function differing({ found }) {
   return card(
     h,
     "Settings",
-    unlike.length ? "what differs" : "nothing differs",
+    unlike.length ? "differences" : "no differences",
     ...(unlike.length
       ? [
           table(
@@ -177,10 +177,10 @@ function figures({ found }) {
     ],
     differs: a[name] !== b[name],
   }));
-  return card(h, "Figures", "as recorded; one run each", table(h, ["figure", ...SIDES, "B beside A"], rows));
+  return card(h, "Figures", "as recorded; one run each", table(h, ["figure", ...SIDES, "B compared with A"], rows));
 }
 
-/** Both on one clock, which begins where each prompt had been read. */
+/** Draw both runs on one clock that starts at the end of each prefill. */
 function clock(page) {
   page.clockNote = h("em");
   page.clock = h("div", { className: "wb-lanes", tabIndex: 0 });
@@ -194,7 +194,7 @@ function clock(page) {
   return h("section", { className: "wb-card" }, h("h3", {}, h("span", {}, "One clock"), page.clockNote), page.clock);
 }
 
-/** Both texts, token by token; what the other one has not is underlined twice. */
+/** Draw both texts token by token; tokens that the other text lacks are double-underlined. */
 function texts(page) {
   const { unlike, runs } = page;
   const one = (side) => {
@@ -220,12 +220,12 @@ function texts(page) {
   };
   const same =
     unlike.first === null
-      ? "the same text, token for token"
-      : `they part at token ${unlike.first + 1}; ${unlike.a.size} and ${unlike.b.size} tokens are not in the other text${unlike.whole ? "" : ", which are too long to be set side by side: all after that place is marked"}`;
+      ? "identical texts, token for token"
+      : `first difference at token ${unlike.first + 1}; ${unlike.a.size} and ${unlike.b.size} tokens are not in the other text${unlike.whole ? "" : "; the texts are too long to align, so everything after that token is marked"}`;
   return card(h, "Texts", same, h("div", { className: "wb-sides" }, one(0), one(1)));
 }
 
-/** The linked selection, and under it the round of each run. */
+/** Draw the choice of the link between the runs, and below it a round of each run. */
 function stages(page) {
   const by = h("div", { className: "wb-modes" });
   for (const [name, words] of BY) {
@@ -238,7 +238,7 @@ function stages(page) {
     by.append(button);
   }
   by.setAttribute("role", "group");
-  by.setAttribute("aria-label", "What links the two runs");
+  by.setAttribute("aria-label", "Link between the two runs");
   page.by = by;
   page.told = h("p", { className: "wb-pairtold" });
   page.told.setAttribute("role", "status");
@@ -251,7 +251,7 @@ function stages(page) {
   );
 }
 
-/** Live's own drawings of a round, once for each run. */
+/** Mount Live's drawings of a round, once per run. */
 async function fill(page) {
   const { host } = page;
   for (const [side, box] of page.stages.entries()) {
@@ -272,14 +272,14 @@ async function fill(page) {
   }
 }
 
-/** Something was picked in the drawings of one run. */
+/** React to a selection in the drawings of one run. */
 function follow(page, side) {
   const pin = page.views[side].selection.pin;
   if (pin && pin !== page.pins?.[side])
     show(page, { side, round: pin.round, token: pin.token ?? null, node: pin.node ?? null });
 }
 
-/** One step with the arrow keys. */
+/** Step once with an arrow key. */
 function walk(page, event, by, side = page.pin.side) {
   const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (!step) return;
@@ -292,7 +292,7 @@ function walk(page, event, by, side = page.pin.side) {
   if (to) show(page, { side, round: to.round, token: by === "round" ? null : to.token });
 }
 
-/** Show a place of one run, and the place in the other that it stands for. */
+/** Show a place of one run, and the corresponding place of the other. */
 function show(page, wanted, write = true) {
   const { runs } = page, pin = { by: page.pin.by, ...wanted }, { side } = pin;
   if (!runs[side].length) return;
@@ -310,11 +310,11 @@ function show(page, wanted, write = true) {
   page.texts.forEach((box, i) => marked(box, page.at[i]));
   for (const button of page.by.children) button.setAttribute("aria-pressed", String(button.dataset.by === pin.by));
   const said = page.at
-    .map((at, i) => (at ? `${SIDES[i]}: round ${at.round + 1} of ${runs[i].length}` : `${SIDES[i]} recorded no round`))
+    .map((at, i) => (at ? `${SIDES[i]}: round ${at.round + 1} of ${runs[i].length}` : `${SIDES[i]} has no rounds`))
     .join(" · ");
   kit.write(
     page.told,
-    there?.over ? `${said}. Run ${SIDES[1 - side]} had ended by then: its last round is shown.` : said,
+    there?.over ? `${said}. Run ${SIDES[1 - side]} had already ended; its last round is shown.` : said,
   );
   clocks(page);
   if (write)
@@ -325,16 +325,16 @@ function show(page, wanted, write = true) {
 
 function clocks({ clock, clockNote, runs, found, at }) {
   const said = (i) =>
-    `${found[i].figures.tokens} tokens · ${tworunslink.figure("tokens_per_second", found[i].figures.tokens_per_second)} tokens/s`; // the figure above, not another one
+    `${found[i].figures.tokens} tokens · ${tworunslink.figure("tokens_per_second", found[i].figures.tokens_per_second)} tokens/s`; // same figure as above
   wallClock.render(clock, {
     traces: runs.map((rounds, i) => ({ name: `Run ${SIDES[i]}`, rounds, said: said(i) })),
     selection: { rounds: at.map((each) => each?.round) },
     note: h("i"),
   });
-  kit.write(clockNote, "from the end of each prompt; draft, verify, and the overhead between");
+  kit.write(clockNote, "time since the end of each prefill; draft, verify, and overhead between them");
 }
 
-/** The tokens of a round in a text: the one that is meant, and its round. */
+/** Mark the selected token and its round in a text. */
 function marked(box, at) {
   for (const span of box.querySelectorAll(".is-shown, .is-round")) span.classList.remove("is-shown", "is-round");
   if (!at) return;

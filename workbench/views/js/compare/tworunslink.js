@@ -1,27 +1,26 @@
-/** What two runs have to do with each other: the place in one that a place in the other stands for, and what differs.
- *  Pure.
+/** Relations between two runs: corresponding places and differences. Pure.
  *
  *  A place is {round, token}: a round, and a token among those it emitted. */
 
-/** Every token of a run, in order. @returns {{round: number, token: number, text: string, kind: string}[]} */
+/** Return all tokens of a run in order. @returns {{round: number, token: number, text: string, kind: string}[]} */
 export function tokens(rounds) {
   return rounds.flatMap((r, round) => r.emitted.map((e, token) => ({ round, token, text: e.text, kind: e.kind })));
 }
 
-/** Where a place is among all tokens of its run; the first of its round where no token is named, −1 where there is
- *  none. */
+/** Return the index of a place among all tokens of its run; that of the round's first token if no token is named; −1 if
+ *  the place does not exist. */
 export function position(rounds, { round, token = null }) {
   const before = rounds.slice(0, round).reduce((n, r) => n + r.emitted.length, 0),
     own = rounds[round]?.emitted.length ?? 0;
   return rounds[round] && (own || token === null) ? before + Math.min(token ?? 0, Math.max(0, own - 1)) : -1;
 }
 
-/** Seconds after the end of the prompt at which a round's tokens were there. */
+/** Return when a round's tokens were emitted, in seconds after the prefill. */
 export function moment(rounds, round) {
   return rounds[round].started_s + rounds[round].seconds - rounds[0].started_s;
 }
 
-/** What the same is in the other run.
+/** Return the corresponding place of the other run.
  *  @param {"token"|"round"|"time"} by  the same place of the text, the same round, or the same time on the clock
  *  @returns {{round: number, token: number|null, over: boolean}|null}  `over`: the other run had ended; null: it has no
  *    rounds */
@@ -39,12 +38,12 @@ export function counterpart(by, at, from, to) {
     : { round: last, token: null, over: true };
 }
 
-const MOST = 1500; // tokens of each text that are set side by side one by one
+const MOST = 1500; // maximum number of tokens per text that are aligned
 
-/** Which tokens of two texts are not in the other one, in order: what is left of each beside their longest common
- *  subsequence. @returns {{a: Set<number>, b: Set<number>, first: number|null, whole: boolean}}  `first`: place of the
- *  first difference, null where there is none; `whole`: false where the texts are so long that all after the first
- *  counts as different */
+/** Find the tokens of two texts that are not in their longest common subsequence.
+ *  @returns {{a: Set<number>, b: Set<number>, first: number|null, whole: boolean}}  `first`: index of the first
+ *    difference, null if there is none; `whole`: false if the texts are too long to align, so that everything after
+ *    the first difference counts as different */
 export function differences(a, b) {
   let head = 0;
   while (head < a.length && head < b.length && a[head] === b[head]) head += 1;
@@ -73,8 +72,8 @@ function apart(a, b) {
   return [left, right];
 }
 
-/** Settings of two runs, those that differ first. One that only one of the recordings has is `lacking` and does not
- *  differ: an older recording lacks settings that came later, and a method those of another.
+/** Compare the settings of two runs; those that differ come first. A setting that only one recording has is `lacking`
+ *  and does not differ: older recordings lack later settings, and methods have different ones.
  *  @returns {{name: string, values: string[], differs: boolean, lacking: boolean}[]} */
 export function settings(a, b) {
   const flat = ({ target, drafter, method, seed, max_new_tokens, prompt, dtype, device, hardware, params }) => ({
@@ -105,23 +104,23 @@ export function settings(a, b) {
 const SHARES = new Set(["acceptance_rate", "draft_utilisation", "overhead_share"]),
   COUNTS = new Set(["tokens", "rounds"]);
 
-/** A figure in words. @param {number|null} value */
+/** Format a figure. @param {number|null} value */
 export function figure(name, value) {
   if (value === null || value === undefined) return "–";
   if (SHARES.has(name)) return `${(100 * value).toFixed(1)} %`;
   return COUNTS.has(name) ? `${value}` : value.toFixed(2);
 }
 
-/** The difference of a figure: in points for shares, otherwise as it is and as a ratio. */
+/** Format a difference: in percentage points for shares, otherwise absolute and as a ratio. */
 export function difference(name, a, b) {
   if (a === null || b === null || a === undefined || b === undefined) return "–";
-  if (a === b) return "the same";
+  if (a === b) return "equal";
   const sign = b > a ? "+" : "−", by = Math.abs(b - a);
   if (SHARES.has(name)) return `${sign}${(100 * by).toFixed(1)} points`;
   return `${sign}${COUNTS.has(name) ? by : by.toFixed(2)}${a > 0 ? ` (${(b / a).toFixed(2)} ×)` : ""}`;
 }
 
-/** What an address pins. @returns {{side: number, round: number, token: number|null, by: string}} */
+/** Parse the selection in an address. @returns {{side: number, round: number, token: number|null, by: string}} */
 export function fromQuery(search) {
   const query = new URLSearchParams(search),
     number = (name) => (/^\d{1,7}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
@@ -133,7 +132,7 @@ export function fromQuery(search) {
   };
 }
 
-/** The query of what is pinned. */
+/** Return the query of the selection. */
 export function toQuery({ side, round, token, by }) {
   const query = new URLSearchParams({ round: `${round + 1}` });
   if (token !== null) query.set("token", token);

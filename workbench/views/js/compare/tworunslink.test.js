@@ -101,7 +101,7 @@ test("figures and their differences carry what they are", () => {
       difference("rounds", 4, 4),
       difference("tau", null, 1),
     ],
-    ["−10.0 points", "+1.00 (1.50 ×)", "the same", "–"],
+    ["−10.0 points", "+1.00 (1.50 ×)", "equal", "–"],
   );
 });
 

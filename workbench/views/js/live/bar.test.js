@@ -10,9 +10,9 @@ test("the controls at hand are those of the panel: Run and Pause are both there 
     offered(buttons(state)).map(({ name, off }) => [name, off]),
     [
       ["run", ""],
-      ["pause", "nothing is running"],
+      ["pause", "no run in progress"],
       ["step", ""],
-      ["stop", "nothing is running"],
+      ["stop", "no run in progress"],
     ],
   );
   assert.deepEqual(

@@ -1,5 +1,5 @@
-/** Addresses of runs: `/r/NAME` shows one run, `/r/ONE+OTHER` two side by side. To a view an address is a query, in
- *  which a run goes by `recorded`, as a recording of the gallery does. Pure. */
+/** Addresses of runs: `/r/NAME` shows one run, `/r/ONE+OTHER` two side by side. For a view an address is a query with
+ *  the run's name in `recorded`, as for a recording of the gallery. Pure. */
 
 const KEPT = /^\d{8}-\d{6}-[0-9a-f]{8}$/;
 const RUN = /\/r\/([^/]+)$/;
@@ -9,12 +9,12 @@ export function isKept(name) {
   return KEPT.test(name ?? "");
 }
 
-/** Where the page of tabs is, from any of its addresses. @param {string} pathname */
+/** Return the address of the page of tabs. @param {string} pathname */
 export function home(pathname) {
   return pathname.replace(RUN, "/");
 }
 
-/** What an address asks for, as a query. @param {{pathname: string, search: string}} at */
+/** Return an address as a query. @param {{pathname: string, search: string}} at */
 export function read({ pathname, search }) {
   const runs = names(pathname), query = new URLSearchParams(search);
   if (!runs.length) return search;
@@ -24,8 +24,8 @@ export function read({ pathname, search }) {
   return `?${query}`;
 }
 
-/** The address of a query: path and search. A kept run has a path of its own, and so have two runs side by side. @param
- *  {string} base  of the page of tabs, with a slash at its end */
+/** Return the address of a query: path and search. A kept run has its own path, and so have two runs side by side.
+ *  @param {string} base  address of the page of tabs, with a trailing slash */
 export function write(base, query) {
   const rest = new URLSearchParams(query),
     runs = rest.getAll("recorded"),
@@ -36,11 +36,11 @@ export function write(base, query) {
   return `${run(base.slice(0, -1), ...(two ? runs : runs.slice(0, 1)))}${rest.size ? `?${rest}` : ""}`;
 }
 
-/** The longest query of an address, in characters: proxies refuse longer ones, and beyond 64,000 Gradio's own requests,
- *  which carry the page's address with them, fail without a word. */
+/** Longest query of an address, in characters: proxies refuse longer ones, and beyond 64,000 Gradio's own requests,
+ *  which include the page's address, fail without a message. */
 export const LONGEST = 6000;
 
-/** A query without its longest values, where it is too long for an address; else as it is. @param {string} query */
+/** Remove the longest values from a query that is too long for an address. @param {string} query */
 export function brief(query) {
   if (query.length <= LONGEST) return query;
   const kept = new URLSearchParams(query);
@@ -51,24 +51,23 @@ export function brief(query) {
   return kept.toString();
 }
 
-/** What a link lacks of a query, in words to stand behind others; empty for one that it holds whole. @param {string}
- *  query */
+/** Note on a link that is too long to hold the prompt; empty if it holds the whole query. @param {string} query */
 export function lacking(query) {
-  return query.length > LONGEST ? " It is without the prompt, which is too long for an address." : "";
+  return query.length > LONGEST ? " The link does not contain the prompt, which is too long for an address." : "";
 }
 
-/** The query under which a tab shows a run. */
+/** Return the query with which a tab shows a run. */
 export function named(tab, name) {
   return new URLSearchParams({ tab, recorded: name }).toString();
 }
 
-/** The address of one run, or of two side by side. @param {string} base  without a slash at its end  @param {string[]}
- *  names */
+/** Return the address of one run, or of two side by side. @param {string} base  without a trailing slash  @param
+ *  {string[]} names */
 export function run(base, ...names) {
   return `${base}/r/${names.map(encodeURIComponent).join("+")}`;
 }
 
-/** The names in an address of runs. @param {string} pathname @returns {string[]} */
+/** Return the names in an address of runs. @param {string} pathname @returns {string[]} */
 export function names(pathname) {
   return (RUN.exec(pathname)?.[1] ?? "").split("+").filter(Boolean).map(decode);
 }
@@ -77,6 +76,6 @@ function decode(text) {
   try {
     return decodeURIComponent(text);
   } catch {
-    return text; // no text in UTF-8: no run has that name
+    return text; // not valid UTF-8: no run has that name
   }
 }

@@ -45,7 +45,7 @@ test("what is too long for an address is left out of it, and nothing else", () =
   assert.equal(brief(short), short, "as it was written");
   assert.equal(brief(""), "");
   assert.equal(lacking(short), "");
-  assert.match(lacking("x".repeat(LONGEST + 1)), /without the prompt/);
+  assert.match(lacking("x".repeat(LONGEST + 1)), /does not contain the prompt/);
   const long = new URLSearchParams({ target: "smollm2", prompt: "word ".repeat(20000), seed: "3" }).toString();
   assert.equal(brief(long), "target=smollm2&seed=3");
   const wide = new URLSearchParams({ prompt: "狐".repeat(900), tab: "live" }).toString(); // nine characters each

@@ -1,9 +1,10 @@
-/** A few labelled bars, each with an optional interval and an optional part in a second colour. */
+/** Bar chart of a few labelled bars, each with an optional interval and an optional part in a second colour. */
 
 import * as kit from "./kit.js";
 
 const BOX = { left: 30, top: 34, bottom: 36 };
-/** How near a mark of theory may be to the foot of a number, in pixels: nearer, the number stands over the mark. */
+/** Minimum distance of a theory mark from the base of a number, in pixels; if nearer, the number moves above the mark.
+ *  */
 const NEAR = 18;
 
 /** Geometry of the bars. Pure. @returns {{x: number, width: number, y: number, height: number, part: number}[]} */
@@ -21,7 +22,7 @@ export function layout(bars, max, width, left = BOX.left, high = 160) {
 /** Draw into `el`.
  *  @param {{bars: {label: string, value: number, text: string, part?: number, low?: number, high?: number}[],
  *           max: number, ticks: number[], digits?: number, axis: string, up: string, summary: string, overlay?:
- *           number[]|null}} data  `axis` and `up`: titles of the two axes; overlay: what theory expects of each bar,
+ *           number[]|null}} data  `axis` and `up`: titles of the two axes; `overlay`: theoretical value of each bar,
  *    drawn over them as a dashed line with a mark a bar */
 export function render(el, data) {
   const width = Math.max(180, kit.size(el).width || 280),
@@ -83,7 +84,7 @@ export function render(el, data) {
   kit.write(state.axis, data.bars.length ? data.axis : "");
 }
 
-/** Height of the foot of a bar's number: above its interval and above a mark of theory that would cover it. Pure.
+/** Return the baseline height of a bar's number: above its interval and above a theory mark that would cover it. Pure.
  *  @param {number} top  of the bar  @param {number} whisker  upper end of its interval
  *  @param {number|null} [mark]  height of theory's mark */
 export function above(top, whisker, mark = null) {
@@ -91,8 +92,8 @@ export function above(top, whisker, mark = null) {
   return Math.max(11, (covered ? Math.min(end, mark - 4) : end) - 5);
 }
 
-/** A line through the middles of the bars, and a small diamond at each. Pure. @returns {{line: string, marks: string}}
- *  path data */
+/** Return a line through the middles of the bars, with a small diamond at each. Pure. @returns {{line: string, marks:
+ *  string}} path data */
 export function overlayPaths(values, placed, y) {
   const at = values.slice(0, placed.length).map((v, i) => [(placed[i].x + placed[i].width / 2).toFixed(1), y(v)]);
   return {

@@ -1,25 +1,25 @@
-/** The way from a place of a run to the verifier bench: its p and q as the query of an address. Pure. */
+/** Link from a position of a run to the verifier bench: its p and q as a URL query. Pure. */
 
-/** What stands for all tokens that a trace does not list. */
+/** Label of the token that stands for all unlisted tokens. */
 export const OTHERS = "all others";
 const MOST = 5, DRAFTS = 8;
 
-/** How a grower's siblings come, by the bench's names; those of all other growers are drawn without replacement. */
+/** Sampling of siblings by tree builder, in the bench's names; for all other tree builders: without replacement. */
 export const WAY_OF = {
   specinfer: "independent", "head-and-one": "head", "eagle-2": "fixed", template: "fixed", superposed: "fixed",
   "dynamic-sparse": "fixed",
 };
-/** The bench's names of the rules that it knows, by those of verifiers. */
+/** The bench's names of rules, by verifier. */
 export const RULE_OF = {
   lossless: "recursive", independent: "independent", "k-seq": "k-seq", "optimal-two": "optimal-two",
   "greedy-draft": "greedy-draft", deterministic: "deterministic",
 };
 
-/** The query under which the bench shows a place; null where no token has both its p and its q recorded. Tokens that
- *  one of the laws does not list are, with all that neither lists, one token of its own.
- *  @param {{text: string, p: number|null, q: number|null}[]} rows  as the node's card has them
- *  @param {number} drafts  for this place  @param {string} from  whose place it is
- *  @param {Record<string, any>} chosen  what was in force: `grower`, `verifier`  @returns {string|null} */
+/** Return the query with which the bench shows a position; null if no token has both p and q recorded. All tokens whose
+ *  p or q is missing are merged into one.
+ *  @param {{text: string, p: number|null, q: number|null}[]} rows  as on the node's card
+ *  @param {number} drafts  for this position  @param {string} from  label of the position
+ *  @param {Record<string, any>} chosen  parameters in force: `grower`, `verifier`  @returns {string|null} */
 export function placeQuery(rows, drafts, from, chosen = {}) {
   const kept = rows.filter((row) => row.p !== null && row.q !== null).slice(0, MOST);
   if (!drafts || !kept.length) return null;
@@ -34,6 +34,6 @@ export function placeQuery(rows, drafts, from, chosen = {}) {
   query.set("way", drafts > 1 ? (named(WAY_OF, chosen.grower) ?? "without") : "independent");
   const rule = named(RULE_OF, chosen.verifier);
   if (rule !== null) query.set("rule", rule);
-  query.set("from", rule === null && chosen.verifier ? `${from}; its rule, ${chosen.verifier}, is not here` : from);
+  query.set("from", rule === null && chosen.verifier ? `${from}; its verifier, ${chosen.verifier}, is not available here` : from);
   return query.toString();
 }

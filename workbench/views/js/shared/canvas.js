@@ -1,9 +1,9 @@
-/** What stands behind the final text of a run whose decoder sets tokens at places of its choice, and takes some
- *  back. */
+/** Tentative tokens after the final text of a run whose decoder places tokens at positions of its choice and revokes
+ *  some. */
 
 import * as kit from "./kit.js";
 
-/** What stands after `rounds`, the first of a run, with the masked places between: see
+/** Return the tentative tokens after `rounds`, the first ones of a run, with masked positions between them: see
  *  `workbench.trace.events.standing`.
  *  @typedef {{token: number, text: string, p: number, round: number}} Standing
  *  @param {{revoked?: number[], placed?: {position: number, token?: number, text: string, p: number}[],
@@ -25,33 +25,32 @@ export function standing(rounds) {
   }));
 }
 
-/** Whether a round is one of places: it drafts nothing, and its decoder may change its mind. Pure. */
+/** Whether a round places tokens instead of drafting. Pure. */
 export function isOfPlaces(round) {
   return round.nodes.status.length === 0 && Boolean(round.placed?.length || round.revoked?.length);
 }
 
-/** What such a round did, in words. Pure. */
+/** Describe such a round. Pure. */
 export function words(round) {
-  const places = (n) => `${n} ${n === 1 ? "place" : "places"}`;
-  return `${places(round.placed.length)} set, ${places(round.revoked.length)} taken back, ${round.emitted.length} final`;
+  const places = (n) => `${n} ${n === 1 ? "position" : "positions"}`;
+  return `${places(round.placed.length)} filled, ${places(round.revoked.length)} revoked, ${round.emitted.length} final`;
 }
 
-/** What a round without a draft was, in words. Pure. */
+/** Describe a round without a draft. Pure. */
 export function undrafted(round) {
   return isOfPlaces(round)
-    ? "A round of places: nothing is drafted, and each pass guesses them anew."
-    : "Nothing was drafted in this round: plain decoding.";
+    ? "No drafts: the target fills positions directly and may revise them in later rounds."
+    : "No drafts in this round: plain decoding.";
 }
 
-/** What stands there, as the ribbon shows it behind the text, with a block for each masked place; null where nothing
- *  does.
+/** Draw the tentative tokens after the text, with a block per masked position; null if there are none.
  *  @param {ReturnType<typeof standing>} found  @param {(text: string) => string} legible */
 export function draw(found, legible) {
   if (!found.length) return null;
   const row = kit.h("span", { className: "wb-row" }), box = kit.h("span", { className: "wb-round is-coming" }, row);
   kit.set(box, { "aria-hidden": "true" });
   for (const { token } of found) {
-    const title = token ? `not final; p = ${token.p.toFixed(2)}, set in round ${token.round + 1}` : "masked";
+    const title = token ? `tentative; p = ${token.p.toFixed(2)}, filled in round ${token.round + 1}` : "masked";
     row.append(
       kit.h("span", { className: `wb-guess is-${token ? "set" : "masked"}`, title }, token ? legible(token.text) : "▒"),
     );

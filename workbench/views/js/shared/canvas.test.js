@@ -42,7 +42,7 @@ test("runs that write in order, and rounds of older schemas, leave nothing stand
 
 test("a round of places says what it did; a draft that begins by taking places back is a draft", () => {
   const own = round([[7, "b"]], [8, 9], [6]);
-  assert.equal(words(own), "1 place set, 2 places taken back, 1 final");
+  assert.equal(words(own), "1 position filled, 2 positions revoked, 1 final");
   assert.deepEqual([own, { ...own, nodes: { status: ["accepted"] } }, round([], [], [6])].map(isOfPlaces), [
     true,
     false,
@@ -51,6 +51,6 @@ test("a round of places says what it did; a draft that begins by taking places b
 });
 
 test("a round of places is not called plain decoding", () => {
-  assert.match(undrafted(round([[7, "b"]], [], [6])), /^A round of places/);
+  assert.match(undrafted(round([[7, "b"]], [], [6])), /^No drafts: the target fills positions/);
   assert.match(undrafted(round([], [], [6])), /plain decoding/);
 });

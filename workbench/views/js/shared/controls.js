@@ -1,4 +1,4 @@
-/** The side panel: what to run, how, and the buttons. It holds no state: it shows `data` and emits events.
+/** Side panel: models, method, settings and buttons. It holds no state: it shows `data` and emits events.
  *
  *  Events: `wb:choose` {what, value} · `wb:param` {name, value, note} (from the forms) · `wb:press` {button}.
  */
@@ -6,13 +6,13 @@
 import * as limits from "./form.js";
 import * as strangers from "./strangers.js";
 
-/** Options of a select, the unusable ones last with their reason. Pure.
+/** Return the options of a select; unavailable ones come last, with the reason. Pure.
  *  @param {{name: string, title: string, available?: boolean, reason?: string, detail?: string}[]} entries */
 export function options(entries) {
   const usable = entries.filter((e) => e.available !== false);
   const barred = entries.filter((e) => e.available === false);
   return [
-    ...(usable.length ? [] : [{ value: "", text: "none fits", disabled: true }]),
+    ...(usable.length ? [] : [{ value: "", text: "none available", disabled: true }]),
     ...usable.map((e) => ({ value: e.name, text: e.title || e.name, disabled: false })),
     ...barred.map((e) => ({
       value: e.name,
@@ -22,9 +22,9 @@ export function options(entries) {
   ];
 }
 
-/** Which buttons can be pressed, with the reason why not. Pure. @param {any} known */
+/** Return the buttons, each with the reason why it is disabled. Pure. @param {any} known */
 export function buttons({ active, paused, ready, measuring, baseline, barred = {} }) {
-  const idle = active ? "" : "nothing is running", held = measuring ? "the baseline is being measured" : idle;
+  const idle = active ? "" : "no run in progress", held = measuring ? "the baseline is being measured" : idle;
   return {
     run: {
       label: "Run",
@@ -41,14 +41,14 @@ export const PROMISES = {
   exact: "exact: same distribution as the target alone",
   "greedy-exact": "greedy-exact: identical text at temperature 0",
   approximate: "approximate: the text may differ from the target's",
-  simulation: "SIMULATION: knows what no real drafter could",
+  simulation: "SIMULATION: uses information that no real drafter has",
 };
 
 /** @typedef {{promise: string, promises?: Record<string, string>, simulating?: string[], params?: any[],
  *             unsound?: Record<string, Record<string, string>>}} Promising */
 
-/** What a method promises with these parameters: the verifier that is chosen decides it, with the way its drafts grow,
- *  and a policy that knows what no real one could makes what is exact a simulation. Pure.
+/** Return a method's promise with these parameters. Verifier and tree builder decide it, and a policy that uses
+ *  information unavailable to real drafters makes an exact method a simulation. Pure.
  *  @param {Promising|undefined} method
  *  @param {Record<string, any>} [values]  parameters by name; those left out have their defaults */
 export function promised(method, values = {}) {
@@ -59,13 +59,13 @@ export function promised(method, values = {}) {
   return promise === "exact" && method?.simulating?.includes(values.policy) ? "simulation" : promise;
 }
 
-/** The verifier and the grower in force. */
+/** Return the verifier and the tree builder in force. */
 function pair(method, values) {
   const usual = (name) => method?.params?.find((p) => p.name === name)?.default;
   return { verifier: values.verifier ?? usual("verifier"), grower: values.grower ?? usual("grower") };
 }
 
-/** Choices of verifier and grower that would not be sound with what else is chosen, with their reasons. Pure.
+/** Return the choices of verifier and tree builder that are unsound with the other parameters, with reasons. Pure.
  *  @param {Promising|undefined} method  @param {Record<string, any>} [values]
  *  @returns {Record<string, Record<string, string>>} by parameter and value */
 export function unsound(method, values = {}) {
@@ -77,7 +77,7 @@ export function unsound(method, values = {}) {
   };
 }
 
-/** What it promises with verifiers that change that, in words; empty where none does. Pure.
+/** List the verifiers that change a method's promise; empty if none does. Pure.
  *  @param {{promise: string, promises?: Record<string, string>}} method */
 export function otherwise(method) {
   const by = /** @type {Map<string, string[]>} */ (new Map());
@@ -86,23 +86,23 @@ export function otherwise(method) {
   return [...by].map(([promise, verifiers]) => `${promise} with verifier = ${verifiers.join(", ")}`).join("; ");
 }
 
-/** What a method teaches, where its promise is what it usually is; else it is said of what it usually is: its words may
- *  tell why the output is exactly the target's, which another verifier does not keep. Pure.
+/** Return a method's explanation. It may state why the output matches the target, which another verifier can change:
+ *  then it is marked as describing the default choices. Pure.
  *  @param {(Promising & {teaches?: string})|undefined} method  @param {Record<string, any>} [values] */
 export function taught(method, values = {}) {
   const words = method?.teaches ?? "";
-  return !words || promised(method, values) === method?.promise ? words : `With its usual choices: ${words}`;
+  return !words || promised(method, values) === method?.promise ? words : `With its default choices: ${words}`;
 }
 
-/** Write a promise into its badge, in words. */
+/** Write a promise into its badge. */
 export function badge(el, promise) {
   write(el, PROMISES[promise] ?? promise);
   el.dataset.promise = promise;
 }
 
-/** The sign in a page's head of what is not the target's own text made by a real drafter; nothing of anything else.
- *  @param {HTMLElement} el  @param {{promise: string, next: boolean}} mark  "approximate", "simulation" or ""; whether
- *    it is said of the run that comes next, and not of what is shown */
+/** Write the mark in a page's head for simulated or approximate text; hide it otherwise.
+ *  @param {HTMLElement} el  @param {{promise: string, next: boolean}} mark  "approximate", "simulation" or ""; `next`:
+ *    whether it applies to the next run instead of the one on display */
 export function mark(el, { promise, next }) {
   write(el, `${next ? "NEXT RUN: " : ""}${promise.toUpperCase()}`);
   Object.assign(el, { hidden: !promise, title: PROMISES[promise] ?? "", className: `wb-badge is-${promise || "exact"}` });
@@ -141,7 +141,7 @@ export function render(el, data) {
   field(ui.max, choice.max_new_tokens);
   field(ui.seed, choice.seed);
   const asked = data.roles?.split(choice.prompt) ?? { words: choice.prompt, chat: false };
-  ui.chat.parentElement.hidden = !data.roles; // a view that has none asks in messages alone
+  ui.chat.parentElement.hidden = !data.roles; // a view without roles sends chat messages only
   ui.chat.checked = asked.chat;
   ui.written = (words, chat = asked.chat) => data.roles?.join(words, chat) ?? words;
   field(ui.prompt, asked.words);
@@ -192,7 +192,7 @@ function build(el) {
       oninput: (event) =>
         event.inputType?.startsWith("history") &&
         event.target.value !== "" &&
-        event.target.dispatchEvent(new Event("change")), // undone is given at once
+        event.target.dispatchEvent(new Event("change")), // apply undo immediately
       onchange: (event) =>
         tell("wb:choose", { what, value: limits.whole(ui.numbers[what], event.target.value) }),
     });
@@ -219,7 +219,7 @@ function build(el) {
     onchange: (event) => tell("wb:choose", { what: "pace", value: Number(event.target.value) }),
   });
   pace.title =
-    "Holds rounds back, so that you can follow, pause and change them. A round after a wait takes longer than at full speed. Baseline, Compare and Sweep are never held back.";
+    "Delays rounds so that you can follow, pause and change them. A round after a pause takes longer than at full speed. Baseline, Compare and Sweep always run at full speed.";
   const ui = {
     pace,
     target,
@@ -259,7 +259,7 @@ function build(el) {
         className: "wb-link",
         onclick: () => tell("wb:choose", { what: "prompt_tokens", value: null }),
       },
-      "use the text instead",
+      "use the prompt text instead",
     ),
   );
   const press = (name, className, hint) => {
@@ -318,14 +318,14 @@ function build(el) {
   return ui;
 }
 
-/** Fill a select, when what it offers has changed. */
+/** Fill a select if its options have changed. */
 export function select(control, wanted, value) {
   const key = JSON.stringify(wanted);
   if (control._key !== key) {
     control._key = key;
     control.replaceChildren(...wanted.map((o) => h("option", { value: o.value, disabled: o.disabled }, o.text)));
   }
-  // of disabled options alone a browser selects none
+  // a browser selects none if all options are disabled
   if (control.value !== (value ?? "") || control.selectedIndex < 0) control.value = value ?? "";
 }
 
@@ -339,14 +339,14 @@ function chips(el, presets, chosen) {
   });
 }
 
-/** The choice between a message and plain text, around its checkbox. */
+/** Return the checkbox "chat message", with its label. */
 export function message(checkbox) {
   const title =
-    "The prompt is a user's message, in the target's chat format; off: plain text, which the model goes on with.";
+    "On: the prompt is a user message in the target's chat template. Off: plain text that the model continues.";
   return h("label", { className: "wb-toggle wb-chat", title }, checkbox, "chat message");
 }
 
-/** A source in a line; of what everybody knows, its title alone. Pure. */
+/** Format a source in one line; for a source without a year, only its title. Pure. */
 export function cite({ title, authors, year, where = "" }) {
   return [year ? `${authors} ${year}: ${title}` : title, where].filter(Boolean).join(", ");
 }

@@ -14,11 +14,11 @@ test("a list of which nothing can be used says so in its place", () => {
   assert.deepEqual(
     made.map((o) => [o.value, o.text, o.disabled]),
     [
-      ["", "none fits", true],
+      ["", "none available", true],
       ["a", "A: another vocabulary", true],
     ],
   );
-  assert.equal(made.find((o) => o.value === "").text, "none fits", "what a select shows whose value is empty");
+  assert.equal(made.find((o) => o.value === "").text, "none available", "what a select shows whose value is empty");
 });
 
 test("a select of which a browser selects nothing is set to what stands for nothing", () => {
@@ -86,7 +86,7 @@ test("what is promised follows from the verifier that is chosen", () => {
 test("a button that is off says why", () => {
   const idle = buttons({ active: false, paused: false, ready: true, measuring: false, baseline });
   assert.equal(idle.run.off, "");
-  assert.equal(idle.stop.off, "nothing is running");
+  assert.equal(idle.stop.off, "no run in progress");
   const busy = buttons({ active: true, paused: true, ready: true, measuring: false, baseline });
   assert.equal(busy.pause.label, "Resume");
   assert.match(busy.run.off, /in progress/);
@@ -119,7 +119,7 @@ test("words that tell why the output is the target's are not said of a verifier 
   const promises = { lossless: "exact", judge: "approximate" };
   const method = { promise: "exact", promises, teaches: "Exactly the target's." };
   assert.equal(taught(method, { verifier: "lossless" }), "Exactly the target's.");
-  assert.equal(taught(method, { verifier: "judge" }), "With its usual choices: Exactly the target's.");
+  assert.equal(taught(method, { verifier: "judge" }), "With its default choices: Exactly the target's.");
   assert.equal(taught(undefined), "");
 });
 

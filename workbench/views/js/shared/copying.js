@@ -1,11 +1,12 @@
-/** Copying text as it was generated: what is selected in a ribbon, without ghosts and signs, and whole texts by a
- *  button. */
+/** Copy generated text: the selection in a ribbon, without discarded drafts and symbols, and whole texts with a button.
+ *  */
 
 import * as kit from "./kit.js";
 
 const SAID_MS = 1600;
 
-/** The generated text of a record: as its end says, which cuts it before a stop string; else what came so far. Pure.
+/** Return the generated text of a record: the footer's text, which ends before a stop string, else the text so far.
+ *  Pure.
  *  @param {{footer: object|null, rounds: object[]}|null} run */
 export function textOf(run) {
   if (!run) return "";
@@ -13,8 +14,7 @@ export function textOf(run) {
   return footer?.reason ? footer.text : rounds.flatMap((r) => r.emitted.map((e) => e.text)).join("");
 }
 
-/** Put pieces of text together, each cut where the selection cuts it; one whose signs stand for something is whole.
- *  Pure.
+/** Join pieces of text, each cut at the selection's ends; a piece whose displayed text differs is copied whole. Pure.
  *  @param {{raw: string, shown: string, from: number, to: number}[]} pieces */
 export function joined(pieces) {
   return pieces
@@ -22,8 +22,7 @@ export function joined(pieces) {
     .join("");
 }
 
-/** From now on, what is copied out of the tokens in `el` is their text: `_raw` of an element, where what is shown
- *  differs. */
+/** Replace copied tokens of `el` by their raw text (`_raw`) where the displayed text differs. */
 export function listen(el) {
   el.addEventListener("copy", (event) => {
     const marked = getSelection(), range = marked.rangeCount ? marked.getRangeAt(0) : null;
@@ -45,7 +44,7 @@ function piece(element, range) {
   return { raw: element._raw ?? shown, shown, from, to };
 }
 
-/** Put `text` into the clipboard. @returns {Promise<boolean>} whether it is there */
+/** Copy `text` to the clipboard. @returns {Promise<boolean>} whether it succeeded */
 export async function put(text) {
   if (
     await navigator.clipboard?.writeText(text).then(
@@ -54,7 +53,7 @@ export async function put(text) {
     )
   )
     return true;
-  // pages that are not secure have no clipboard of their own
+  // insecure pages have no clipboard API
   const field = Object.assign(document.createElement("textarea"), { value: text });
   document.body.append(field);
   field.select();
@@ -63,8 +62,8 @@ export async function put(text) {
   return done;
 }
 
-/** A button that copies what `text()` gives, and says that it has. @param {() => string|Promise<string>} text  @param
- *  {string} of  whose, for its name */
+/** Return a button that copies the result of `text()` and confirms it. @param {() => string|Promise<string>} text
+ *  @param {string} of  name of the text */
 export function button(text, of, className = "wb-tool") {
   const made = kit.h("button", { type: "button", className, title: `Copy ${of}, as plain text` }, "copy text");
   let over = null;

@@ -1,4 +1,4 @@
-/** The Export menu: a run as files. All are made in the browser, except Parquet, which the server writes. */
+/** Export menu: a run as files. All are made in the browser, except Parquet, which the server writes. */
 
 import * as address from "./address.js";
 import * as kit from "./kit.js";
@@ -7,7 +7,7 @@ import * as pagehead from "./pagehead.js";
 import { html } from "./replay.js";
 
 const WINDOW = 8;
-/** What a picture keeps of the page's style; the rest has no effect on a drawing. */
+/** CSS properties that an exported drawing keeps; others have no effect on it. */
 const DRAWN = [
   "fill",
   "stroke",
@@ -69,13 +69,13 @@ const LAID_OUT = [
   "bottom",
   "left",
 ];
-/** Pictures cannot bring fonts along. */
+/** Exported images cannot embed fonts. */
 const PLAIN_FONT = "system-ui, sans-serif";
 const MAX_PIXELS = 16000;
 
 // -- Data ----------------------------------------------------------------------------------------------------------
 
-/** A trace as JSON Lines: the header, the rounds, the footer, the attribution if there is one, each with its kind under
+/** Return a trace as JSON Lines: header, rounds, footer, and attribution if there is one, each with its kind in
  *  `event`. Pure. */
 export function jsonLines({ header, rounds, footer, attribution }) {
   const lines = [
@@ -144,18 +144,18 @@ export function chromeTrace({ header, rounds }) {
   };
 }
 
-/** At most 60 letters and digits of a text, with hyphens for all else: a part of a file name. Pure. */
+/** Reduce a text to at most 60 letters, digits and hyphens, for a file name. Pure. */
 export function clean(text) {
   return `${text ?? ""}`.replace(/[^A-Za-z0-9]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 60);
 }
 
-/** A file name that says what is in it, of harmless characters only. Pure. */
+/** Return a descriptive file name of harmless characters. Pure. */
 export function fileName(header, ending, part = "") {
   const day = clean(`${header.created ?? ""}`.slice(0, 16).replace(":", ""));
   return `${[clean(header.method) || "run", clean(header.target), day, clean(part)].filter(Boolean).join("_")}.${ending}`;
 }
 
-/** What stands under every picture: where its numbers come from. Pure. */
+/** Return the caption of an exported image: the origin of its numbers. Pure. */
 export function caption({ header }) {
   const models = header.drafter ? `${header.target} + ${header.drafter}` : header.target;
   return [
@@ -170,14 +170,14 @@ export function caption({ header }) {
     .join(" · ");
 }
 
-/** Text without the characters that XML cannot hold. Pure. */
+/** Replace characters that XML does not allow. Pure. */
 export function printable(text) {
   return text.toWellFormed().replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "\ufffd");
 }
 
-// -- Pictures ------------------------------------------------------------------------------------------------------
+// -- Images --------------------------------------------------------------------------------------------------------
 
-/** The views of the stage that can be pictured now: title, element. A file is called by the title. */
+/** Return the views of the page that can be exported as images now: title, element. The title names the file. */
 export function views(stage) {
   const shown = [...stage.querySelectorAll(".wb-figures, .wb-card")].filter((el) => el.getClientRects().length > 0);
   return shown.map((el) => {
@@ -186,7 +186,7 @@ export function views(stage) {
   });
 }
 
-/** A view as an SVG document that needs no stylesheet: title and legend on top, `note` below. */
+/** Return a view as an SVG document without stylesheet: title and legend on top, `note` below. */
 export function picture({ title, el }, note) {
   const drawings = [...el.querySelectorAll("svg")].filter(
     (svg) => svg.clientWidth > 60 && !svg.closest(".wb-overview"),
@@ -210,7 +210,7 @@ export function picture({ title, el }, note) {
   return { text: new XMLSerializer().serializeToString(outer), width, height };
 }
 
-/** Lines of a caption that fit a width, broken between its parts. Pure. */
+/** Break a caption into lines of a width, between its parts. Pure. */
 export function wrap(text, width) {
   const lines = [];
   for (const part of text.split(" · ")) {
@@ -257,17 +257,17 @@ function legend(el, x, words) {
 function drawn(svg) {
   const copy = svg.cloneNode(true), box = { width: svg.clientWidth, height: svg.clientHeight };
   svg.querySelectorAll("text").forEach((text, i) => {
-    const length = text.getComputedTextLength(); // another font is as wide here, so that what did not collide does not
+    const length = text.getComputedTextLength(); // keep the width in another font, so that nothing overlaps
     if (length > 0) copy.querySelectorAll("text")[i].setAttribute("textLength", length.toFixed(1));
   });
   dress([svg, ...svg.querySelectorAll("*")], [copy, ...copy.querySelectorAll("*")], DRAWN);
-  copy.querySelector(".wb-still")?.removeAttribute("transform"); // in a picture nothing is scrolled
+  copy.querySelector(".wb-still")?.removeAttribute("transform"); // an image has no scroll position
   copy.querySelectorAll(".wb-ground, .wb-treetip, .wb-hit").forEach((part) => part.remove());
   return { node: copy, ...box };
 }
 
-/** A part of the page that is no drawing: its elements with their computed style, in a foreign object. They are laid
- *  out once more, beside the page: whole, where a scroller cuts them, and in the font that a picture will have. */
+/** Return an HTML part of the page, with its computed style, in a foreign object. It is laid out again outside the
+ *  page: uncut by scrolling, and in the font of the image. */
 function laidOut(el) {
   const copy = el.cloneNode(true), made = el.cloneNode(true), page = document.createElement("div");
   const beside = h(
@@ -293,7 +293,7 @@ function laidOut(el) {
   return { node: frame, width, height };
 }
 
-/** Give copies the style that the originals have by computation; what is not shown is left out, text made printable. */
+/** Copy computed styles to clones; remove hidden elements; make text printable. */
 function dress(originals, copies, properties) {
   const gone = [], added = [];
   originals.forEach((original, i) => {
@@ -311,7 +311,7 @@ function dress(originals, copies, properties) {
   gone.forEach((copy) => copy.remove());
 }
 
-/** Return as an element what the stylesheet draws before `original`: an exported picture has no stylesheet. Or null. */
+/** Return as an element what the stylesheet draws before `original`: an exported image has no stylesheet. Or null. */
 function before(original, properties) {
   const style = getComputedStyle(original, "::before"), { content } = style;
   if (!content || content === "none" || content === "normal" || style.display === "none") return null;
@@ -322,7 +322,7 @@ function before(original, properties) {
   return made;
 }
 
-/** An SVG picture as PNG, two pixels for one where that is possible. @returns {Promise<Blob>} */
+/** Render an SVG image as PNG, at double resolution where possible. @returns {Promise<Blob>} */
 export async function png({ text, width, height }) {
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
@@ -334,18 +334,18 @@ export async function png({ text, width, height }) {
   });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   return new Promise((done, fail) =>
-    canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("The picture is too large."))), "image/png"),
+    canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("The image is too large."))), "image/png"),
   );
 }
 
 // -- The menu ------------------------------------------------------------------------------------------------------
 
-/** Put the menu into `container`.
+/** Build the menu in `container`.
  *  @param {any} container  @param {{trace: () => {header: object|null, rounds: object[], footer: object|null}|null,
  *    stage: Element, host: any, definitions?: () => object, lexicon?: () => object|null,
- *           keeps?: boolean, kept?: (id: string) => void, baseline?: () => object|null}} given  `keeps`: runs may be
- *           kept on the machine that serves the page; `kept` is told the id of one that was; `baseline`: what is kept
- *           of plain decoding beside it */
+ *           keeps?: boolean, kept?: (id: string) => void, baseline?: () => object|null}} given  `keeps`: runs can be
+  *           saved on the server; `kept` is called with the id of a saved run; `baseline`: baseline data to save with
+  *           it */
 export function mount(
   container,
   {
@@ -363,7 +363,7 @@ export function mount(
   note.setAttribute("role", "status");
   const act = (make) => async () => {
     const run = trace();
-    if (!run?.header) return (note.textContent = "There is nothing to export yet: no round was recorded.");
+    if (!run?.header) return (note.textContent = "Nothing to export yet: the run has no rounds.");
     note.textContent = "…";
     try {
       note.replaceChildren(...[await make(run)].flat());
@@ -390,18 +390,18 @@ export function mount(
       ? [
           item(
             "Keep",
-            "on this machine, for the Gallery and `workbench runs`",
+            "save on this machine, for the Gallery and `workbench runs`",
             act((run) => keep(run, host, kept, baseline())),
-            keeps ? "" : "a public app keeps nothing: save a file",
+            keeps ? "" : "not available in a public app: save a file instead",
           ),
         ]
       : []),
-    item("JSON Lines", "every round; opens here again", file("jsonl", "application/jsonl", jsonLines)),
+    item("JSON Lines", "every round; can be opened here again", file("jsonl", "application/jsonl", jsonLines)),
     item(
       "Parquet",
-      "a row a round, for polars and pandas",
+      "one row per round, for polars and pandas",
       file("parquet", "application/vnd.apache.parquet", (run) => parquet(run, host)),
-      host.call ? "" : "needs the app: this is a file",
+      host.call ? "" : "not available in a replay file",
     ),
     item(
       "Chrome trace",
@@ -417,7 +417,7 @@ export function mount(
       ),
     ),
   );
-  const pictures = h("div", { className: "wb-exportgroup" }, h("h4", {}, "Pictures"));
+  const pictures = h("div", { className: "wb-exportgroup" }, h("h4", {}, "Images"));
   const list = () => {
     const rows = views(stage).map((view) => {
       const as = (ending, type, make) => {
@@ -463,14 +463,14 @@ async function keep(run, host, kept, baseline) {
   return [
     "Kept: ",
     h("a", { href: address.run(host.base, id) }, `/r/${id}`),
-    " is its address. ",
+    " ",
     pagehead.copyButton(address.run(host.base, id)),
     " ",
-    h("a", { href: `${host.base}/gallery#kept` }, "see what is kept"),
+    h("a", { href: `${host.base}/gallery#kept` }, "see all kept runs"),
   ];
 }
 
-/** Hand a file to the visitor. @returns {string} its name */
+/** Download a file. @returns {string} its name */
 export function save(name, content, type) {
   const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
   Object.assign(document.createElement("a"), { download: name, href: url }).click();

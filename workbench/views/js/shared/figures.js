@@ -1,20 +1,20 @@
-/** The key figures, counted from rounds. Same denominators as `workbench/trace/metrics.py`; a test compares both. */
+/** Key figures, counted from rounds. Same denominators as `workbench/trace/metrics.py`; a test compares both. */
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const ratio = (part, whole) => (whole && part !== null ? part / whole : null);
 
-/** Signals that the engine's rounds have under an approximate rule: see `workbench/engine/recording.py`. */
+/** Signals of rounds under an approximate rule: see `workbench/engine/recording.py`. */
 const BOUGHT = "acceptance bought (ΔA)", PAID = "distribution error (TV)", AT_MOST = `${PAID}, at most`;
 
-/** Signal of a round before which a pace or a pause held the run back: `metrics.HELD`. */
+/** Signal of a round that a pace or a pause delayed: `metrics.HELD`. */
 const HELD = "held back before it (s)";
 
-/** Whether a round was judged by a rule that does not keep the target's law. */
+/** Whether a round was verified by a rule that does not preserve the target's distribution. */
 export const isApproximate = (round) => BOUGHT in (round.signals ?? {});
 
 const counted = new WeakMap();
 
-/** Counts of one round. A round does not change once it is recorded, so they are counted once. */
+/** Count a round's nodes. Recorded rounds do not change, so the counts are cached. */
 export function count(round) {
   if (!counted.has(round)) {
     const status = round.nodes.status;
@@ -28,10 +28,10 @@ export function count(round) {
   return counted.get(round);
 }
 
-/** Seconds from the end of prefill to the last token: where the last round ends, so that time between rounds counts. */
+/** Seconds from the end of prefill to the end of a round; time between rounds is included. */
 const ending = (round) => (round ? (round.started_s ?? 0) + round.seconds : 0);
 
-/** All figures of consecutive rounds by name; null where a denominator is zero.
+/** Return all figures of consecutive rounds by name; null where a denominator is zero.
  *  @param {object[]} rounds  of a run, from its first on unless `since` says otherwise
  *  @param {object|null} [since]  the round before them: seconds count from its end */
 export function summary(rounds, since = null) {
@@ -65,7 +65,7 @@ export function summary(rounds, since = null) {
   };
 }
 
-/** The sum of some signals over rounds; null where no round has any of them. */
+/** Sum signals over rounds; null if no round has any of them. */
 function signal(rounds, ...names) {
   const told = rounds.flatMap((r) => names.filter((name) => has(r, name)).map((name) => r.signals[name]));
   return told.length ? sum(told) : null;
@@ -73,7 +73,7 @@ function signal(rounds, ...names) {
 
 const has = (round, name) => typeof round.signals?.[name] === "number";
 
-/** Acceptance after each round, over the last `window` rounds and over all so far; null where nothing was tested.
+/** Acceptance rate after each round, over the last `window` rounds and over all so far; null without tested drafts.
  *  @returns {{index: number, windowed: number|null, cumulative: number|null}[]} */
 export function acceptanceOverTime(rounds, window = 8) {
   const points = [];
@@ -119,7 +119,7 @@ export function acceptanceByDepth(rounds) {
   });
 }
 
-/** Rounds by how many drafted tokens they accepted, split by how the round ended. */
+/** Count rounds by number of accepted drafts, and those that ended with a bonus token. */
 export function histogram(rounds) {
   const bars = [];
   for (const round of rounds) {
@@ -131,8 +131,8 @@ export function histogram(rounds) {
   return bars;
 }
 
-/** What changed in mid-run although the baseline rests on it: the first such change, or null.
- *  @param {string[]} names  the settings that plain decoding has too (those of sampling) */
+/** Return the first change during the run that invalidates the baseline, or null.
+ *  @param {string[]} names  settings that plain decoding also has (those of sampling) */
 export function voids(rounds, names) {
   for (const r of rounds) {
     const found = r.changes.find((c) => names.includes(c.name));
@@ -141,10 +141,10 @@ export function voids(rounds, names) {
   return null;
 }
 
-/** Slots of colour for the methods of a run, in the order of their first rounds: see `palette.json`. */
+/** Colour slots of a run's methods, in the order of their first rounds: see `palette.json`. */
 const SLOTS = ["a", "b", "c", "d"];
 
-/** Stretches of consecutive rounds that one method drafted. Pure.
+/** Return the ranges of consecutive rounds drafted by one method. Pure.
  *  @param {(method: string) => string} [title]  name of a method for readers
  *  @returns {{method: string, name: string, from: number, to: number, slot: string}[]} `to` is the last round; one
  *    method has one slot of colour wherever it comes back */
@@ -158,8 +158,8 @@ export function methodSegments(rounds, title = (method) => method) {
   return out;
 }
 
-/** Figures of each segment of a run: its own rounds, its seconds from the end of the round before it. They add up to
- *  those of the whole run. Pure. */
+/** Return the figures of each segment; its seconds count from the end of the previous round. They add up to those of
+ *  the whole run. Pure. */
 export function segmentFigures(rounds, segments) {
   return segments.map((each) => ({
     ...each,
@@ -167,12 +167,12 @@ export function segmentFigures(rounds, segments) {
   }));
 }
 
-/** Settings that changed, as marks on a time axis: [{index, text}]. */
+/** Return the setting changes as marks on a time axis: [{index, text}]. */
 export function changeMarks(rounds) {
   return marks(rounds, changeTexts);
 }
 
-/** The same without changes of method, for a chart in which bands name the methods. */
+/** Return the marks without method changes, for charts with method bands. */
 export function settingMarks(rounds) {
   return marks(rounds, (changes) => changeTexts(changes, false)).filter((mark) => mark.text !== "");
 }
@@ -183,7 +183,7 @@ function marks(rounds, texts) {
     .map((r) => ({ index: r.index, text: texts(r.changes).join(", ") }));
 }
 
-/** The words of changes. Parameters that came or went with a new method are left out: its name says it. */
+/** Describe changes. Parameters that come or go with a new method are left out. */
 function changeTexts(changes, naming = true) {
   const method = changes.some((c) => c.name === "method"),
     said = method ? changes.filter((c) => c.name === "method" || (c.before !== null && c.after !== null)) : changes;
@@ -192,7 +192,7 @@ function changeTexts(changes, naming = true) {
 
 function changeText({ name, before, after }) {
   const show = (v) => (typeof v === "number" && !Number.isInteger(v) ? v.toFixed(2) : `${v ?? "–"}`);
-  if (name === "pictures") return `pictures ${after}`; // "changed for the drafter only"
+  if (name === "pictures") return `images ${after}`; // "changed for the drafter only"
   return name === "method" ? `${show(before)} → ${show(after)}` : `${name} ${show(before)} → ${show(after)}`;
 }
 

@@ -66,7 +66,7 @@ test("a new method is named without the parameters that came with it", () => {
   ];
   assert.equal(changeMarks([{ index: 1, changes }])[0].text, "a → b, depth 2 → 4");
   const pictures = [{ name: "pictures", before: "as they were", after: "changed for the drafter only" }];
-  assert.equal(changeMarks([{ index: 1, changes: pictures }])[0].text, "pictures changed for the drafter only");
+  assert.equal(changeMarks([{ index: 1, changes: pictures }])[0].text, "images changed for the drafter only");
 });
 
 test("the interval holds the quotient and stays inside 0 to 1", () => {

@@ -1,6 +1,6 @@
-/** Controls made from parameter descriptions of the registry: sliders, switches and choices. */
+/** Form controls generated from parameter descriptions of the registry: sliders, switches and selects. */
 
-/** What control a parameter gets. Pure.
+/** Return the control of a parameter. Pure.
  *  @param {{name: string, kind: string, default: any, ge: number|null, le: number|null, choices: any[]|null, doc:
  *    string}} param */
 export function field(param, value = param.default) {
@@ -22,12 +22,12 @@ export function field(param, value = param.default) {
   };
 }
 
-/** Whether a slider over a range is of no use: thousands of steps, or the usual value within its first one. Pure. */
+/** Whether a slider is useless: thousands of steps, or the default value is within the first one. Pure. */
 function isCoarse(kind, min, max, usual) {
   return kind === "int" ? max - min > 5000 : usual > min && usual - min < (max - min) / 100;
 }
 
-/** A step that divides the range into about a hundred, and at least into its integers. Pure. */
+/** Return a step that divides the range into about a hundred; 1 for integers. Pure. */
 export function step(kind, min, max) {
   if (kind === "int") return 1;
   if (min === null || max === null) return "any";
@@ -36,24 +36,24 @@ export function step(kind, min, max) {
   return Number((power * (lead < 1.5 ? 1 : lead < 3.5 ? 2 : lead < 7.5 ? 5 : 10)).toPrecision(1));
 }
 
-/** Step of a slider at `value`: its own if the value lies on a step, else any, because a browser would move the slider
- *  to its nearest step, away from the value of its field. Pure. */
+/** Return the step of a slider at `value`: its own if the value is on a step, else "any", because a browser would move
+ *  the slider to the nearest step, away from its field. Pure. */
 export function stepAt(value, min, step) {
   const n = (value - min) / Number(step);
   return Math.abs(n - Math.round(n)) < 1e-6 ? String(step) : "any";
 }
 
-/** The value on a slider's step that is nearest. Pure. */
+/** Return the nearest value on a slider's steps. Pure. */
 export function snap(value, min, step) {
   const there = min + Math.round((value - min) / Number(step)) * Number(step);
   return Number(there.toFixed(9));
 }
 
 const allowed = (kind, min, max) =>
-  `${kind === "int" ? "whole numbers from" : "allowed is"} ${said(min) ?? "−∞"} to ${said(max) ?? "∞"}`;
+  `${kind === "int" ? "allowed: whole numbers from" : "allowed:"} ${said(min) ?? "−∞"} to ${said(max) ?? "∞"}`;
 const said = (bound) => bound?.toLocaleString("en", { maximumFractionDigits: 9 });
 
-/** Bring a value into its range, and say so if it was not. Pure.
+/** Clamp a value to its range, with a note if it changed. Pure.
  *  @returns {{value: number, note: string}} */
 export function clamp(param, value) {
   const { min, max } = field(param);
@@ -67,23 +67,23 @@ export function clamp(param, value) {
   };
 }
 
-/** What a field for a whole number holds: inside the limits, and the usual one where nothing stands there. Pure. */
+/** Return the value of an integer field: clamped; the default if the field is empty. Pure. */
 export function whole(spec, text) {
   return clamp(spec, String(text).trim() === "" ? NaN : Number(text)).value;
 }
 
-/** The usual values of numbers by name. Pure. @param {Record<string, {default: number}>} numbers */
+/** Return the default values of numbers by name. Pure. @param {Record<string, {default: number}>} numbers */
 export function usual(numbers) {
   return Object.fromEntries(Object.entries(numbers).map(([name, spec]) => [name, spec.default]));
 }
 
-/** Give fields for numbers the limits that the catalogue has for them. @param {Record<string, any>} inputs  by name */
+/** Set the catalogue's limits on number fields. @param {Record<string, any>} inputs  by name */
 export function limit(inputs, numbers) {
   for (const [name, spec] of Object.entries(numbers))
     if (inputs[name]) Object.assign(inputs[name], { min: String(spec.ge), max: String(spec.le) });
 }
 
-/** Why a parameter does nothing under these values; empty when it does something. Pure.
+/** Return why a parameter has no effect with these values; empty if it has one. Pure.
  *  @param {string} when  as "policy = confidence or planned" or "temperature > 0"; empty: always
  *  @param {Record<string, any>} values  all parameters in force */
 export function idle(when, values) {
@@ -91,13 +91,13 @@ export function idle(when, values) {
   if (!name || values[name] === undefined) return "";
   const holds =
     sign === ">" ? Number(values[name]) > Number(wanted) : wanted.split(" or ").includes(String(values[name]));
-  return holds ? "" : `acts only when ${name.replaceAll("_", " ")} ${sign === ">" ? "is above" : "is"} ${wanted}`;
+  return holds ? "" : `has an effect only if ${name.replaceAll("_", " ")} ${sign === ">" ? "is above" : "is"} ${wanted}`;
 }
 
 const MANY = 3;
 
-/** Parameters that are folded away: those of policies, growers and verifiers that are not chosen, where they are more
- *  than a few; what is chosen next is then not screens away. Pure.
+/** Return the parameters to fold away: those of policies, tree builders and verifiers that are not chosen, if there are
+ *  more than `MANY`, to keep the form short. Pure.
  *  @param {{name: string, when?: string}[]} params  @param {Record<string, any>} values  all parameters in force
  *  @returns {Set<string>} their names */
 export function folded(params, values) {
@@ -105,17 +105,15 @@ export function folded(params, values) {
   return new Set(found.length > MANY ? found : []);
 }
 
-/** Values to send: those the form holds, defaults for the rest. Pure. */
+/** Return the values to send: those of the form, defaults for the rest. Pure. */
 export function values(params, held) {
   return Object.fromEntries(params.map((p) => [p.name, held[p.name] ?? p.default]));
 }
 
-/** Draw into `el`. Rows are keyed by name: a row that stays keeps its element and the focus.
- *  Emits `wb:param` {name, value, note}.
- *  A parameter that does nothing under the present values is disabled, and says why; many are folded away.
+/** Draw into `el`. Rows are keyed by name, so that a row keeps its element and the focus. Emits `wb:param` {name,
+ *  value, note}. A parameter without effect is disabled and shows the reason; many such are folded away.
  *  @param {{params: object[], values: object, inForce: object, barred?: Record<string, Record<string, string>>}} data
- *    `inForce`: all values, of other forms too; `barred`: by parameter, choices that are greyed out, with their
- *    reasons */
+ *    `inForce`: all values, of other forms too; `barred`: by parameter, disabled choices with their reasons */
 export function render(el, data) {
   const rows = (el._rows ??= new Map());
   const wanted = new Set(data.params.map((p) => p.name));
@@ -139,7 +137,7 @@ export function render(el, data) {
   }
 }
 
-/** What holds the folded rows, the last child of `el`; made when it is first needed. */
+/** Return the container of the folded rows, the last child of `el`; it is created when needed. */
 function drawer(el, n) {
   if (!el._drawer && !n) return null;
   if (!el._drawer) {
@@ -148,7 +146,7 @@ function drawer(el, n) {
     el.append(el._drawer);
   }
   el._drawer.hidden = n === 0;
-  const words = `${n} settings of choices that are not taken`;
+  const words = `${n} settings of options that are not selected`;
   if (el._drawer.firstChild.textContent !== words) el._drawer.firstChild.textContent = words;
   return el._drawer.lastChild;
 }
@@ -207,7 +205,7 @@ function build(el, param) {
   return row;
 }
 
-/** Grey out choices, and say below why: a choice that is in force stays, and is told first. */
+/** Disable choices and give the reasons below; the reason of a selected choice comes first. */
 function grey(select, reasons, barred, value, make) {
   const told = Object.entries(barred).sort(([a], [b]) => Number(b === value) - Number(a === value));
   const key = JSON.stringify([told, value]);
@@ -223,10 +221,10 @@ function grey(select, reasons, barred, value, make) {
   reasons.classList.toggle("is-chosen", Object.hasOwn(barred, value));
   const others = told.length - Number(Object.hasOwn(barred, value));
   const words = [
-    ...(Object.hasOwn(barred, value) ? [`${value} is not sound here`] : []),
-    ...(others ? [`${others} greyed out`] : []),
+    ...(Object.hasOwn(barred, value) ? [`${value} is not sound with these settings`] : []),
+    ...(others ? [`${others} disabled`] : []),
   ];
-  reasons.firstChild.textContent = `${words.join("; ")}: why`;
+  reasons.firstChild.textContent = `${words.join("; ")}: reasons`;
   reasons.lastChild.replaceChildren(
     ...told.map(([name, reason]) => {
       const item = make("li", {});
@@ -243,12 +241,12 @@ function numeric(f, uid, label, row, tell, make) {
     ...(f.max !== null && { max: String(f.max) }),
   };
   const number = make("input", { type: "number", id: uid, ...limits, step: f.kind === "int" ? "1" : "any" });
-  // What is being typed is left alone until it is given: a run redraws the form many times a second.
+  // A value being typed is not overwritten: a run redraws the form many times per second.
   let typing = false;
   const type = (value) => typing || number.value === String(value ?? "") || (number.value = value ?? "");
   number.addEventListener("input", (event) => {
     typing = true;
-    // undone is given at once
+    // apply undo immediately
     if (event.inputType?.startsWith("history") && number.value !== "") number.dispatchEvent(new Event("change"));
   });
   number.addEventListener("blur", () => (typing = false));

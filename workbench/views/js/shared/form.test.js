@@ -21,7 +21,7 @@ test("steps are round numbers", () => {
 });
 
 test("a value outside its range is brought back, and that is said", () => {
-  assert.deepEqual(clamp(depth, 99), { value: 12, note: "draft_depth set to 12: whole numbers from 1 to 12" });
+  assert.deepEqual(clamp(depth, 99), { value: 12, note: "draft_depth set to 12: allowed: whole numbers from 1 to 12" });
   assert.deepEqual(clamp(depth, 5), { value: 5, note: "" });
   assert.equal(clamp(depth, Number.NaN).value, 4);
   assert.equal(clamp(depth, 2.6).value, 3);
@@ -34,8 +34,8 @@ test("what the form does not hold is sent with its default", () => {
 
 test("a parameter that does nothing says what it waits for", () => {
   assert.equal(idle("policy = confidence or planned", { policy: "planned" }), "");
-  assert.equal(idle("policy = confidence", { policy: "fixed" }), "acts only when policy is confidence");
-  assert.equal(idle("temperature > 0", { temperature: 0 }), "acts only when temperature is above 0");
+  assert.equal(idle("policy = confidence", { policy: "fixed" }), "has an effect only if policy is confidence");
+  assert.equal(idle("temperature > 0", { temperature: 0 }), "has an effect only if temperature is above 0");
   assert.equal(idle("temperature > 0", { temperature: 0.2 }), "");
   assert.equal(idle("", {}), "");
 });

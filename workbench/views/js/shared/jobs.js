@@ -1,4 +1,4 @@
-/** What the views of long measurements, Compare and Sweep, have in common: coming to life, asking, links, files. */
+/** Common parts of Compare and Sweep, the views of long measurements: start, requests, links, files. */
 
 import { lacking } from "./address.js";
 import * as exports from "./exports.js";
@@ -6,16 +6,16 @@ import * as form from "./form.js";
 import * as kit from "./kit.js";
 import { h } from "./kit.js";
 
-/** The backend gives a sign of life twice a second while it measures. */
+/** The backend sends a message twice per second while it measures. */
 const SILENCE_MS = 5000;
 const LOADING_MS = 3000;
 const LOST = {
   error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." },
 };
 
-/** Bring a view to life: wired, told of messages, redrawn with its size and theme, its panel made from what there is
- *  and from what the link asks for. @param {any} page  @param {object} does  `wire`, `hear`, `draw`, `look` of the
- *  view, `fromQuery` of its choices, `adopt(page, made)`: show a recorded example, unless something else is shown */
+/** Start a view: event handlers, messages, redraws on size and theme changes, and the panel from catalogue and link.
+ *  @param {any} page  @param {object} does  `wire`, `hear`, `draw`, `look` of the view, `fromQuery` of its choices,
+ *  `adopt(page, made)`: show a recorded example if nothing else is shown */
 export async function begin(page, { wire, hear, draw, look, fromQuery, adopt }) {
   const { el, parts, host } = page;
   page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
@@ -31,7 +31,7 @@ export async function begin(page, { wire, hear, draw, look, fromQuery, adopt }) 
     const { choice, problems } = fromQuery(host.address.read(), catalogue, form.clamp);
     page.choice = choice;
     if (problems.length)
-      page.errors.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
+      page.errors.push({ kind: "note", message: "Ignored parts of the link:", remedy: problems.join(" · ") });
     if (choice.target !== catalogue.chosen.target) await look(page);
   }
   addEventListener(
@@ -45,8 +45,8 @@ export async function begin(page, { wire, hear, draw, look, fromQuery, adopt }) 
   return page;
 }
 
-/** The address changed under the page, by a step back or forth: the panel shows what it says; one that says nothing, or
- *  comes while something is measured, is told what the panel holds. */
+/** React to a step back or forth in the browser's history: load the settings of the address. If it has none, or a
+ *  measurement is running, write the panel's settings to it. */
 async function stepped(page, { look, fromQuery }) {
   const { el, host, catalogue } = page, query = host.address.read();
   if (page.channel || new URLSearchParams(query).size < 2)
@@ -56,8 +56,8 @@ async function stepped(page, { look, fromQuery }) {
   page.draw();
 }
 
-/** Show a recorded example where nothing was measured yet. It needs no backend, so it is there before one. A link to
- *  settings shows none: it would be of other settings. */
+/** Show a recorded example if nothing was measured yet; it needs no backend. A link with settings shows none, because
+ *  the example has other settings. */
 async function example(page, adopt) {
   if (new URLSearchParams(page.host.address.read()).size > 1) return;
   const found = await page.host.call("example", {}).catch(() => null);
@@ -67,7 +67,7 @@ async function example(page, adopt) {
   page.draw();
 }
 
-/** Notice when nothing comes any more: the app may have been stopped, and nobody else would say so. */
+/** Detect a silent backend: the app may have been stopped. */
 function watch(page) {
   const quiet = page.channel && page.job ? performance.now() - page.heard : 0,
     silent = quiet > SILENCE_MS ? Math.round(quiet / 1000) : 0;
@@ -76,7 +76,7 @@ function watch(page) {
   page.draw();
 }
 
-/** While a target is on its way, ask how far it is; the rest of the panel stays. */
+/** While a target is loading, poll its progress; the rest of the panel stays. */
 export async function coming(page) {
   if (!page.catalogue?.targets.some((t) => t.loading)) return;
   const found = await page.host.call("catalogue", { target: page.choice.target }).catch(() => null);
@@ -85,14 +85,13 @@ export async function coming(page) {
   page.draw();
 }
 
-/** Stop waiting for a backend that is silent. @param {string} what  is given up  @param {string} remedy  what to do
- *  then */
+/** Stop waiting for a silent backend. @param {string} what  name of the job  @param {string} remedy */
 export function giveUp(page, what, remedy) {
   Object.assign(page, { channel: null, silent: 0 });
-  page.errors.push({ kind: "error", message: `The app did not answer, so the ${what} was given up.`, remedy });
+  page.errors.push({ kind: "error", message: `The app did not answer, so the ${what} was stopped.`, remedy });
 }
 
-/** Ask the server; an error goes onto the page, and null comes back. @returns {Promise<object|null>} */
+/** Call the server; show an error on the page and return null. @returns {Promise<object|null>} */
 export async function ask(page, name, request = {}) {
   const answer = await page.host.call(name, request).catch(() => LOST);
   if (!answer?.error) return answer;
@@ -101,7 +100,7 @@ export async function ask(page, name, request = {}) {
   return null;
 }
 
-/** Ask again what there is for the target that was chosen; one that is not there is named, and left. */
+/** Fetch the catalogue of the chosen target; an unknown target is reported and replaced. */
 export async function look(page) {
   const found = await ask(page, "catalogue", { target: page.choice.target });
   if (!found) return null;
@@ -111,24 +110,24 @@ export async function look(page) {
   return found;
 }
 
-/** A name for a job, by which its messages are known. */
+/** Return a unique channel name for a job's messages. */
 export function channel(kind) {
   return `${kind}-${Math.random().toString(36).slice(2, 10)}`;
 }
 
-/** Put a link to what the panel holds into the clipboard, or under the buttons where there is none. */
+/** Copy a link to the panel's settings; show it under the buttons where the clipboard is not available. */
 export async function copyLink(page, query) {
   const url = page.host.address.url(query),
     done = await navigator.clipboard?.writeText(url).then(
       () => true,
       () => false,
     );
-  page.note = (done ? "The link is in the clipboard." : url) + lacking(query);
-  page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
+  page.note = (done ? "Link copied to the clipboard." : url) + lacking(query);
+  page.parts.live.textContent = done ? "Link copied" : "The link is shown under the buttons";
   page.draw();
 }
 
-/** Build the Export menu: a button, and what it opens. @param {[string, string][]} kinds  kind of file and its words */
+/** Build the Export menu and its button. @param {[string, string][]} kinds  kind of file, label */
 export function exportMenu(part, title, kinds) {
   const links = kinds.map(([kind, words]) => {
     const button = h("button", { type: "button", className: "wb-link" }, words);
@@ -151,7 +150,7 @@ export function menu({ parts }, on) {
   parts.export.setAttribute("aria-expanded", String(on));
 }
 
-/** Let the Export menu open and close; `save(kind)` is called for what was chosen. */
+/** Make the Export menu open and close; call `save(kind)` with the chosen kind. */
 export function wireMenu(page, save) {
   const { parts } = page;
   parts.export.addEventListener("click", () => menu(page, parts.exports.hidden));
@@ -167,13 +166,13 @@ export function wireMenu(page, save) {
   });
 }
 
-/** A file whose bytes the server has made. */
+/** Save a file whose bytes the server produces. */
 export async function saveTable(page, request, name) {
   const answer = await ask(page, "table", request);
   if (answer) exports.save(name, new Blob([Uint8Array.from(atob(answer.data), (c) => c.charCodeAt(0))]), "");
 }
 
-/** Show a run in the Live view, which takes it when its tab is opened. */
+/** Show a run in the Live view, which takes it when its tab opens. */
 export async function openRun(page, request) {
   const trace = await ask(page, "trace", request);
   if (!trace) return;
@@ -181,7 +180,8 @@ export async function openRun(page, request) {
   page.host.go?.("live");
 }
 
-/** How far a measurement is. @param {any} page  @param {{text: string, note: string, done: number, total: number,
+/** Draw the progress of a measurement. @param {any} page  @param {{text: string, note: string, done: number, total:
+ *  number,
  *  label: string}} data */
 export function progress({ parts }, { text, note, done, total, label }) {
   kit.write(parts.progressText, text.replace(/^./, (c) => c.toUpperCase()));
@@ -193,8 +193,8 @@ export function progress({ parts }, { text, note, done, total, label }) {
   } else parts.progressBar.removeAttribute("value");
 }
 
-/** Seconds to go, in words; empty while nobody can say. Pure. */
+/** Format the remaining time; empty if unknown. Pure. */
 export function left(seconds) {
   if (seconds === null || seconds === undefined) return "";
-  return ` · about ${seconds < 90 ? `${Math.max(1, Math.ceil(seconds))} s` : `${Math.ceil(seconds / 60)} min`} to go`;
+  return ` · about ${seconds < 90 ? `${Math.max(1, Math.ceil(seconds))} s` : `${Math.ceil(seconds / 60)} min`} left`;
 }

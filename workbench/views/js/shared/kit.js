@@ -1,4 +1,4 @@
-/** What every drawing needs: elements that are made once and from then on only changed. */
+/** Helpers of all drawings: elements that are created once and then updated. */
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -16,7 +16,7 @@ export function s(tag, attributes = {}) {
   return element;
 }
 
-/** Set attributes, those that differ. */
+/** Set attributes that differ. */
 export function set(element, attributes) {
   for (const name in attributes) {
     const value = `${attributes[name]}`;
@@ -24,19 +24,19 @@ export function set(element, attributes) {
   }
 }
 
-/** Set the text, when it differs. Text is never read as HTML. */
+/** Set the text if it differs. Text is never parsed as HTML. */
 export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Bring the children of `parent` to `n`: missing ones are made, spare ones hidden. */
+/** Adjust the children of `parent` to `n`: create missing ones, hide spare ones. */
 export function fit(parent, n, make) {
   while (parent.childElementCount < n) parent.append(make());
   let i = 0;
   for (const child of parent.children) set(child, { display: i++ >= n ? "none" : "inline" });
 }
 
-/** A group of one SVG element for each tag. */
+/** Return a group with one SVG element per tag. */
 export function group(...tags) {
   const g = s("g");
   g.append(...tags.map((tag) => s(tag)));
@@ -51,8 +51,7 @@ const watcher = typeof ResizeObserver === "undefined" ? null : new ResizeObserve
   }
 });
 
-/** The inner size of `el`, kept by an observer: asking the browser anew would make it lay out the page at every
- *  drawing. */
+/** Return the inner size of `el`, cached by an observer: reading it would force a layout at every drawing. */
 export function size(el) {
   if (!sizes.has(el)) {
     sizes.set(el, { width: el.clientWidth, height: el.clientHeight });
@@ -69,7 +68,7 @@ const lookout = typeof IntersectionObserver === "undefined" ? null : new Interse
   }
 }, { rootMargin: "25%" });
 
-/** Whether `el` is in sight, or nearly. When it comes into sight, a redraw is asked for. */
+/** Whether `el` is visible, or nearly. When it becomes visible, a redraw is requested. */
 export function inSight(el) {
   if (lookout && !near.has(el)) {
     near.set(el, true);
@@ -78,7 +77,7 @@ export function inSight(el) {
   return near.get(el) ?? true;
 }
 
-/** The frame of a drawing: one svg in `el`, made once with what `build(svg)` puts into it, sized and named anew.
+/** Return the frame of a drawing: one svg in `el`, built once with `build(svg)`, then resized and relabelled.
  *  @returns {object} what `build` returned, with `svg` */
 export function frame(el, { width, height, label, role = "img" }, build) {
   if (!el._frame) {
@@ -90,7 +89,7 @@ export function frame(el, { width, height, label, role = "img" }, build) {
   return el._frame;
 }
 
-/** Do `work` once a frame, however often it is asked for. */
+/** Run `work` at most once per frame. */
 export function paced(work) {
   let asked = false;
   return () => {
@@ -103,7 +102,7 @@ export function paced(work) {
   };
 }
 
-/** Tell whoever listens above `el`. */
+/** Dispatch a bubbling event. */
 export function tell(el, name, detail) {
   el.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
 }

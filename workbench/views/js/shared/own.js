@@ -1,13 +1,13 @@
-/** Of what became final in a round, what the round itself wrote: a verifier that judges whole steps lets go of tokens
- *  of earlier rounds too, which have no node. */
+/** Tokens that a round itself emitted. A verifier of whole steps also commits tokens of earlier rounds, which have no
+ *  node. */
 
-/** The token that the target added in a round; undefined where it is not final, or there is none. Pure.
+/** Return the token that the target added in a round; undefined if it is tentative or missing. Pure.
  *  @param {{emitted: any[], bonus_kind?: string|null, placed?: object[]}} round */
 export function ownToken({ emitted, bonus_kind, placed }) {
   return !bonus_kind && placed?.length ? undefined : emitted.findLast((e) => e.node === null);
 }
 
-/** Tokens of the round itself. Pure.
+/** Return the tokens of the round itself. Pure.
  *  @param {{emitted: any[], bonus_kind?: string|null, placed?: object[]}} round */
 export function ofRound(round) {
   const own = ownToken(round);

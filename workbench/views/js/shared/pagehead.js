@@ -1,4 +1,4 @@
-/** The header that all views but Live share, and the way from each view to the others. */
+/** Header of all views but Live, with the navigation between views. */
 
 import * as kit from "./kit.js";
 import { h } from "./kit.js";
@@ -15,8 +15,8 @@ const VIEWS = [
   ["Methods", "methods"],
 ];
 
-/** Put links to all views into `nav`, which stands in its header already, and the way past that header before it; a tab
- *  of this page is opened without leaving it. */
+/** Fill `nav`, which is already in its header, with links to all views, and add a skip link before it; a tab of this
+ *  page opens without leaving it. */
 export function fill(nav, host, current) {
   for (const [name, path, tab] of VIEWS) {
     const link = h("a", { href: `${host.base}/${path}` }, name);
@@ -32,9 +32,9 @@ export function fill(nav, host, current) {
   nav.parentElement.prepend(skip(nav));
 }
 
-/** The first stop of the tab key: past the header and the settings to what is shown. */
+/** Return the skip link: past header and settings to the content. */
 function skip(nav) {
-  const link = h("a", { className: "wb-skip", href: place("stage") }, "Skip to what is shown");
+  const link = h("a", { className: "wb-skip", href: place("stage") }, "Skip to content");
   link.addEventListener("click", (event) => {
     const to = nav.closest(".wb")?.querySelector(".wb-stage, .wb-pagemain");
     event.preventDefault();
@@ -45,8 +45,8 @@ function skip(nav) {
   return link;
 }
 
-/** An address of the Live page. @param {string} base  of the app  @param {Record<string, unknown>} state  what it shall
- *  show Pure: undefined and null are left out. */
+/** Return an address of the Live page. Pure: undefined and null are left out. @param {string} base  of the app  @param
+ *  {Record<string, unknown>} state  settings to show */
 export function liveLink(base, state) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(state))
@@ -54,19 +54,20 @@ export function liveLink(base, state) {
   return `${base}/?${query}`;
 }
 
-/** An address of a place on this page. Gradio's pages have a base of their own, so `#id` alone would leave them. Pure.
+/** Return the address of an element on this page. Gradio's pages have their own base, so `#id` alone would leave them.
+ *  Pure.
  *  @param {string} id  of an element  @param {{pathname: string, search: string}} at */
 export function place(id, at = location) {
   return `${at.pathname}${at.search}#${encodeURIComponent(id)}`;
 }
 
-/** The state of the Live page that would make a recording again. Pure. */
+/** Return the settings of the Live page that repeat a recording. Pure. */
 export function settingsOf(entry) {
   const { target, drafter, method, seed, max_new_tokens, prompt, params } = entry;
   return { target, drafter, method, seed, max_new_tokens, prompt, ...params };
 }
 
-/** A button that puts an address into the clipboard; where there is none, the address stands beside it to be copied. */
+/** Return a button that copies an address; where the clipboard is not available, the address is shown beside it. */
 export function copyButton(url, words = "copy link") {
   const said = h("small", { className: "wb-copied" }),
     button = h("button", { type: "button", className: "wb-button" }, words);
@@ -78,7 +79,7 @@ export function copyButton(url, words = "copy link") {
   return h("span", { className: "wb-copy" }, button, said);
 }
 
-/** Put the header and an empty main part into `el`; returns the main part. */
+/** Put the header and an empty main part into `el`; return the main part. */
 export function build(el, { host, current, about }) {
   const nav = h("nav", { className: "wb-nav" });
   const theme = h("button", { type: "button", className: "wb-badge", title: "Light or dark" }, "◐ theme");
@@ -104,12 +105,13 @@ export function build(el, { host, current, about }) {
   return main;
 }
 
-/** Put the frame of a view with settings into `el`: header, settings beside the stage, and what is read out.
+/** Put the frame of a view with settings into `el`: header, settings, stage, and live region.
  *  @param {Element} el  of the view
- *  @param {(name: string, tag?: string, properties?: object, ...children: any[]) => any} part  makes and keeps a part
- *  @param {{host: any, current: string, side: string, tools?: any[]}} given  `side`: what its settings are called;
- *    `tools`: between what says where it is from and the theme
- *  @param {any} stage  the view's own part, made already */
+ *  @param {(name: string, tag?: string, properties?: object, ...children: any[]) => any} part  creates and stores an
+  *    element
+  *  @param {{host: any, current: string, side: string, tools?: any[]}} given  `side`: label of the settings; `tools`:
+  *    buttons between badge and theme
+  *  @param {any} stage  the view's own element */
 export function frame(el, part, { host, current, side, tools = [] }, stage) {
   const nav = part("nav", "nav", { className: "wb-nav" });
   const settings = part("side", "aside", { className: "wb-side" }), live = part("live", "div", { className: "wb-unseen" });
@@ -133,12 +135,12 @@ export function frame(el, part, { host, current, side, tools = [] }, stage) {
   stage.tabIndex = -1;
 }
 
-/** A button of such a header. */
+/** Return a button of such a header. */
 export function tool(part, name, text, title) {
   return part(name, "button", { type: "button", className: "wb-badge", title }, text);
 }
 
-/** Say on the page what went wrong, and what to do. */
+/** Show an error and its remedy on the page. */
 export function problem(main, error) {
   const box = h(
     "div",
@@ -151,7 +153,7 @@ export function problem(main, error) {
   main.append(box);
 }
 
-/** Ask the server; an error goes onto the page, and null comes back. */
+/** Call the server; show an error on the page and return null. */
 export async function ask(main, { host }, name, request = {}) {
   const answer = await host
     .call(name, request)
@@ -163,7 +165,7 @@ export async function ask(main, { host }, name, request = {}) {
   return null;
 }
 
-/** A date and time as people write it, without seconds; what cannot be read stays as it is. Pure. */
+/** Format a date and time without seconds; leave unreadable text unchanged. Pure. */
 export function when(created) {
   const found = /^(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2})/.exec(created ?? "");
   return found ? `${found[1]} ${found[2]}` : created ?? "";

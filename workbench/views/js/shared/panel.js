@@ -1,8 +1,8 @@
-/** The frame around a drawing: a card with title, note and, for charts, a switch to the numbers as a table. */
+/** Card around a drawing: title, note and, for charts, a switch to a table of the numbers. */
 
 import * as kit from "./kit.js";
 
-/** A card. Adds `${name}Title` and `${name}Note` to `parts`. */
+/** Return a card. Adds `${name}Title` and `${name}Note` to `parts`. */
 export function card(parts, name, title, extra, ...body) {
   parts[`${name}Title`] = kit.h("span", {}, title);
   parts[`${name}Note`] = kit.h("em");
@@ -16,7 +16,7 @@ export function card(parts, name, title, extra, ...body) {
   return (parts[`${name}Card`] = made);
 }
 
-/** A card with a chart in `parts[name]`, its table in `parts[name + "Table"]` and the switch between them. */
+/** Return a card with a chart in `parts[name]`, its table in `parts[name + "Table"]` and the switch between them. */
 export function chart(parts, name, title, extra, className) {
   parts[name] = kit.h("div", { className });
   parts[`${name}Table`] = kit.h(
@@ -35,7 +35,7 @@ export function chart(parts, name, title, extra, className) {
   return made;
 }
 
-/** A button that is on or off. `turn(on)` is called when it is pressed. */
+/** Return a toggle button. `turn(on)` is called when it is pressed. */
 export function toggle(text, label, turn) {
   const button = kit.h("button", { type: "button", className: "wb-tool", title: label }, text);
   button.setAttribute("aria-label", label);
@@ -48,14 +48,14 @@ export function toggle(text, label, turn) {
   return button;
 }
 
-/** A region that can be focused and scrolled. */
+/** Return a region that can be focused and scrolled. */
 export function region(parts, name, className, attributes) {
   parts[name] = kit.h("div", { className, tabIndex: 0 });
   kit.set(parts[name], attributes);
   return parts[name];
 }
 
-/** A legend: a swatch and a word each. @param {[string, string][]} entries  class of the swatch, word */
+/** Return a legend: a swatch and a label per entry. @param {[string, string][]} entries  class of the swatch, label */
 export function legend(entries) {
   return kit.h(
     "span",

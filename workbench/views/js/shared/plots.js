@@ -1,10 +1,10 @@
-/** Finished charts by Plotly, loaded from this app when one is drawn first. What moves is drawn by hand elsewhere. */
+/** Plotly charts of finished data; Plotly is loaded from this app on first use. Moving drawings do not use it. */
 
 import * as kit from "./kit.js";
 
 let library = null;
 
-/** Plotly, loaded from this app when it is needed first. */
+/** Load Plotly from this app on first use. */
 function load(url) {
   library ??= new Promise((done, failed) => {
     if (window.Plotly) return done(window.Plotly);
@@ -20,7 +20,7 @@ function load(url) {
 
 const LETTER = 6.2, SAMPLE = 46;
 
-/** A name in lines of at most so many letters, where it has spaces. */
+/** Break a name at spaces into lines of at most `letters` letters. */
 export function broken(name, letters) {
   const lines = [];
   for (const word of `${name}`.split(" ")) {
@@ -30,14 +30,13 @@ export function broken(name, letters) {
   return lines.join("<br>");
 }
 
-/** Names that fit beside their samples in a chart: a legend that is wider is moved over the axis by Plotly, and cut
- *  off. */
+/** Break names to fit beside their legend samples: Plotly moves a wider legend over the axis and cuts it. */
 function named(data, layout, wide) {
   const letters = Math.floor((wide - (layout.margin?.l ?? 0) - (layout.margin?.r ?? 0) - SAMPLE) / LETTER);
   return data.map((trace) => (trace.name ? { ...trace, name: broken(trace.name, letters) } : trace));
 }
 
-/** Draw or change a chart in `el`. @param {(css: (name: string) => string) => {data: object[], layout: object, label:
+/** Draw or update a chart in `el`. @param {(css: (name: string) => string) => {data: object[], layout: object, label:
  *  string}} make */
 export function plot(page, el, make) {
   const style = getComputedStyle(page.el),
@@ -61,6 +60,6 @@ export function plot(page, el, make) {
     (plotly) =>
       el._key === key &&
       plotly.react(el, named(made.data, layout, wide), layout, { displayModeBar: false, responsive: false }),
-    () => kit.write(el, "The chart could not be loaded: see its table."),
+    () => kit.write(el, "The chart could not be loaded. Use the table instead."),
   );
 }

@@ -1,6 +1,6 @@
-/** A recorded run as one HTML file: how it is made, and what plays it once it is open. */
+/** A recorded run as one HTML file: creation and playback. */
 
-/** Fill the template. Nothing in a trace can end the script it stands in: see `embed`. Pure.
+/** Fill the template. Nothing in a trace can end its script element: see `embed`. Pure.
  *  @param {{template: string, style: string, module: string}} sources  texts of the page's files
  *  @param {{trace: object, definitions: object, lexicon?: object|null}} recording */
 export function html(sources, recording) {
@@ -8,7 +8,7 @@ export function html(sources, recording) {
   return sources.template.replace(/%(STYLE|SOURCES|RECORDING)%/g, (_, name) => parts[name]);
 }
 
-/** JSON that may stand in a script element: no tag, comment or line of JavaScript can begin or end in it. Pure. */
+/** Return JSON that is safe in a script element: no tag, comment or JavaScript line can start or end in it. Pure. */
 export function embed(value) {
   return JSON.stringify(value).replace(
     /[<>&\u2028\u2029]/g,
@@ -16,7 +16,7 @@ export function embed(value) {
   );
 }
 
-/** Wear the reader's theme, and have what a view needs of a host where there is no backend. */
+/** Return a host without backend; follow the reader's colour scheme. */
 export function alone(sources) {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const wear = () => document.body.classList.toggle("dark", dark.matches);

@@ -103,7 +103,7 @@ test("a place of a run comes with its rule, and with the way in which its siblin
   }
   assert.equal(shown(1, { grower: "rsd-s" }).state.way, "independent", "one draft is drawn from q");
   assert.deepEqual(Object.values(RULE_OF).sort(), Object.keys(RULES).sort());
-  assert.match(shown(2, { grower: "rsd-s", verifier: "lenient" }).state.from, /its rule, lenient, is not here/);
+  assert.match(shown(2, { grower: "rsd-s", verifier: "lenient" }).state.from, /its verifier, lenient, is not available here/);
   for (const way of Object.values(WAY_OF)) assert.ok(Object.hasOwn(WAYS, way), way);
 });
 

@@ -1,4 +1,4 @@
-/** What the Vision tab shows first: what its address asks for, the run that it showed last, or a recording. */
+/** First content of the Vision tab: the address's request, the run that it showed last, or a recording. */
 
 import * as backend from "../live/backend.js";
 import * as choices from "../live/choice.js";
@@ -12,14 +12,14 @@ import { PICTURE, SCENE, composed, question, questions, take } from "./pictures.
 import { adopt, explain, running } from "./runs.js";
 
 const OWN = ["tab", "scene", "beside", "beside_drafter"];
-/** The recordings that play before anything was run: a drafter that sees, and a blind one beside it. */
+/** The recordings that play before the first run: a drafter that takes the image, and a text-only one. */
 export const EXAMPLE = ["specvlm", "vlm-text-only"];
 
 export async function arrive(page, trace, beside) {
   const { host, vision } = page;
   if (trace) return show(page, trace, beside, "recorded");
   if (!host.call) return;
-  // at once: what goes on is freed when nobody follows it
+  // fetched early: the backend drops a running run that no client follows
   const earlier = Promise.all([memory.last(host), memory.last(page.beside.host)]);
   const found = await backend.ask(page, "gallery", {});
   if (found) Object.assign(vision, found);
@@ -33,31 +33,31 @@ export async function arrive(page, trace, beside) {
     if (again && !store.isActive(page.run)) page.selection.pin = page.wish;
     else if (!again && !page.wished) {
       await example(page, names);
-      // what the address has of its own goes before the run's
+      // settings in the address override those of the run
       if (wanted.recorded) settle(page, { ...wanted, problems: [] });
     }
     if (memory.reloaded() || !page.wished) await hold(page, again);
-    else if (!again) page.note = "From a link: press Run to decode it here.";
+    else if (!again) page.note = "Settings loaded from the link. Press Run to decode them.";
   } else await example(page, names);
   if (!vision.url && !page.run && vision.scenes.length) take(page, vision.scenes[0]);
 }
 
-/** What the side panel is made from. Only targets that read pictures are offered here. */
+/** Fetch the data of the side panel. Only targets that take images are offered. */
 export async function look(page, target, drafter) {
   await backend.look(page, target, drafter);
   if (!page.catalogue) return;
   page.catalogue.presets = questions(page);
-  if (!page.catalogue.targets.length) page.vision.empty = "No target here reads pictures.";
+  if (!page.catalogue.targets.length) page.vision.empty = "No available target takes images.";
   const { choice, vision } = page;
   choice.prompt ||= page.catalogue.presets[0]?.prompt ?? "";
   vision.besideMethod ||=
     page.catalogue.methods.find((x) => x.name === EXAMPLE[1] && x.available !== false)?.name ?? "";
 }
 
-/** What the address asks for. */
+/** Parse the address. */
 async function asked(page, query, rest) {
   const { vision } = page, [target, drafter] = ["target", "drafter"].map((name) => query.get(name));
-  if (page.choice && query.get("method")) page.choice.method = query.get("method"); // by which its drafter is judged
+  if (page.choice && query.get("method")) page.choice.method = query.get("method"); // the drafter is checked against it
   if (target || drafter) {
     Object.assign(page.choice, { ...(target && { target }), ...(drafter && { drafter }) });
     await look(page, target, drafter);
@@ -65,10 +65,10 @@ async function asked(page, query, rest) {
   const found = link.fromQuery(rest.toString(), page.catalogue, form.clamp), { problems } = found;
   const scene = vision.scenes.find((s) => s.name === query.get("scene")), beside = query.get("beside");
   if (query.get("scene") && !scene)
-    problems.push(`scene=${query.get("scene").slice(0, 40)}: no such picture in the gallery`);
+    problems.push(`scene=${query.get("scene").slice(0, 40)}: unknown scene`);
   const known = page.catalogue.methods.some((x) => x.name === beside);
   if (beside && beside !== "none" && !found.recorded && !known)
-    problems.push(`beside=${beside.slice(0, 40)}: there is no such method here`);
+    problems.push(`beside=${beside.slice(0, 40)}: unknown method`);
   page.embed ||= found.embed;
   page.wish = found.pin;
   page.wished = Boolean(scene || (found.settings && !found.recorded));
@@ -80,7 +80,7 @@ async function asked(page, query, rest) {
   };
 }
 
-/** The address changed under the page, by a step back or forth. */
+/** React to a step back or forth in the browser's history. */
 export async function stepped(page) {
   const query = new URLSearchParams(page.host.address.read());
   page.said = null;
@@ -94,12 +94,12 @@ export async function stepped(page) {
   opening.say(page);
 }
 
-/** What of an address the Vision tab has in common with Live. */
+/** Return the part of a query that Vision shares with Live. */
 function others(query) {
   return new URLSearchParams([...query].filter(([name]) => !OWN.includes(name)));
 }
 
-/** What an address asks for, in the panel; it goes before the settings of a run that is shown again. */
+/** Put the settings of an address into the panel; they override those of a restored run. */
 function settle(page, { choice, params, scene, beside, besideDrafter, problems, settings }) {
   const { vision } = page;
   page.formed ||= settings;
@@ -111,11 +111,11 @@ function settle(page, { choice, params, scene, beside, besideDrafter, problems, 
   if (beside !== null) vision.besideMethod = beside;
   if (besideDrafter) vision.besideDrafter = besideDrafter;
   if (problems.length)
-    page.notices.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
+    page.notices.push({ kind: "note", message: "Ignored parts of the link:", remedy: problems.join(" · ") });
 }
 
-/** After a reload: the run that this tab last showed, and the one beside it; not where a link asks for something else.
- *  What has not ended goes on. */
+/** After a reload, restore this tab's last run and its second run, unless a link names other settings. Runs that have
+ *  not ended continue. */
 async function recall(page, wanted, [answer, other]) {
   const { host, vision } = page;
   if (!answer || !(memory.reloaded() || answers(page, wanted, answer))) return false;
@@ -142,7 +142,7 @@ async function recall(page, wanted, [answer, other]) {
   return true;
 }
 
-/** Hold the remembered picture again; `again`: with the run that was shown beside it. */
+/** Restore the stored image; `again`: a run was restored too. */
 async function hold(page, again) {
   const { vision, host } = page;
   try {
@@ -160,7 +160,7 @@ async function hold(page, again) {
   }
 }
 
-/** Whether a run is of the settings, the question and the picture that the address names. */
+/** Whether a run has the settings, the question and the image that the address names. */
 function answers({ host }, wanted, answer) {
   const now = memory.inForce(answer);
   return (
@@ -169,7 +169,7 @@ function answers({ host }, wanted, answer) {
   );
 }
 
-/** Play a recording, and another one beside it; a missing one is no error, since a checkout may hold none yet. */
+/** Play a recording and a second one beside it. A missing recording is no error: a checkout may have none yet. */
 async function example(page, names) {
   const answers = await Promise.all(
     names.filter(Boolean).map((name) => page.host.call("recorded", { name }).catch(() => null)),
@@ -177,20 +177,20 @@ async function example(page, names) {
   const [first, second] = answers.map((a) => (a?.header?.pictures?.length ? a : null));
   if (!first) {
     page.vision.empty = page.catalogue?.targets.length
-      ? "Choose a picture and press Run. (No recording of it is here: workbench record makes them.)"
+      ? "Choose an image and press Run. (There are no recordings; create them with: workbench record)"
       : page.vision.empty;
     const wrong = answers.find((a) => a?.error)?.error;
     if (wrong && names !== EXAMPLE) page.errors.push(wrong);
     return;
   }
-  if (page.run) return; // the visitor was faster
+  if (page.run) return; // the user started a run meanwhile
   page.recorded = names[0];
   const { errors, notices } = page;
   show(page, first, second, "recorded", page.wish === null);
-  Object.assign(page, { errors, notices }); // what is wrong with the link stays said
+  Object.assign(page, { errors, notices }); // keep the messages about the link
 }
 
-/** Show traces that are complete; `plays`: let them arrive round by round. */
+/** Show complete traces; `plays`: let them arrive round by round. */
 export function show(page, trace, beside, from, plays = false) {
   page.fresh();
   const record = (given) =>
@@ -202,14 +202,14 @@ export function show(page, trace, beside, from, plays = false) {
   page.beside.run = beside ? record(beside) : null;
   for (const run of [page.run, page.beside.run]) if (run) page.vision.history.push(run);
   adopt(page, trace.header);
-  page.vision.alt ||= trace.footer?.text ? `In the target's words: ${question({ prompt: trace.footer.text })}` : "";
+  page.vision.alt ||= trace.footer?.text ? `The target's description: ${question({ prompt: trace.footer.text })}` : "";
   page.selection.pin = page.wish;
   page.wish = null;
   if (plays && !matchMedia("(prefers-reduced-motion: reduce)").matches) feed(page, page.run);
   page.draw();
 }
 
-/** Let a recording arrive as if it were live; the one beside it keeps step. */
+/** Let a recording arrive as if it were live; the second one keeps pace. */
 function feed(page, run) {
   const rounds = run.rounds,
     other = page.beside.run,
@@ -224,6 +224,6 @@ function feed(page, run) {
     if (n >= rounds.length) Object.assign(run, { seq: end.seq }), (page.feeding = null);
     page.draw();
   };
-  page.feeding = { label: `${speed}× of its speed`, stop: () => {} };
+  page.feeding = { label: `${speed}× speed`, stop: () => {} };
   page.feeding.stop = player.feed({ rounds, speed, still: false, arrive: upTo });
 }

@@ -1,18 +1,19 @@
-/** What the Vision tab shows, counted and looked up in a trace. Pure. The counts are those of
- *  `workbench/trace/metrics.py`; a test compares both. */
+/** Counts and look-ups of the Vision tab in a trace. Pure. The counts are those of `workbench/trace/metrics.py`; a test
+ *  compares both. */
 
-/** A token needs the picture where blanking it costs at least this much of the token's probability by the target. */
+/** A token needs the image if blanking the image lowers the target's probability of the token by at least this. */
 export const GROUNDED = 0.2;
-/** What "needs the picture" means, where the words stand on the page. */
-export const NEEDS = `needs the picture: the target's probability of the token falls by ${GROUNDED} or more when the picture is blanked. This may be true of “on” or “,” and is not the kind of the word.`;
-/** Kind of a word that the lexicon does not hold; `UNLISTED` is its name on the page. */
+/** Definition of "needs the image", for the page. */
+export const NEEDS = `needs the image: the target's probability of the token falls by ${GROUNDED} or more when the image is blanked. This can hold for “on” or “,”; it does not depend on the kind of word.`;
+/** Kind of a word that the lexicon lacks; `UNLISTED` is its name on the page. */
 export const OTHER = "other";
 export const UNLISTED = "not listed";
-/** A word leans on a patch that has at least this share of its largest weight. */
+/** A word depends on a patch whose weight is at least this share of the word's largest weight. */
 const LEANS = 0.5;
 const MOST_WORDS = 8;
 
-/** Every emitted token in order. @returns {{index: number, round: number, k: number, text: string, kind: string, p:
+/** Return every emitted token in order. @returns {{index: number, round: number, k: number, text: string, kind: string,
+ *  p:
  *  number}[]} */
 export function tokens(rounds) {
   const out = [];
@@ -21,7 +22,7 @@ export function tokens(rounds) {
   return out;
 }
 
-/** For each emitted token whether it is grounded in the picture; null before somebody asked. */
+/** Return for each emitted token whether it needs the image; null before the attribution was computed. */
 export function grounded(trace) {
   const blind = trace.attribution?.p_blind;
   return Array.isArray(blind)
@@ -31,18 +32,17 @@ export function grounded(trace) {
     : null;
 }
 
-/** For each emitted token the kind of the word it belongs to. @param {Record<string, string>} lexicon  word → kind */
+/** Return for each emitted token the kind of its word. @param {Record<string, string>} lexicon  word → kind */
 export function wordKinds(rounds, lexicon) {
   return words(rounds).kinds.map((word) => (word === null ? OTHER : (lexicon[word.toLowerCase()] ?? OTHER)));
 }
 
-/** The words of the text: for each token the first word it holds a part of, or null, and whether the word goes on
- *  there. */
+/** Match tokens to words: for each token the first word that it contains a part of, or null. */
 function words(rounds) {
   const list = tokens(rounds), text = list.map((t) => t.text).join(""), found = [...text.matchAll(/[\p{L}\p{N}]+/gu)];
   let at = 0, first = 0;
   const of = list.map((t) => {
-    const start = at, end = (at += t.text.length); // a token without text of its own goes with the word around it
+    const start = at, end = (at += t.text.length); // a token without text belongs to the surrounding word
     while (first < found.length && found[first].index + found[first][0].length <= start) first += 1;
     const word = found[first];
     return word && word.index < end ? word : null;
@@ -50,13 +50,13 @@ function words(rounds) {
   return { kinds: of.map((word) => word?.[0] ?? null), of };
 }
 
-/** The text of the whole word that a token belongs to. */
+/** Return the whole word of a token. */
 export function wordOf(rounds, index) {
   return words(rounds).kinds[index] ?? tokens(rounds)[index]?.text ?? "";
 }
 
-/** Places where a draft was tested, and those where one was accepted, among the chosen tokens. A place counts once.
- *  @param {boolean[]} chosen  one entry a token; tokens behind its end are left out  @returns {[number, number]} */
+/** Count the positions with a tested draft, and those with an accepted one, among the chosen tokens.
+ *  @param {boolean[]} chosen  one entry per token; tokens after its end are left out  @returns {[number, number]} */
 export function acceptanceWhere(rounds, chosen) {
   let tested = 0, accepted = 0;
   for (const t of tokens(rounds)) {
@@ -67,7 +67,7 @@ export function acceptanceWhere(rounds, chosen) {
   return [tested, accepted];
 }
 
-/** [tested, accepted] of grounded and of other tokens; null before somebody asked what the words rest on. */
+/** Return [tested, accepted] of tokens that need the image and of the others; null before the attribution. */
 export function split(trace) {
   const of = grounded(trace);
   return of === null
@@ -81,7 +81,7 @@ export function split(trace) {
       };
 }
 
-/** Kind of word → [tested, accepted], kinds that do not occur left out. */
+/** Return kind of word → [tested, accepted], without kinds that do not occur. */
 export function byKind(rounds, lexicon) {
   const kinds = wordKinds(rounds, lexicon);
   return Object.fromEntries(
@@ -95,10 +95,10 @@ export function byKind(rounds, lexicon) {
   );
 }
 
-// -- What is seen ----------------------------------------------------------------------------------------------------
+// -- Vision data per round -------------------------------------------------------------------------------------------
 
-/** What target and drafter see in a round: what was said last, up to that round. `pictures` is what the target sees,
- *  `shown` what the drafter sees; `since` the round in which that was said, or -1 when it never was. */
+/** Return the vision data of target and drafter in a round: the latest record up to it. `pictures`: the target's
+ *  images; `shown`: the drafter's; `since`: the round of the record, -1 if there is none. */
 export function sight(header, rounds, upTo) {
   const seen = { pictures: header?.pictures ?? [], shown: header?.pictures ?? [], since: -1 };
   for (const { index, vision } of rounds.slice(0, upTo + 1)) {
@@ -108,29 +108,29 @@ export function sight(header, rounds, upTo) {
     if (!pictures?.length) continue;
     seen.shown = pictures;
     if (sees !== "drafter") seen.pictures = pictures;
-    // both were shown another picture, and then the drafter its own
+    // both got a new image, then the drafter another one
     else if (forTarget?.length) seen.pictures = forTarget;
   }
   return seen;
 }
 
-/** The rounds before which a picture was changed: {index, text}. */
+/** Return the rounds before which an image changed: {index, text}. */
 export function pictureMarks(rounds) {
   return rounds
     .filter((r) => r.vision?.pictures?.length)
     .map((r) => ({
       index: r.index,
-      text: r.vision.sees === "drafter" && !r.vision.target_pictures?.length ? "drafter's picture" : "picture changed",
+      text: r.vision.sees === "drafter" && !r.vision.target_pictures?.length ? "drafter's image" : "image changed",
     }));
 }
 
-/** The vision tokens of one picture among all: [start, end) in the order of the prompt. */
+/** Return the vision tokens of one image among all: [start, end) in the order of the prompt. */
 export function span(pictures, i) {
   const size = (p) => p.end - p.start, start = pictures.slice(0, i).reduce((sum, p) => sum + size(p), 0);
   return [start, start + (pictures[i] ? size(pictures[i]) : 0)];
 }
 
-/** How the drafter sees: one of "none", "all", "kept", "pooled", "queries", "unknown". */
+/** Return how the drafter takes the image: "none", "all", "kept", "pooled", "queries" or "unknown". */
 export function mode(seen) {
   if (seen.since < 0) return "unknown";
   if (!seen.n_drafter) return "none";
@@ -140,7 +140,7 @@ export function mode(seen) {
   return "all";
 }
 
-/** One sentence about how the drafter sees. */
+/** Describe the drafter's vision tokens. */
 export function sees(seen) {
   const n = seen.n_drafter, of = seen.n_target, s = (k, word) => `${k} ${word}${k === 1 ? "" : "s"}`;
   const said = {
@@ -155,19 +155,19 @@ export function sees(seen) {
 }
 
 const WAYS = {
-  prune: "pruned: a random share of the patches is kept, whatever they show",
-  pool: "pooled: each block is the mean of its patches",
-  conv: "convolved: each block is a learned mix of its patches",
-  resample: "resampled: learned queries gather from all patches",
-  latents: "latents: learned queries gather from all patches",
+  prune: "pruned: a random share of the patches is kept",
+  pool: "pooled: each vision token is the mean of a block of patches",
+  conv: "convolved: each vision token is a learned convolution of a block of patches",
+  resample: "resampled: learned queries attend to all patches",
+  latents: "latents: learned queries attend to all patches",
 };
 
-/** How the drafter's compressor made fewer tokens of the patches, in words; empty where it has none. Pure. */
+/** Describe how the drafter's compressor reduces the number of vision tokens; empty if it has none. Pure. */
 export function way(compressor) {
   return WAYS[compressor] ?? compressor ?? "";
 }
 
-/** The chosen entry of a gate and its weight, or null. @returns {{name: string, weight: number}|null} */
+/** Return the gate's chosen entry and its weight, or null. @returns {{name: string, weight: number}|null} */
 export function gated(seen) {
   const all = Object.entries(seen.gate ?? {});
   return all.length
@@ -175,27 +175,27 @@ export function gated(seen) {
     : null;
 }
 
-// -- What words lean on -----------------------------------------------------------------------------------------------
+// -- Attention of words to patches ------------------------------------------------------------------------------------
 
-/** The maps of target or drafter, as [token][vision token] of 0–255, or null. */
+/** Return the maps of target or drafter, as [token][vision token] of 0–255, or null. */
 export function maps(attribution, who, how) {
   const found = attribution?.[who]?.[how];
   return Array.isArray(found) && found.length ? found : null;
 }
 
-/** Weights of a token over the patches of one picture, 0–1 with its largest at 1; null where it has none. */
+/** Return the weights of a token over the patches of one image, scaled to a maximum of 1; null if it has none. */
 export function leanOf(all, index, within) {
   const [start, end] = within;
   const row = all?.[index]?.slice(start, end);
   return row?.length ? row.map((w) => w / 255) : null;
 }
 
-/** For each token how much it leans on a patch, 0–1 of its largest weight. */
+/** Return for each token its weight on a patch, as a share of its largest weight. */
 export function leanOn(all, patch) {
   return (all ?? []).map((row) => (row[patch] ?? 0) / 255);
 }
 
-/** The words that lean most on a patch, most first. @returns {{index: number, text: string, weight: number}[]} */
+/** Return the words with the largest weights on a patch. @returns {{index: number, text: string, weight: number}[]} */
 export function leaning(rounds, all, patch) {
   const { of } = words(rounds), weights = leanOn(all, patch), found = new Map();
   of.forEach((word, index) => {
@@ -207,14 +207,14 @@ export function leaning(rounds, all, patch) {
   return [...found.values()].sort((a, b) => b.weight - a.weight).slice(0, MOST_WORDS);
 }
 
-/** Where a patch is, for people: "row 3, column 4". */
+/** Name the place of a patch: "row 3, column 4". */
 export function place(patch, cols) {
   return `row ${Math.floor(patch / cols) + 1}, column ${(patch % cols) + 1}`;
 }
 
 // -- Figures ----------------------------------------------------------------------------------------------------------
 
-/** Bytes as people read them. */
+/** Format bytes. */
 export function bytes(n) {
   return n === null || n === undefined
     ? "–"
@@ -225,12 +225,12 @@ export function bytes(n) {
         : `${n} B`;
 }
 
-/** Seconds as milliseconds. */
+/** Format seconds as milliseconds. */
 export function ms(s) {
   return s === null || s === undefined ? "–" : `${(1e3 * s).toFixed(s < 0.1 ? 1 : 0)} ms`;
 }
 
-/** The strip of key figures: a run, and the one beside it or null.
+/** Return the key figures of a run, compared with a second run or null.
  *  @param {{trace: object, figures: object, seen: object, name: string}} run  @param {object|null} beside  the same
  *  @param {object} speed  the speed-up, of `speedup.figure`  @param {Record<string, [string, string]>} definitions */
 export function items(run, beside, speed, definitions) {
@@ -248,9 +248,9 @@ export function items(run, beside, speed, definitions) {
         .join(" ")
         .trim();
   const counted = (of, whose) =>
-    whose ? `${of(whose)[1]} of ${of(whose)[0]} tested` : "the run has not been explained: that is done when it ends";
+    whose ? `${of(whose)[1]} of ${of(whose)[0]} tested` : "available after the run has ended";
   const both = (of) =>
-    [counted(of, parts), theirs ? `beside it: ${counted(of, theirs)}` : ""].filter(Boolean).join("; ");
+    [counted(of, parts), theirs ? `second run: ${counted(of, theirs)}` : ""].filter(Boolean).join("; ");
   const share = (id, label, of, name) => ({
     id,
     value: parts ? percent(of(parts)) : dash,
@@ -265,37 +265,37 @@ export function items(run, beside, speed, definitions) {
       id: "tau",
       value: figures.tau === null ? dash : figures.tau.toFixed(2),
       unit: beside && beside.figures.tau !== null ? `vs ${beside.figures.tau.toFixed(2)}` : "",
-      label: "τ tokens a pass",
+      label: "τ, tokens per round",
       formula: formula("tau"),
-      worked: [figures.rounds ? `${figures.tokens} tokens / ${figures.rounds} passes` : "", other]
+      worked: [figures.rounds ? `${figures.tokens} tokens / ${figures.rounds} rounds` : "", other]
         .filter(Boolean)
         .join("; "),
     },
-    share("grounded", "accepted, needs the picture", (x) => x.grounded, "grounded_acceptance"),
-    share("language", "accepted, does not need it", (x) => x.language, "language_acceptance"),
+    share("grounded", "accepted, needs the image", (x) => x.grounded, "grounded_acceptance"),
+    share("language", "accepted, does not need the image", (x) => x.language, "language_acceptance"),
     {
       id: "tokens",
       value: seen.since < 0 ? dash : `${seen.n_drafter}`,
       unit: seen.since < 0 ? "" : `of ${seen.n_target}`,
-      label: "vision tokens in the drafter",
-      formula: "vision tokens in the drafter's cache, of those in the target's",
+      label: "vision tokens of the drafter",
+      formula: "vision tokens in the drafter's KV cache, of those in the target's",
       worked:
         seen.since < 0
           ? ""
-          : `key–value entries: ${bytes(seen.drafter_bytes)} drafter, ${bytes(seen.target_bytes)} target`,
+          : `KV cache: ${bytes(seen.drafter_bytes)} drafter, ${bytes(seen.target_bytes)} target`,
     },
     {
       id: "prefill",
       value: seen.since < 0 || seen.drafter_prefill_s === null ? dash : ms(seen.drafter_prefill_s).replace(" ms", ""),
       unit: seen.since < 0 ? "" : `ms, target ${ms(seen.target_prefill_s).replace(" ms", "")}`,
       label: "drafter prefill",
-      formula: "wall time in which the drafter takes in the prompt and its vision tokens; beside it that of the target",
+      formula: "wall time of the drafter's prefill (prompt and vision tokens), and of the target's",
       worked: "",
     },
   ];
 }
 
-/** Rows of the chart "acceptance by kind of word": counts of both runs for each kind of the lexicon that occurs. */
+/** Return the rows of the chart "acceptance by kind of word": counts of both runs for each kind that occurs. */
 export function kindRows(run, beside, lexicon) {
   const mine = byKind(run.rounds, lexicon), theirs = beside ? byKind(beside.rounds, lexicon) : {};
   const kinds = [...new Set([...Object.keys(mine), ...Object.keys(theirs)])].filter(

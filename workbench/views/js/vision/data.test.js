@@ -79,10 +79,10 @@ test("what is seen holds until something else is said", () => {
   assert.equal(early.shown, header.pictures);
   const late = sight(header, rounds, 2);
   assert.equal(late.since, 2);
-  assert.equal(late.n_drafter, 2, "a change of picture says nothing of the rest");
+  assert.equal(late.n_drafter, 2, "a new image leaves the other vision data unchanged");
   assert.equal(late.pictures, header.pictures, "only the drafter's changed");
   assert.notEqual(late.shown, header.pictures);
-  assert.deepEqual(pictureMarks(rounds), [{ index: 2, text: "drafter's picture" }]);
+  assert.deepEqual(pictureMarks(rounds), [{ index: 2, text: "drafter's image" }]);
   const twice = sight(
     header,
     [...rounds, { index: 3, vision: { pictures: [{ url: "d" }], sees: "drafter", target_pictures: [{ url: "t" }] } }],

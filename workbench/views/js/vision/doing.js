@@ -1,4 +1,4 @@
-/** What the visitor does in the Vision tab: buttons, keys, pointing, files, and the address of what is shown. */
+/** Actions of the Vision tab: buttons, keys, hovering, files, and the address of the current view. */
 
 import * as liveActions from "../live/actions.js";
 import * as backend from "../live/backend.js";
@@ -128,7 +128,7 @@ export function wire(page, el) {
   el.addEventListener("drop", (event) => dropped(page, event, event.dataTransfer));
 }
 
-/** Words are previewed by pointing and held by a click, in either caption. */
+/** Preview words on hover and pin them on click, in either caption. */
 function captions(page, set) {
   const { parts } = page;
   for (const [name, on] of [["ribbon", "run"], ["beside", "beside"]]) {
@@ -170,8 +170,8 @@ async function open(page, file) {
   else
     page.notices.push({
       kind: "note",
-      message: "This trace has no picture.",
-      remedy: "Open it in the Live tab to see all of it.",
+      message: "This trace has no image.",
+      remedy: "Open it in the Live tab.",
     });
   page.draw();
 }
@@ -183,13 +183,13 @@ async function copy(page) {
       () => true,
       () => false,
     );
-  const lost = page.vision.source && !page.vision.scene && !page.recorded ? " A picture of your own is not in it." : "";
-  page.note = (done ? "The link is in the clipboard." : url) + lacking(shown) + lost;
-  page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
+  const lost = page.vision.source && !page.vision.scene && !page.recorded ? " The link does not contain your own image." : "";
+  page.note = (done ? "Link copied to the clipboard." : url) + lacking(shown) + lost;
+  page.parts.live.textContent = done ? "Link copied" : "The link is shown under the buttons";
   page.draw();
 }
 
-/** What is shown, as the query of an address. */
+/** Return the current view as a URL query. */
 export function query(page) {
   const { choice, catalogue, vision } = page,
     pin = page.playing ? null : (page.selection.pin ?? page.wish),

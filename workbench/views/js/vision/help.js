@@ -1,36 +1,36 @@
-/** What the dialog says of the keys and the words of the Vision tab. */
+/** Keys and terms of the Vision tab's help dialog. */
 
 export const KEYS = [
   ["Ctrl / ⌘ Enter", "run"],
-  ["Ctrl / ⌘ V", "take the clipboard's picture"],
-  ["arrows, on a picture", "walk over its patches"],
-  ["Space or Enter, on the picture", "paint the patch, with a tool chosen"],
+  ["Ctrl / ⌘ V", "paste an image from the clipboard"],
+  ["arrows, on an image", "move over its patches"],
+  ["Space or Enter, on the image", "paint the patch with the selected tool"],
   ["← →", "previous, next word"],
-  ["↑ ↓", "drafts of the same place"],
+  ["↑ ↓", "drafts for the same position"],
   ["[ ]", "previous, next round"],
   ["Enter or P", "pin the word"],
   ["Esc", "clear the pin"],
   ["L", "jump to live"],
   ["Space", "pause or resume; afterwards play"],
-  ["1 – 6", "figures, picture, caption, word, curves, time line"],
+  ["1 – 6", "figures, image, caption, word, curves, timeline"],
   ["?", "this list"],
 ];
 export const WORDS = [
-  ["vision token", "one patch of the picture, as the target reads it"],
-  ["needs the picture", "a token that loses 0.2 or more of its probability by the target when the picture is blanked"],
+  ["vision token", "one position of the image in the target's sequence: one patch"],
+  ["needs the image", "the target's probability of the token falls by 0.2 or more when the image is blanked"],
   [
-    "leans on",
-    "attention or gradient of the word on each patch, largest = 1 for that word; the gradient of a drafter on the target's features is taken against the mean patch of the picture",
+    "depends on",
+    "attention or gradient of the word on each patch, scaled to a maximum of 1; for a drafter that uses the target's hidden states, the gradient is relative to the image's mean patch",
   ],
-  ["kept, pooled, queries", "how the drafter's compressor makes fewer tokens of the patches"],
-  ["gate", "chooses the compressor by the question"],
-  ["blind", "a drafter that sees no picture"],
+  ["kept, pooled, queries", "methods by which the drafter's compressor reduces the number of vision tokens"],
+  ["gate", "selects the compressor from the question"],
+  ["text-only", "a drafter without image input"],
   [
     "vision-target",
-    "a toy: six shapes, eight colours, numbers and a few words. Asked for what is not there, it invents",
+    "the bundled toy model: six shapes, eight colours, numbers, few words; asked about a missing object, it invents an answer",
   ],
   ["accepted", "tested and kept"],
-  ["corrected", "the target's own token after a rejection"],
-  ["rejected, discarded", "tested and refused; never tested"],
+  ["corrected", "token drawn from the residual distribution after a rejection"],
+  ["rejected, discarded", "tested and not kept; never tested"],
   ["τ", "tokens emitted per verification"],
 ];

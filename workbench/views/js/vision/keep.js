@@ -1,9 +1,10 @@
-/** τ against the number of vision tokens that the drafter keeps: one line for each compressor, with 95 % intervals. */
+/** Chart of τ against the number of vision tokens that the drafter keeps: one line per compressor, with 95 % confidence
+ *  intervals. */
 
 import * as kit from "../shared/kit.js";
 
 const BOX = { left: 30, right: 8, top: 24, bottom: 34 };
-/** Room that a label needs: its text is as wide as this at most. */
+/** Return the maximum width of a label, in pixels. */
 const wide = (text) => 8 + 6.2 * text.length;
 const STYLES = [
   ["wb-line-a", "", "circle"],
@@ -20,7 +21,7 @@ const MARKS = {
   cross: "m-3.5 -3.5l7 7m-7 0l7 -7",
 };
 
-/** Scales and ticks. Pure. The horizontal axis is a square root: most is decided among few tokens.
+/** Return scales and ticks. Pure. The horizontal axis is a square root: most of the change is at few tokens.
  *  @param {{tokens: number, tau: number, low: number, high: number, name?: string}[]} all */
 export function scale(all, width, height) {
   const right =
@@ -49,7 +50,7 @@ export function scale(all, width, height) {
   };
 }
 
-/** Heights of labels so that none covers another, in the order given. Pure. @param {[number, number, number?][]} wanted
+/** Return label heights without overlaps, in the given order. Pure. @param {[number, number, number?][]} wanted
  *  x, y and width */
 export function spread(wanted, near = 70, least = 12) {
   const out = wanted.map(([, y]) => y), order = wanted.map((_, i) => i).sort((a, b) => wanted[a][1] - wanted[b][1]);
@@ -62,8 +63,8 @@ export function spread(wanted, near = 70, least = 12) {
   return out;
 }
 
-/** Heights of names: those of lines (side −1) stacked above all marks, those of single marks (1) below the lines or
- *  their own mark, whichever is lower, those in the margin (0) beside theirs. Pure.
+/** Return the heights of names: those of lines (side −1) above all marks; those of single marks (1) below the lines or
+ *  below their own mark, whichever is lower; those in the margin (0) beside their mark. Pure.
  *  @param {{x: number, y: number, wide: number, side: number}[]} names  @param {number} top  of the highest mark
  *    @param {number} low  of the lowest */
 export function namesAt(names, top, low) {
@@ -87,7 +88,7 @@ export function namesAt(names, top, low) {
 }
 
 /** Draw into `el`. @param {{board: {series: object[], points: object[], note: string}|null, chosen: {tokens:
- *  number}|null}} data  `chosen`: the run that is shown */
+ *  number}|null}} data  `chosen`: the displayed run */
 export function render(el, data) {
   const series = data.board?.series ?? [],
     points = data.board?.points ?? [],
@@ -99,7 +100,7 @@ export function render(el, data) {
   el.classList.toggle("is-empty", !all.length);
   kit.set(el, {
     "data-empty":
-      "Not measured yet. The command “workbench bench --suite vision” measures every drafter and compressor on held-out scenes and writes assets/boards/vision.json.",
+      "Not measured yet. Run “workbench bench --suite vision” to measure every drafter and compressor on held-out scenes; it writes assets/boards/vision.json.",
   });
   const said = [
     ...series.map(
@@ -109,7 +110,7 @@ export function render(el, data) {
   ].join("; ");
   const state = kit.frame(
     el,
-    { width, height, label: `Mean accepted length against vision tokens kept. ${said || "Not measured yet"}` },
+    { width, height, label: `Mean accepted length by number of vision tokens kept. ${said || "Not measured yet"}` },
     (svg) => {
       const add = (tag, className) => svg.appendChild(kit.s(tag, { class: className }));
       return {
@@ -160,7 +161,7 @@ export function render(el, data) {
       d: `M${d(p)}${MARKS.circle}`,
     });
   });
-  // Lines lie close together: their names stand above them, those of single marks below, each led to its own mark.
+  // Lines are close together: their names are above them, those of single marks below, each with a line to its mark.
   const named = [...series.map((s) => ({ name: s.name, ...s.points.at(-1) })), ...points],
     most = Math.max(...all.map((p) => p.tokens));
   const heights = namesAt(
@@ -192,5 +193,5 @@ export function render(el, data) {
     d: at ? `M${x(Math.min(at.tokens, Math.max(...all.map((p) => p.tokens))))} ${BOX.top}V${height - BOX.bottom}` : "",
   });
   kit.set(state.axis, { x: width, y: height - 4, "text-anchor": "end" });
-  kit.write(state.axis, "vision tokens in the drafter, square-root scale");
+  kit.write(state.axis, "vision tokens of the drafter, square-root scale");
 }

@@ -1,10 +1,11 @@
-/** Acceptance by kind of word: a pair of bars for each kind, the second one narrower. */
+/** Chart of the acceptance rate by kind of word: two bars per kind, the second one narrower. */
 
 import * as kit from "../shared/kit.js";
 
 const BOX = { left: 66, right: 104, top: 4, row: 34, single: 26 };
 
-/** Geometry of the rows. Pure. @returns {{y: number, mine: number, theirs: number|null}[]} widths of the bars */
+/** Return the geometry of the rows. Pure. @returns {{y: number, mine: number, theirs: number|null}[]} widths of the
+ *  bars */
 export function layout(rows, width) {
   const room = Math.max(20, width - BOX.left - BOX.right), pair = rows.some((r) => r.theirs);
   return rows.map((r, i) => ({
@@ -22,7 +23,7 @@ export function render(el, data) {
     pair = rows.some((r) => r.theirs),
     height = Math.max(30, 2 * BOX.top + rows.length * (pair ? BOX.row : BOX.single));
   el.classList.toggle("is-empty", !rows.length);
-  kit.set(el, { "data-empty": data.empty || "nothing tested yet" });
+  kit.set(el, { "data-empty": data.empty || "no drafts tested yet" });
   const state = kit.frame(el, { width, height, label: data.summary }, (svg) => ({ rows: svg.appendChild(kit.s("g")) }));
   kit.fit(state.rows, rows.length, () => kit.group("text", "rect", "rect", "text", "text"));
   layout(rows, width).forEach((at, i) => {

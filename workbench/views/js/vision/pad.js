@@ -1,10 +1,10 @@
-/** The sketch pad: a pen, stamps of shapes, undo and clear; everything can be done with the keys. The sketch is a list
- *  of items in units of the picture's side, so that undoing is forgetting the last one. */
+/** Sketch pad: pen, stamps of shapes, undo and clear, all usable from the keyboard. The sketch is a list of items in
+ *  units of the image's side; undo removes the last item. */
 
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 
-/** Colours and shapes that the bundled vision model knows; the hex values lie inside the shades it was taught. */
+/** Colours and shapes that the bundled vision model was trained on; the hex values are inside its training shades. */
 export const COLOURS = {
   red: "#e02020",
   orange: "#f58a0a",
@@ -25,7 +25,7 @@ const PLACES = [
   ["bottom left", "bottom", "bottom right"],
 ];
 
-/** Corners of a shape about the origin, −1 to 1. Pure. @returns {[number, number][]} */
+/** Return the corners of a shape about the origin, −1 to 1. Pure. @returns {[number, number][]} */
 export function corners(shape) {
   const ring = (n, at) => Array.from({ length: n }, (_, i) => at((2 * Math.PI * i) / n, i));
   if (shape === "square") return [[-1, -1], [1, -1], [1, 1], [-1, 1]];
@@ -58,24 +58,24 @@ export function corners(shape) {
   return ring(40, (t) => [Math.cos(t), Math.sin(t)]);
 }
 
-/** Where a point lies, in the words of the captions. Pure. */
+/** Name the place of a point, in the vocabulary of the captions. Pure. */
 export function where(x, y) {
   const third = (v) => Math.min(2, Math.max(0, Math.floor(3 * v)));
   return PLACES[third(y)][third(x)];
 }
 
-/** The sketch in words: its alternative text. Pure. */
+/** Describe the sketch: its alternative text. Pure. */
 export function describe(items) {
   const stamps = items.filter((i) => i.shape).map((i) => `${i.size} ${i.colour} ${i.shape} at the ${where(i.x, i.y)}`),
     strokes = items.length - stamps.length;
-  const drawn = [...stamps, ...(strokes ? [`${strokes} line${strokes === 1 ? "" : "s"} of the pen`] : [])];
-  return drawn.length ? `A sketch: ${drawn.join(", ")}.` : "An empty sheet.";
+  const drawn = [...stamps, ...(strokes ? [`${strokes} pen stroke${strokes === 1 ? "" : "s"}`] : [])];
+  return drawn.length ? `A sketch: ${drawn.join(", ")}.` : "An empty sketch.";
 }
 
 /** Draw the items onto a canvas. */
 export function paint(canvas, items) {
   const pen = canvas.getContext("2d"), side = canvas.width;
-  pen.fillStyle = "white"; // the paper, not a colour of the page
+  pen.fillStyle = "white"; // paper white in both themes
   pen.fillRect(0, 0, side, side);
   Object.assign(pen, { lineCap: "round", lineJoin: "round" });
   for (const item of items) {
@@ -96,7 +96,7 @@ export function paint(canvas, items) {
   }
 }
 
-/** Build the pad into `el`. Emits `wb:sketch` {url, alt} when the sketch is to be used. */
+/** Build the pad into `el`. Emits `wb:sketch` {url, alt} when the sketch is used. */
 export function build(el) {
   const state = { items: [], tool: "circle", colour: "red", size: "large", width: "thick", x: 0.5, y: 0.5, line: null };
   const canvas = h("canvas", { width: PIXELS, height: PIXELS, className: "wb-pad", tabIndex: 0 }),
@@ -152,7 +152,7 @@ export function build(el) {
         h(
           "p",
           { className: "wb-detail" },
-          "Click to stamp, drag with the pen. Keys: arrows move the cross, Enter stamps or begins and ends a line, U undoes.",
+          "Click to stamp, drag to draw with the pen. Keys: arrows move the cross, Enter stamps or starts and ends a stroke, U undoes.",
         ),
         said,
       ),
@@ -227,7 +227,7 @@ export function build(el) {
   return { items: () => state.items };
 }
 
-/** The cross that the keys move. */
+/** Draw the cross that the keys move. */
 function mark(canvas, { x, y }) {
   const pen = canvas.getContext("2d"), side = canvas.width, r = side / 24;
   for (const [style, width] of [["white", 5], ["black", 2]]) {

@@ -14,10 +14,10 @@ test("every shape has corners inside its box, and they span it", () => {
 test("a sketch is described in the words of the captions", () => {
   assert.equal(where(0.5, 0.5), "middle");
   assert.equal(where(1, 0), "top right");
-  assert.equal(describe([]), "An empty sheet.");
+  assert.equal(describe([]), "An empty sketch.");
   const stamp = { shape: "circle", colour: "red", size: "large", x: 0.1, y: 0.9 };
   assert.equal(
     describe([stamp, { points: [[0, 0]] }]),
-    "A sketch: large red circle at the bottom left, 1 line of the pen.",
+    "A sketch: large red circle at the bottom left, 1 pen stroke.",
   );
 });

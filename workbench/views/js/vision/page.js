@@ -1,8 +1,8 @@
-/** The Vision tab: one question about a picture, one or two drafters, and what each of them sees. Like Live's
- *  page, it joins the parts. Everything it draws comes from traces, so that recordings show the same.
+/** The Vision tab: a question about an image, one or two drafters, and the image data that each gets. Like Live's page,
+ *  it connects the parts. Everything drawn comes from traces, so recordings look the same.
  *
- *  A `page` is what Live's modules know: a run, its baseline, choices, selection. The drafter beside is a second,
- *  smaller page with a run of its own, which shares everything else.
+ *  A `page` has the fields that Live's modules use: a run, its baseline, choices, selection. The second drafter is a
+ *  smaller page with its own run, which shares everything else.
  */
 
 import * as backend from "../live/backend.js";
@@ -23,8 +23,8 @@ import * as visionstage from "./stage.js";
 import * as visionview from "./view.js";
 import * as strangers from "../shared/strangers.js";
 
-/** Put the tab into `el`. @param {any} el  @param {{host: any, trace?: object, beside?: object, embed?: boolean}}
- *  given */
+/** Mount the tab in `el`. @param {any} el  @param {{host: any, trace?: object, beside?: object, embed?: boolean}} given
+ *  */
 export function mount(el, { host: given, trace = null, beside = null, embed = false }) {
   el.classList.remove("wb-page");
   el.classList.add("wb-vision");
@@ -57,7 +57,7 @@ export function mount(el, { host: given, trace = null, beside = null, embed = fa
     besideDrafter: null,
     note: "",
   };
-  // the Compare tab may ask about it too
+  // the Compare tab can use this image
   if (!embed) window.workbenchPicture = () => ({ url: vision.url, alt: vision.alt });
   return createPage(el, {
     parts,
@@ -91,7 +91,7 @@ export function mount(el, { host: given, trace = null, beside = null, embed = fa
   });
 }
 
-/** The tab as a drawing of traces alone, for a notebook: made once, then shown anew with each call.
+/** Draw traces in the tab, for a notebook: mounted once, then updated by each call.
  *  @param {any} el  @param {{trace: object, beside?: object, lexicon?: object, definitions?: object}} data */
 export async function render(el, { trace, beside = null, lexicon = null, definitions = {} }) {
   const page = (el._page ??= await mount(el, { host: {}, embed: true }));
@@ -101,7 +101,7 @@ export async function render(el, { trace, beside = null, lexicon = null, definit
   return page;
 }
 
-/** The browser's store for one of the tab's seats. */
+/** Return a view of the browser's storage for one of the tab's two runs. */
 function own(storage, name) {
   return (
     storage && {
@@ -139,7 +139,7 @@ function besides(page) {
   };
 }
 
-/** The run that is shown, for a file. */
+/** Return the displayed run for export. */
 function whole(page) {
   page.feeding?.stop();
   const seat = page.on === "beside" && page.beside.run ? page.beside : page;
@@ -187,11 +187,11 @@ function draw(page) {
     painted: vision.both.size + vision.drafter.size + (vision.swapped ? 1 : 0),
     active: running(page),
     features: catalogue.methods.find((x) => x.name === page.choice.method)?.reads_target ?? false,
-    note: running(page) ? "Another picture chosen now is swapped in with the next round." : vision.note,
+    note: running(page) ? "A new image takes effect at the next round." : vision.note,
     besides: catalogue.methods,
     beside: vision.besideMethod,
     drafters: strangers.drafters(catalogue, vision.besideMethod),
     besideDrafter: strangers.drafts(besideMethod) ? (vision.besideDrafter ?? page.choice.drafter) : null,
-    besideNote: besideMethod?.teaches ?? "runs at the same time, over the same picture and question",
+    besideNote: besideMethod?.teaches ?? "runs at the same time with the same image and question",
   });
 }

@@ -1,5 +1,5 @@
-/** The Vision tab's own part of the side panel: the picture and where it comes from, painting over it, and the drafter
- *  beside. What to run and how is Live's (`controls.js`). Holds no state: it shows `data` and emits events.
+/** Vision part of the side panel: the image and its source, painting over it, and the second drafter. Live's
+ *  `controls.js` draws the rest. Holds no state: it shows `data` and emits events.
  *
  *  Events: `wb:picture` {url, alt, name} · `wb:file` {file} · `wb:paste` · `wb:alt` {alt} · `wb:vision` {what, value} ·
  *  `wb:unpaint`.
@@ -10,27 +10,27 @@ import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as visionpad from "./pad.js";
 
-const TOOLS = [["", "look"], ["hide", "hide"], ["blur", "blur"], ["restore", "restore"]];
-const SCOPES = [["both", "for both"], ["drafter", "only the drafter"]];
+const TOOLS = [["", "view"], ["hide", "hide"], ["blur", "blur"], ["restore", "restore"]];
+const SCOPES = [["both", "for both models"], ["drafter", "for the drafter only"]];
 const SOURCES = [["gallery", "gallery"], ["upload", "upload"], ["paste", "paste"], ["draw", "draw"]];
 
-/** What to do next with the brush. Pure. */
+/** Suggest the next step with the brush. Pure. */
 export function hint({ tool, scope, painted, active, features }) {
-  if (tool === "restore") return "Drag over painted patches to bring them back.";
-  if (tool && !painted) return `Now drag over an object in the first picture to ${tool} it.`;
-  const when = active ? "From the next round on" : "Press Run:";
+  if (tool === "restore") return "Drag over painted patches to restore them.";
+  if (tool && !painted) return `Drag over an object in the first image to ${tool} it.`;
+  const when = active ? "From the next round on," : "Press Run:";
   if (tool && scope === "drafter" && features)
-    return `${when} only the drafter's patches are without it. This drafter also reads the target's features, which know it still; with “Draft model with vision” its word is rejected.`;
+    return `${when} the object is hidden from the drafter's patches only. This drafter also uses the target's hidden states, which still contain it; with “Draft model with vision” its word is rejected.`;
   if (tool && scope === "drafter")
-    return `${when} only the drafter is without it; the target sees it still and rejects what is guessed wrong.`;
+    return `${when} the object is hidden from the drafter only; the target still gets it and rejects wrong drafts.`;
   if (tool)
-    return `${when} both are without it. With “only the drafter” the target still sees it, and rejects what is guessed wrong.`;
+    return `${when} the object is hidden from both models. With “for the drafter only” the target still gets it and rejects wrong drafts.`;
   return active
-    ? "Pause, choose hide, drag over an object that is not named yet, then Step: see what becomes of its word."
-    : "Try it in mid-run: press Step twice, choose hide, drag over an object that is not named yet, and Step on.";
+    ? "Pause, choose hide, drag over an object that the text has not named yet, then press Step."
+    : "Try it during a run: press Step twice, choose hide, drag over an object that the text has not named yet, and continue with Step.";
 }
 
-/** Draw into `el`: the parts are put around those of the controls, which must have been drawn.
+/** Draw into `el`, around the elements of the controls, which must exist.
  *  @param {{scenes: object[], chosen: string, alt: string, tool: string, scope: string, painted: number, besides:
  *    object[], beside: string, besideNote: string, features: boolean, drafters: object[], besideDrafter: string, note:
  *    string, active: boolean}} data */
@@ -41,7 +41,7 @@ export function render(el, data) {
   press(ui.scopes, data.scope);
   ui.scopes.hidden = !data.tool && !data.painted && !data.active;
   ui.unpaint.disabled = !data.painted;
-  ui.unpaint.title = data.painted ? "" : "nothing is painted over";
+  ui.unpaint.title = data.painted ? "" : "no patches are painted";
   kit.write(ui.hint, hint(data));
   if (document.activeElement !== ui.alt && ui.alt.value !== data.alt) ui.alt.value = data.alt;
   choose(ui.beside, [{ value: "", text: "none", disabled: false }, ...controls.options(data.besides)], data.beside);
@@ -56,14 +56,14 @@ function build(el) {
   const chips = (label, entries, act) => {
     const group = h("div", { className: "wb-chips" }, ...entries.map(([value, word]) => {
       const button = h("button", { type: "button", onclick: () => act(value) }, word);
-      button.dataset.value = word === "look" ? "look" : value;
+      button.dataset.value = word === "view" ? "look" : value;
       return button;
     }));
     kit.set(group, { role: "group", "aria-label": label });
     return group;
   };
   const file = h("input", { type: "file", accept: "image/png,image/jpeg,image/webp,image/gif", hidden: true });
-  file.setAttribute("aria-label", "Picture file");
+  file.setAttribute("aria-label", "Image file");
   file.addEventListener("change", () => {
     if (file.files[0]) tell("wb:file", { file: file.files[0] });
     file.value = "";
@@ -76,14 +76,14 @@ function build(el) {
     h(
       "div",
       { className: "wb-padhead" },
-      h("h3", {}, "Draw a picture"),
+      h("h3", {}, "Draw an image"),
       h("button", { type: "button", className: "wb-tool", onclick: () => pad.close() }, "close"),
     ),
     padBody,
   );
   visionpad.build(padBody);
   padBody.addEventListener("wb:sketch", () => pad.close());
-  const sources = chips("Where the picture comes from", SOURCES, (source) => {
+  const sources = chips("Source of the image", SOURCES, (source) => {
     if (source === "upload") file.click();
     else if (source === "paste") tell("wb:paste");
     else if (source === "draw") pad.showModal();
@@ -93,11 +93,11 @@ function build(el) {
     type: "text",
     id: `${uid}-alt`,
     maxLength: 400,
-    placeholder: "for those who cannot see the picture",
+    placeholder: "description for screen readers",
   });
   alt.addEventListener("input", () => tell("wb:alt", { alt: alt.value }));
-  const tools = chips("Paint over the picture", TOOLS, (value) => tell("wb:vision", { what: "tool", value })),
-    scopes = chips("Who sees what is painted", SCOPES, (value) => tell("wb:vision", { what: "scope", value }));
+  const tools = chips("Paint over the image", TOOLS, (value) => tell("wb:vision", { what: "tool", value })),
+    scopes = chips("Models that get the painted image", SCOPES, (value) => tell("wb:vision", { what: "scope", value }));
   const unpaint = h("button", { type: "button", className: "wb-tool", onclick: () => tell("wb:unpaint") }, "clean");
   const select = (what) => {
     const control = h("select", { id: `${uid}-${what}` });
@@ -111,13 +111,13 @@ function build(el) {
     note = h("small", { className: "wb-detail" }),
     hinted = h("small", { className: "wb-detail wb-hint" });
   note.setAttribute("aria-live", "polite");
-  const box = h("div", { className: "wb-pick wb-picking" }, h("label", {}, "Picture"), sources, scenes, file, note,
+  const box = h("div", { className: "wb-pick wb-picking" }, h("label", {}, "Image"), sources, scenes, file, note,
     h("div", {}, h("label", { htmlFor: alt.id }, "Alternative text"), alt),
     h("div", {}, h("span", { className: "wb-labelled" }, "Paint over it ", unpaint), tools, scopes, hinted));
   const second = h(
     "div",
     { className: "wb-pick" },
-    h("label", { htmlFor: beside.id }, "Second drafter, beside it"),
+    h("label", { htmlFor: beside.id }, "Second drafter"),
     beside,
     h("div", { className: "wb-under" }, h("label", { htmlFor: besideModel.id }, "Its draft model"), besideModel),
     besideNote,

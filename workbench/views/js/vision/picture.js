@@ -1,13 +1,13 @@
-/** One picture with its grid of patches, and on it what target or drafter sees of it, or what a word leans on.
- *  Emits `wb:patch` {patch|null} while one is pointed at or under the keys, and `wb:paint` {patch, begin} where
- *  painting is on. Sizes are in units of a patch: the drawing scales with its card. */
+/** An image with its grid of patches, overlaid with the patches that target or drafter gets, or with a word's weights.
+ *  Emits `wb:patch` {patch|null} for the hovered or focused patch, and `wb:paint` {patch, begin} while painting is on.
+ *  Sizes are in units of a patch: the drawing scales with its card. */
 
 import * as kit from "../shared/kit.js";
 
 const UNIT = 40;
 const TOP_HEAT = 0.82;
 
-/** Where the keys lead from a patch. Pure. @returns {number} */
+/** Return the patch that a key moves to. Pure. @returns {number} */
 export function neighbour(patch, key, rows, cols) {
   const row = Math.floor(patch / cols), col = patch % cols, last = rows * cols - 1;
   const to = {
@@ -23,8 +23,8 @@ export function neighbour(patch, key, rows, cols) {
   return to ? Math.max(0, Math.min(rows - 1, to[0])) * cols + Math.max(0, Math.min(cols - 1, to[1])) : patch;
 }
 
-/** The patches on the way from one to another, both of them, for a stroke faster than the mouse reports. Pure. @returns
- *  {number[]} */
+/** Return the patches between two patches, inclusive, for strokes faster than pointer events. Pure. @returns {number[]}
+ *  */
 export function between(from, to, cols) {
   const [x, y, dx, dy] = [
       from % cols,
@@ -38,7 +38,7 @@ export function between(from, to, cols) {
     : [to];
 }
 
-/** The outline of a set of patches, as the path of those of their edges that no other one of them shares. Pure. */
+/** Return the outline of a set of patches: the path of all edges that belong to only one of them. Pure. */
 export function outline(patches, cols, unit = UNIT) {
   const set = new Set(patches);
   let d = "";
@@ -52,7 +52,7 @@ export function outline(patches, cols, unit = UNIT) {
   return d;
 }
 
-/** What lies over the picture: for each patch a veil and a heat, 0–1, and the groups to outline. Pure.
+/** Return the overlays: per patch the opacity of veil and heat, 0–1, and the groups to outline. Pure.
  *  @param {{rows: number, cols: number, kept: number[]|null, blocks: number[][]|null, none: boolean, heat:
  *    number[]|null}} data */
 export function layers({ rows, cols, kept, blocks, none, heat }) {
@@ -129,10 +129,10 @@ function build(svg) {
   };
 }
 
-/** The mouse and the keys choose a patch; with painting on, a stroke goes over patches. */
+/** Select a patch with pointer or keys; with painting on, a stroke paints patches. */
 function wire(el, drawing) {
   drawing.tabIndex = 0;
-  kit.set(drawing, { role: "application", "aria-roledescription": "picture with patches" });
+  kit.set(drawing, { role: "application", "aria-roledescription": "image with patches" });
   const under = (event) => {
     const box = drawing.firstElementChild.getBoundingClientRect();
     const col = Math.floor(((event.clientX - box.left) / box.width) * el._cols),

@@ -1,21 +1,20 @@
-/** The picture of the Vision tab: taken from wherever it comes, painted over, and handed to the runs. */
+/** The image of the Vision tab: loaded, painted over, and sent to the runs. */
 
 import * as backend from "../live/backend.js";
 import * as store from "../shared/store.js";
 import * as visionsource from "./source.js";
 
-export const SCENE = "wb-scene"; // of the run that the tab showed last
-export const PICTURE = "wb-picture"; // that the tab held last, with what was painted
+export const SCENE = "wb-scene"; // scene of the last run
+export const PICTURE = "wb-picture"; // last image, with its painted patches
 
-/** Remember the picture, which no address can hold: an upload or a drawing is there again after a reload, run or
- *  not. */
+/** Store the image, which no address can contain: an upload or a drawing is restored after a reload. */
 export function remembers({ vision, host }) {
   const { source, alt, scene, note, swapped, fresh } = vision,
     painted = { both: [...vision.both], drafter: [...vision.drafter] };
   try {
     host.remember?.setItem(PICTURE, JSON.stringify({ source, alt, scene, note, swapped, fresh, ...painted }));
   } catch {
-    host.remember?.removeItem(PICTURE); // too large for the browser's store
+    host.remember?.removeItem(PICTURE); // too large for the browser's storage
   }
 }
 
@@ -23,22 +22,22 @@ export function altOf({ vision }, url) {
   return vision.scenes.find((s) => s.url === url)?.alt ?? "";
 }
 
-/** The question of a prompt: what stands between the markers of the chat format. */
+/** Return the question of a prompt, without the chat template's markers. */
 export function question(header) {
   return (header?.prompt || (header?.prompt_text ?? []).join("")).replace(/<\|[^|>]*\|>/g, " ").trim();
 }
 
-/** The questions that fit the picture, as presets. */
+/** Return the questions for the image, as presets. */
 export function questions({ vision }) {
   const own = vision.scenes.find((s) => s.name === vision.scene)?.questions ?? vision.questions ?? [];
   return own.map((q) => ({ name: q, title: q.length > 34 ? `${q.slice(0, 33)}…` : q, prompt: q }));
 }
 
-/** Take another picture. In mid-run it is swapped for the one that the models see. */
+/** Use another image. During a run it replaces the models' image. */
 export function take(page, { url, alt = "", name = "" }, keepsQuestion = false) {
   const { vision } = page, known = vision.scenes.find((s) => s.name === name && s.url === url);
   if (vision.scope === "drafter" && store.isActive(page.run)) {
-    vision.swapped = url; // only the drafter's eyes are deceived
+    vision.swapped = url; // only the drafter gets the new image
     return void changed(page, "drafter");
   }
   Object.assign(vision, {
@@ -71,7 +70,7 @@ export async function takeFile(page, file) {
   }
 }
 
-/** What the models are to see: the picture with what was painted. `who`: "both" or "drafter". */
+/** Return the image for the models, with painted patches. `who`: "both" or "drafter". */
 export function composed({ vision }, who) {
   const { rows, cols } = grid(vision),
     edits = who === "both" ? vision.both : new Map([...vision.both, ...vision.drafter]);
@@ -82,7 +81,7 @@ function grid({ rows, cols }) {
   return { rows, cols };
 }
 
-/** The picture was changed: into the run in progress with the next round, else for the next run. */
+/** Apply a changed image: to the run in progress from its next round on, else to the next run. */
 export async function changed(page, who) {
   const { vision } = page, active = store.isActive(page.run) || store.isActive(page.beside.run);
   vision.url = await composed(page, "both").catch(() => vision.source);
@@ -99,7 +98,7 @@ export async function changed(page, who) {
   for (const seat of [page, page.beside]) if (store.isActive(seat.run)) deliver(page, seat.run, wanted);
 }
 
-/** Send changes of pictures one after the other, once the backend has given the run its id. */
+/** Send changed images one after the other, once the backend has given the run its id. */
 export function deliver(page, run, wanted) {
   const send = async () => {
     for (const change of wanted)
@@ -110,7 +109,7 @@ export function deliver(page, run, wanted) {
   else send();
 }
 
-/** One stroke over a patch. */
+/** Paint one patch. */
 export function paint(page, { patch }) {
   const { vision } = page, layer = vision.scope === "drafter" ? vision.drafter : vision.both;
   if (vision.tool === "restore") for (const each of [vision.both, vision.drafter]) each.delete(patch);
@@ -121,7 +120,7 @@ export function paint(page, { patch }) {
 
 export function dropped(page, event, held) {
   const file = visionsource.among(held);
-  if (!file) return; // text goes where text goes
+  if (!file) return; // leave pasted text alone
   event.preventDefault();
   event.stopPropagation();
   takeFile(page, file);

@@ -1,8 +1,8 @@
-/** Under the drafter's picture: the choice among its queries, and what its gate weighed. */
+/** Under the drafter's image: the choice of a query, and the gate's weights. */
 
 import * as kit from "../shared/kit.js";
 
-/** Draw behind the text of `el`: emits `wb:query` {query|null}. @param {{queries: number, query: number|null, gate:
+/** Draw after `el`; emits `wb:query` {query|null}. @param {{queries: number, query: number|null, gate:
  *  [string, number][]}} data */
 export function render(el, data) {
   const state = (el._queries ??= build(el)), { queries, query, gate } = data;

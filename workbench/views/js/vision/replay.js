@@ -1,4 +1,4 @@
-/** What plays a recorded run of the Vision tab that is a file: this tab, or Live's view where it had no pictures. */
+/** Player of a recorded Vision run in a file; runs without images open in Live's view. */
 
 import * as live from "../live/replay.js";
 import { alone } from "../shared/replay.js";

@@ -1,4 +1,4 @@
-/** The runs of the Vision tab: one or two at once, begun, steered, explained when they have ended, and shown again. */
+/** Runs of the Vision tab: one or two at once; start, control, attribution after their end, and display again. */
 
 import * as backend from "../live/backend.js";
 import * as bar from "../live/bar.js";
@@ -9,9 +9,9 @@ import * as visiondata from "./data.js";
 import { SCENE, altOf, composed, deliver, question, questions, remembers } from "./pictures.js";
 
 const ASK_MS = 500;
-const EMPTY_REMEDY = "Choose one from the gallery, upload or paste one, or draw it.";
+const EMPTY_REMEDY = "Choose an image from the gallery, upload, paste or draw one.";
 
-/** Take a trace's picture and settings over, so that Run asks the same again; `known`: the scene it was made with. */
+/** Adopt a trace's image and settings, so that Run repeats it; `known`: the scene of the run. */
 export function adopt(page, header, known = {}) {
   const { vision } = page, picture = header.pictures?.[0];
   if (page.catalogue) page.choice = { ...choices.adopt(page.choice, header, page.catalogue), prompt: question(header) };
@@ -31,7 +31,7 @@ export function adopt(page, header, known = {}) {
 export async function start(page, paused) {
   const { vision, catalogue } = page;
   if (!catalogue || running(page) || store.isActive(page.plain)) return;
-  if (!vision.source) return backend.fail(page, { message: "There is no picture yet.", remedy: EMPTY_REMEDY });
+  if (!vision.source) return backend.fail(page, { message: "No image is chosen.", remedy: EMPTY_REMEDY });
   page.choice.images = [await composed(page, "both")];
   page.host.remember?.setItem(SCENE, vision.scene);
   backend.start(page, paused);
@@ -49,7 +49,7 @@ export async function start(page, paused) {
     };
     backend.start(page.beside, paused);
     runs.push(begun(page, page.beside.run));
-    runs[0].pair = runs[1]; // shown together again, too
+    runs[0].pair = runs[1]; // also shown together again later
   }
   if (vision.drafter.size || vision.swapped) {
     const images = [await composed(page, "drafter")];
@@ -76,7 +76,7 @@ export function ended(page, run) {
   if (run === page.run) {
     if (page.next) page.announce(true);
     else page.ending = run;
-    // painted after its last round
+    // the image changed after its last round
     page.vision.fresh ||= Boolean(run.repictured) && !visiondata.pictureMarks(store.visible(run)).length;
   }
   if (!running(page)) page.stepping = false;
@@ -86,7 +86,7 @@ export function ended(page, run) {
   else if (page.wantPlain && !running(page)) backend.startPlain(page);
 }
 
-/** Ask what the words of an ended run rest on. */
+/** Fetch the attribution of an ended run: how much each word depends on the image. */
 export async function explain(page, run) {
   if (!run.id || run.attribution || run.asked || !store.visible(run).length) return;
   run.asked = run.asking = true;
@@ -97,7 +97,7 @@ export async function explain(page, run) {
   if (answer?.error)
     page.notices.push({
       kind: "note",
-      message: `What the words lean on is not known: ${answer.error.message}`,
+      message: `The attribution is not available: ${answer.error.message}`,
       remedy: answer.error.remedy ?? "",
     });
   run.attribution = answer?.attribution ?? null;
@@ -111,7 +111,7 @@ async function howFar(page, run) {
   page.draw();
 }
 
-/** Show a run of this visit again. */
+/** Show an earlier run of this visit again. */
 export function again(page, id) {
   const { vision } = page, run = vision.history.find((r) => r.channel === id);
   if (!run || running(page)) return;

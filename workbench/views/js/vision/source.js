@@ -1,28 +1,27 @@
-/** Where pictures come from: the gallery of scenes, a file, the clipboard, the sketch pad; and what is done to one
- *  before the models see it: patches hidden or blurred. */
+/** Image sources: gallery, file, clipboard, sketch pad; and edits before the models get an image: hidden or blurred
+ *  patches. */
 
 export const MAX_BYTES = 20 * 2 ** 20;
 const MAX_SIDE = 768;
 const TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 
-/** What is wrong with a file before it is opened, with the remedy; null when nothing is. Pure. */
+/** Return the error of a file that cannot be opened, or null. Pure. */
 export function refuse({ type, size, name = "The file" }) {
   if (!TYPES.includes(type))
     return {
-      message: `${name} is not a picture that can be read (${type || "unknown type"}).`,
+      message: `${name} is not a supported image (${type || "unknown type"}).`,
       remedy: "Use PNG, JPEG, WebP or GIF.",
     };
   if (size > MAX_BYTES)
     return {
-      message: `${name} has ${(size / 2 ** 20).toFixed(0)} MB.`,
-      remedy: `At most ${MAX_BYTES / 2 ** 20} MB: make the picture smaller.`,
+      message: `${name} is ${(size / 2 ** 20).toFixed(0)} MB.`,
+      remedy: `Use an image of at most ${MAX_BYTES / 2 ** 20} MB.`,
     };
   return null;
 }
 
-/** A file as a picture: bounded, turned upright, and redrawn, so that nothing but its pixels is sent.
- *  @param {boolean} square  whether the target squeezes pictures into a square: margins keep the shapes in it what they
- *    are
+/** Read a file as an image: bounded in size, rotated upright, and redrawn, so that only its pixels are sent.
+ *  @param {boolean} square  whether the target scales images to a square: margins then keep the aspect ratio
  *  @returns {Promise<{url: string, alt: string, name: string}>}  @throws {{message: string, remedy: string}} */
 export async function read(file, square = false) {
   const wrong = refuse(file);
@@ -33,11 +32,11 @@ export async function read(file, square = false) {
     return {
       url: redraw(image, margins),
       alt: "",
-      name: `${file.name || "a pasted picture"}${margins ? ", with margins: this target reads squares" : ""}`,
+      name: `${file.name || "a pasted image"}${margins ? ", with margins, because this target needs square images" : ""}`,
     };
   } catch {
     throw {
-      message: `${file.name || "The picture"} cannot be opened.`,
+      message: `${file.name || "The image"} cannot be opened.`,
       remedy: "It may be damaged. Use PNG, JPEG, WebP or GIF.",
     };
   } finally {
@@ -60,7 +59,7 @@ function redraw(image, margins) {
   const side = Math.max(width, height), canvas = margins ? sheet(side, side) : sheet(width, height);
   const pen = canvas.getContext("2d", { willReadFrequently: true }),
     [left, top] = [(canvas.width - width) / 2, (canvas.height - height) / 2].map(Math.floor);
-  pen.fillStyle = "white"; // what is transparent is paper
+  pen.fillStyle = "white"; // white under transparency
   pen.fillRect(0, 0, canvas.width, canvas.height);
   pen.drawImage(image, left, top, width, height);
   if (margins) {
@@ -76,7 +75,7 @@ function sheet(width, height) {
   return Object.assign(document.createElement("canvas"), { width, height });
 }
 
-/** The colour that most pixels along the edge have, as [red, green, blue]: the picture's background. Pure.
+/** Return the most frequent colour along the edge, as [red, green, blue]: the image's background. Pure.
  *  @param {Uint8ClampedArray} pixels  red, green, blue, alpha */
 export function background(pixels, width, height) {
   const counts = new Map();
@@ -93,7 +92,7 @@ export function background(pixels, width, height) {
   return most.slice(0, 3).map((v) => Math.round(v / Math.max(1, most[3])));
 }
 
-/** The picture with patches hidden (painted with its background) or blurred.
+/** Return the image with patches hidden (painted in its background colour) or blurred.
  *  @param {string} url  @param {Map<number, "hide"|"blur">} edits  by patch  @returns {Promise<string>} a data-URL */
 export async function edited(url, edits, rows, cols) {
   if (!edits.size) return url;
@@ -119,19 +118,19 @@ export async function edited(url, edits, rows, cols) {
   return canvas.toDataURL("image/png");
 }
 
-/** The first picture among what was pasted or dropped, or null. @param {DataTransfer} held */
+/** Return the first image among pasted or dropped files, or null. @param {DataTransfer} held */
 export function among(held) {
   return [...(held?.files ?? [])].find((file) => file.type.startsWith("image/")) ?? held?.files?.[0] ?? null;
 }
 
-/** The picture of the clipboard. @throws {{message: string, remedy: string}} */
+/** Return the clipboard's image. @throws {{message: string, remedy: string}} */
 export async function pasted() {
-  const remedy = "Copy a picture, then press Ctrl+V (⌘V) on this page.";
+  const remedy = "Copy an image, then press Ctrl+V (⌘V) on this page.";
   const items = await navigator.clipboard?.read?.().catch(() => null);
-  if (!items) throw { message: "The browser does not hand over the clipboard.", remedy };
+  if (!items) throw { message: "The browser does not give access to the clipboard.", remedy };
   for (const item of items) {
     const type = item.types.find((t) => t.startsWith("image/"));
-    if (type) return new File([await item.getType(type)], "the clipboard's picture", { type });
+    if (type) return new File([await item.getType(type)], "the clipboard's image", { type });
   }
-  throw { message: "There is no picture in the clipboard.", remedy };
+  throw { message: "There is no image in the clipboard.", remedy };
 }

@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { MAX_BYTES, background, refuse } from "./source.js";
 
-test("what is no picture, or too large, is refused with a remedy", () => {
+test("a file that is not an image, or too large, is refused with a remedy", () => {
   assert.equal(refuse({ type: "image/png", size: 9 }), null);
-  assert.match(refuse({ type: "text/html", size: 9, name: "a.html" }).message, /a\.html is not a picture/);
+  assert.match(refuse({ type: "text/html", size: 9, name: "a.html" }).message, /a\.html is not a supported image/);
   assert.match(refuse({ type: "", size: 9 }).message, /unknown type/);
   assert.match(refuse({ type: "image/gif", size: MAX_BYTES + 1 }).remedy, /20 MB/);
 });

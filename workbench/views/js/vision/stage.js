@@ -1,4 +1,4 @@
-/** The parts of the Vision tab in one place: builds them once, then tells each drawing what to show. */
+/** Elements of the Vision tab: build them once, then draw the state of the view into them. */
 
 import * as bar from "../live/bar.js";
 import * as bymethod from "../live/bymethod.js";
@@ -48,13 +48,13 @@ export function build(el) {
       part(name, "div", { className: "wb-picturebox" }),
       part(`${name}Facts`, "p", { className: "wb-facts-line" }),
     );
-    parts[`${name}Facts`].before(parts[`${name}Note`]); // what is seen stands under the picture: beside the title there is no room
+    parts[`${name}Facts`].before(parts[`${name}Note`]); // under the image: there is no room beside the title
     return made;
   };
   const ways = (name, title) =>
-    modes(`${name}Mode`, `${title}: what to show`, [
-      ["sees", "sees"],
-      ["leans", "leans on"],
+    modes(`${name}Mode`, `${title}: view`, [
+      ["sees", "vision tokens"],
+      ["leans", "attribution"],
     ]);
   parts.ghosts = h("input", { type: "checkbox", checked: true });
   const key = panel.legend([
@@ -63,7 +63,7 @@ export function build(el) {
     ["is-bonus", "bonus"],
     ["is-plain", "plain"],
     ["is-rejected", "rejected"],
-    ["is-grounded", "needs the picture"],
+    ["is-grounded", "needs the image"],
   ]);
   const caption = (name, label) =>
     panel.region(parts, name, "wb-ribbon wb-caption", {
@@ -87,16 +87,16 @@ export function build(el) {
         h(
           "div",
           { className: "wb-imgs" },
-          sight("picture", "Picture", null),
-          sight("target", "The target", ways("target", "The target")),
-          sight("drafter", "The drafter", ways("drafter", "The drafter")),
+          sight("picture", "Image", null),
+          sight("target", "Target", ways("target", "Target")),
+          sight("drafter", "Drafter", ways("drafter", "Drafter")),
         ),
         h(
           "div",
           { className: "wb-pointing" },
           part("pointed", "p", { className: "wb-pointed" }),
-          h("span", {}, "leaning by"),
-          modes("how", "Measure of leaning", HOWS),
+          h("span", {}, "attribution by"),
+          modes("how", "Measure of attribution", HOWS),
         ),
         h(
           "div",
@@ -134,13 +134,13 @@ export function build(el) {
           { className: "wb-two" },
           chart(
             "curve",
-            "Acceptance, round by round",
+            "Acceptance rate over rounds",
             part("curveKey", "span", { className: "wb-legend" }),
             "wb-chart is-low",
           ),
           chart(
             "kinds",
-            "Acceptance by kind of word",
+            "Acceptance rate by kind of word",
             part("kindsKey", "span", { className: "wb-legend" }),
             "wb-chart is-kinds",
           ),
@@ -148,7 +148,7 @@ export function build(el) {
         h(
           "div",
           { className: "wb-halves" },
-          chart("keep", "τ against vision tokens kept", null, "wb-chart is-keep"),
+          chart("keep", "τ by number of vision tokens kept", null, "wb-chart is-keep"),
           card("runs", "Questions so far", null, part("runs", "div", { className: "wb-table wb-runs", tabIndex: 0 })),
         ),
         scrubber.build(parts, bar.build(parts)),
@@ -163,7 +163,7 @@ export function build(el) {
   kit.set(parts.card, { role: "region", "aria-label": "The selected word" });
   kit.set(parts.runs, { role: "region", "aria-label": "Questions so far" });
   kit.set(parts.pointed, { "aria-live": "polite" });
-  parts.treeCard = parts.cardCard; // the arrow keys walk the tree while the card of its node has the focus
+  parts.treeCard = parts.cardCard; // the arrow keys move in the tree while its node card has the focus
   help.build(parts.keys, visionhelp);
   return parts;
 }
@@ -185,16 +185,16 @@ function header(part) {
     part("nav", "nav", { className: "wb-nav" }),
     h("span", { className: "wb-space" }),
     part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
-    badge("copy", "copy link", "Copy a link to these settings and this place"),
+    badge("copy", "copy link", "Copy a link to these settings and this selection"),
     menu,
     badge("open", "open …", "Open a trace file: JSON or JSON Lines"),
     file,
     badge("theme", "◐ theme", "Light or dark"),
-    badge("help", "?", "Keys and words"),
+    badge("help", "?", "Keys and terms"),
   );
 }
 
-/** Draw everything that `view` says (see `visionview.of`). */
+/** Draw the state of the view (see `visionview.of`). */
 export function draw(parts, view) {
   write(parts.badgeText, view.badge);
   Object.assign(parts.badge.dataset, { state: view.state, from: view.run?.from ?? "live" });
@@ -243,8 +243,8 @@ function pictures(parts, view) {
   write(parts.pointed, view.pointed);
 }
 
-/** One caption: the ribbon of Live, tokens that need the picture framed, those that lean on a patch filled, and a mark
- *  where a picture was changed. */
+/** Draw one caption: Live's ribbon, with frames around tokens that need the image, fills for tokens with weight on the
+ *  selected patch, and marks where an image changed. */
 function lane(parts, view, name, shown) {
   const el = parts[name];
   if (!shown) return;
@@ -272,7 +272,7 @@ function lane(parts, view, name, shown) {
         "aria-label": [
           token._plain,
           shown.kinds[i] === "other" ? "" : shown.kinds[i],
-          shown.grounded?.[i] ? "needs the picture" : "",
+          shown.grounded?.[i] ? "needs the image" : "",
         ]
           .filter(Boolean)
           .join(", "),
@@ -292,7 +292,7 @@ function curve(parts, view) {
   const mine = of(main),
     theirs = of(second),
     key = second ? "windowed" : "cumulative",
-    percent = (v) => (v === null || v === undefined ? "nothing tested" : `${Math.round(100 * v)} %`);
+    percent = (v) => (v === null || v === undefined ? "no drafts tested" : `${Math.round(100 * v)} %`);
   const points = (list, name) => list.map((p) => [p.index, p[name]]);
   const series = [points(mine, "windowed"), second ? points(theirs, key) : points(mine, key)].map((p, i) => ({
     name: `${i}`,
@@ -300,7 +300,7 @@ function curve(parts, view) {
   }));
   const marks = view.marks,
     changes = marks.length ? `; changed: ${marks.map((c) => `${c.text} before round ${c.index + 1}`).join("; ")}` : "";
-  const summary = `Acceptance over ${rounds.length} rounds, last ${WINDOW}: ${main.name} ${percent(mine.at(-1)?.windowed)}${second ? `, ${second.name} ${percent(theirs.at(-1)?.windowed)}` : `; in all ${percent(mine.at(-1)?.cumulative)}`}${changes}`;
+  const summary = `Acceptance over ${rounds.length} rounds, last ${WINDOW}: ${main.name} ${percent(mine.at(-1)?.windowed)}${second ? `, ${second.name} ${percent(theirs.at(-1)?.windowed)}` : `; overall ${percent(mine.at(-1)?.cumulative)}`}${changes}`;
   lines.render(parts.curve, {
     series,
     max: 1,
@@ -335,7 +335,7 @@ function kinds(parts, view) {
     said = (c) => (c[0] ? `${c[1]} of ${c[0]}` : "none tested");
   const summary = kindRows.length
     ? `Acceptance by kind of word: ${kindRows.map((r) => `${kindName(r.kind)} ${said(r.mine)}${r.theirs ? `, ${second.name} ${said(r.theirs)}` : ""}`).join("; ")}`
-    : "Acceptance by kind of word: nothing tested yet";
+    : "Acceptance by kind of word: no drafts tested yet";
   visionkinds.render(parts.kinds, {
     rows: kindRows.map((r) => ({
       label: kindName(r.kind),
@@ -343,10 +343,10 @@ function kinds(parts, view) {
       theirs: r.theirs && { value: share(r.theirs), text: said(r.theirs) },
     })),
     summary,
-    empty: view.lexicon ? "" : "no list of words for this target",
+    empty: view.lexicon ? "" : "no word list for this target",
   });
   legend(parts.kindsKey, second ? [["wb-key-mine", main.name], ["wb-key-theirs", second.name]] : []);
-  write(parts.kindsNote, kindRows.length ? "places tested, by the word list of this target" : "");
+  write(parts.kindsNote, kindRows.length ? "tested positions, by this target's word list" : "");
   table(parts.kindsTable, summary, {
     head: ["kind", `${main.name}: tested`, "accepted", ...(second ? [`${second.name}: tested`, "accepted"] : [])],
     rows: kindRows.map((r) => [kindName(r.kind), ...r.mine, ...(r.theirs ?? [])]),
@@ -360,7 +360,7 @@ function keep(parts, view) {
   visionkeep.render(parts.keep, { board, chosen: view.keepChosen });
   write(parts.keepNote, board ? board.note : "");
   table(parts.keepTable, parts.keep._frame?.svg.getAttribute("aria-label") ?? "", {
-    head: ["drafter or compressor", "vision tokens", "τ", "95 % interval"],
+    head: ["drafter or compressor", "vision tokens", "τ", "95 % confidence interval"],
     rows: [
       ...(board?.series ?? []).flatMap((s) => s.points.map((p) => ({ name: s.name, ...p }))),
       ...(board?.points ?? []),
@@ -381,15 +381,15 @@ function legend(el, entries) {
   el.replaceChildren(...entries.map(([name, word]) => h("span", {}, h("i", { className: name }), word)));
 }
 
-/** The runs of this visit: what was asked, how the drafter saw it, what came of it. A click shows one again. */
+/** Table of this visit's runs: question, vision tokens, results. A click shows a run again. */
 function runs(parts, view) {
   const list = view.history.slice(-MOST_RUNS).reverse();
   parts.runs.classList.toggle("is-empty", !list.length);
-  kit.set(parts.runs, { "data-empty": "Each question that was asked, with the gate's choice and the tokens kept." });
+  kit.set(parts.runs, { "data-empty": "Your questions appear here, with the gate's choice and the vision tokens kept." });
   const key = JSON.stringify(list.map((r) => [r.id, r.cells, r.shown]));
   if (parts.runs._key === key) return;
   parts.runs._key = key;
-  const head = ["question", "drafter and what it sees", "τ", "needs picture", "does not"];
+  const head = ["question", "drafter and vision tokens", "τ", "accepted, needs image", "accepted, other"];
   const rows = list.map((r) => {
     const row = h("tr", { className: r.shown ? "is-shown" : "" }),
       again = h("button", { type: "button", className: "wb-link", title: "Show this run again" }, r.cells[0]);

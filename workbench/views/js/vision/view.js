@@ -1,4 +1,4 @@
-/** From the state of the tab to what its drawings show. Pure: nothing here touches the DOM. */
+/** Derive the data of the drawings from the state of the tab. Pure: no DOM. */
 
 import * as figures from "../shared/figures.js";
 import { ownToken } from "../shared/own.js";
@@ -10,9 +10,9 @@ import * as view from "../live/view.js";
 import * as visiondata from "./data.js";
 import * as words from "../live/words.js";
 
-const EMPTY = "Choose a picture: from the gallery, a file, the clipboard, or draw one.";
+const EMPTY = "Choose an image from the gallery, a file or the clipboard, or draw one.";
 
-/** @param {object} page  the state that `vision.mount` holds  @param {number} now  milliseconds */
+/** @param {object} page  state of the tab  @param {number} now  milliseconds */
 export function of(page, now) {
   const { run, vision } = page,
     d = visiondata,
@@ -84,7 +84,7 @@ export function of(page, now) {
     board: vision.board,
     keepChosen: seen.since < 0 ? null : { tokens: seen.n_drafter },
     waiting: run ? base.waiting : vision.empty || base.waiting,
-    barredBranch: "a run with a picture cannot be continued from a token",
+    barredBranch: "runs with an image cannot be continued from a token",
     alerts: [
       ...base.alerts,
       ...(second
@@ -94,7 +94,7 @@ export function of(page, now) {
   };
 }
 
-/** One caption: a run with what it is called, its words and their kinds. */
+/** Return the data of one caption: a run with its name, its words and their kinds. */
 function lane(page, seat, rounds, shown, lexicon) {
   const d = visiondata, run = seat.run, starts = [];
   let n = 0;
@@ -119,7 +119,7 @@ function lane(page, seat, rounds, shown, lexicon) {
   };
 }
 
-/** Changes of settings and of pictures, one mark a round. Pure. */
+/** Merge the changes of settings and of images, one mark per round. Pure. */
 export function mergeMarks(settings, pictures) {
   const all = new Map();
   for (const { index, text } of [...settings, ...pictures])
@@ -127,14 +127,14 @@ export function mergeMarks(settings, pictures) {
   return [...all].map(([index, text]) => ({ index, text })).sort((a, b) => a.index - b.index);
 }
 
-/** Two runs that share the engine's rounds have no times of their own. Pure. */
+/** Return the speed-up; two runs that share the engine's rounds have no separate times. Pure. */
 export function speed(page, base) {
   const shared = page.beside.run && page.beside.run.from === "live";
   if (!shared) return base.speed;
   return speedup.figure({
     mine: null,
     plain: null,
-    none: "two runs share the engine: run one drafter alone, and the baseline, to measure",
+    none: "two runs share the engine; to measure, run one drafter alone, then the baseline",
   });
 }
 
@@ -143,30 +143,30 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
   const own = vision.fresh || !seen.pictures.length, there = seen.pictures[i], span = d.span(seen.pictures, i);
   const rows = there?.rows ?? vision.rows,
     cols = there?.cols ?? vision.cols,
-    alt = vision.alt || "The picture of the prompt";
-  const count = seen.pictures.length > 1 ? `picture ${i + 1} of ${seen.pictures.length} · ` : "", n = rows * cols;
+    alt = vision.alt || "Image of the prompt";
+  const count = seen.pictures.length > 1 ? `image ${i + 1} of ${seen.pictures.length} · ` : "", n = rows * cols;
   const frame = (url, more) => ({ url, rows, cols, alt, chosen: patch, empty: EMPTY, ...more });
   const url = own ? vision.url : there.url,
     newest = own || there.url === latest(page)?.url,
     edits = vision.scope === "drafter" ? new Map([...vision.both, ...vision.drafter]) : vision.both;
   const picture = {
-    title: own && vision.fresh ? "Picture, for the next run" : "Picture",
+    title: own && vision.fresh ? "Image, for the next run" : "Image",
     note: url ? `${count}${rows} × ${cols} patches` : "",
     facts: painting(vision, page),
     drawing: frame(url, { edits: newest ? edits : new Map(), paints: Boolean(vision.tool) }),
   };
   const leaning = (who) => d.leanOf(maps[who], token, span),
-    asked = word ? `for “${word}”` : token === null ? "point at a word" : "for a token without text",
-    none = "The picture, once it was read.";
+    asked = word ? `for “${word}”` : token === null ? "hover over a word" : "for a token without text",
+    none = "The image appears here after the prefill.";
   const blank = (who) =>
     trace.attribution
       ? eyeless(who === "drafter" ? seen : null)
       : trace.asked
         ? workingOut(trace.done)
-        : "known when the run has ended";
+        : "available after the run has ended";
   const side = (who, sees, url, more) => {
     const mode = vision.mode[who], heat = mode === "leans" ? leaning(who) : null;
-    const title = mode === "leans" ? `The ${who} leans on` : `The ${who} sees`;
+    const title = `${who === "target" ? "Target" : "Drafter"}: ${mode === "leans" ? "attribution" : "vision tokens"}`;
     return {
       mode,
       title,
@@ -197,14 +197,14 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
     target: side("target", known ? `all ${seen.n_target}` : "", there?.url ?? "", {
       over: {},
       facts: known
-        ? `${seen.n_target} vision tokens · ${d.bytes(seen.target_bytes)} of keys and values · prefill ${d.ms(seen.target_prefill_s)}`
+        ? `${seen.n_target} vision tokens · ${d.bytes(seen.target_bytes)} of KV cache · prefill ${d.ms(seen.target_prefill_s)}`
         : "",
     }),
     drafter: {
       ...side("drafter", waits ? "" : d.sees(seen), shownUrl, {
         over,
         facts: known
-          ? `${seen.n_drafter} vision tokens · ${d.bytes(seen.drafter_bytes)} of keys and values · prefill ${d.ms(seen.drafter_prefill_s)}${seen.compressor ? ` · ${d.way(seen.compressor)}` : ""}`
+          ? `${seen.n_drafter} vision tokens · ${d.bytes(seen.drafter_bytes)} of KV cache · prefill ${d.ms(seen.drafter_prefill_s)}${seen.compressor ? ` · ${d.way(seen.compressor)}` : ""}`
           : "",
       }),
       queries: vision.mode.drafter === "sees" && mode === "queries" ? seen.weights.length : 0,
@@ -214,28 +214,28 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
   };
 }
 
-/** How far the explanation of a run is. Nothing is done while a comparison is timed, or while another run is explained.
- *  Pure. @param {number|null} done  share */
+/** State the progress of a run's attribution. It waits while a comparison is timed, or another run's is computed. Pure.
+ *  @param {number|null} done  share */
 export function workingOut(done) {
-  if (done === null) return "being worked out …";
-  return done === 0 ? "waits for its turn …" : `being worked out: ${Math.round(100 * done)} %`;
+  if (done === null) return "computing …";
+  return done === 0 ? "waiting …" : `computing: ${Math.round(100 * done)} %`;
 }
 
-/** Why it is not known on which patches a model leans. Pure. @param {object|null} seen  what the drafter sees; null:
+/** Say why a model has no attribution to patches. Pure. @param {object|null} seen  vision data of the drafter; null:
  *  the target */
 export function eyeless(seen) {
   if (!seen) return "not recorded";
   if (seen.since < 0 || seen.n_drafter) return "not recorded for this drafter";
-  return seen.compressor ? "no patch: the target's features tell it of the picture" : "nothing: it sees no picture";
+  return seen.compressor ? "none: it gets the image only through the target's hidden states" : "none: no image input";
 }
 
-/** The picture that the target saw last: what is painted, is painted on it. */
+/** Return the target's latest image: edits are painted on it. */
 function latest({ run, vision }) {
   const rounds = run ? store.visible(run) : [];
   return visiondata.sight(run?.header, rounds, rounds.length).pictures[vision.picture];
 }
 
-/** What the compressor's queries attend to, 0–1: one of them, or all added up. Pure. */
+/** Return the attention of the compressor's queries, 0–1: of one query, or summed over all. Pure. */
 export function queryHeat(weights, query, within) {
   const [start, end] = within;
   const rows = query === null || !weights[query] ? weights : [weights[query]];
@@ -251,27 +251,27 @@ function painting(vision, page) {
   if (!vision.tool) return edits;
   const when = store.isActive(page.run) ? "with the next round" : "with the next run";
   return [
-    `${n ? `painting: ${vision.tool}` : `drag over what to ${vision.tool}`}, ${vision.scope === "drafter" ? "seen by the drafter alone" : "seen by both"} ${when}`,
+    `${n ? `painting: ${vision.tool}` : `drag over patches to ${vision.tool}`}, ${vision.scope === "drafter" ? "for the drafter only" : "for both models"}, ${when}`,
     edits,
   ]
     .filter(Boolean)
     .join(" · ");
 }
 
-/** What is said of the patch that is pointed at. */
+/** Describe the selected patch. */
 function pointed(page, { trace, seen }, maps, patch, whose) {
   const { vision } = page, d = visiondata;
   if (patch === null && vision.mode.drafter === "leans" && trace.attribution && !maps.drafter)
     return seen.since >= 0 && !seen.n_drafter
-      ? `A drafter without vision tokens leans on no patch: ${seen.compressor ? "this one reads the target's features of the words, and they carry the picture" : "it guesses from the words alone"}.`
-      : "On which patches this drafter leans was not recorded with this run; the target's side says what a word rests on.";
-  if (patch === null) return "Point at a word for its patches, at a patch for its words.";
+      ? `A drafter without vision tokens has no attribution to patches: ${seen.compressor ? "this one gets the image only through the target's hidden states" : "it drafts from the text alone"}.`
+      : "This drafter's attribution was not recorded with this run; the target's is available.";
+  if (patch === null) return "Hover over a word to see its patches, or over a patch to see its words.";
   const cols = seen.pictures[vision.picture]?.cols ?? vision.cols,
     there = d.place(vision.patch, cols).replace(/^r/, "R"),
     all = maps[whose] ?? maps.target;
-  if (!all) return `${there}. Which words lean on it is known when the run has ended.`;
+  if (!all) return `${there}. Its words are available after the run has ended.`;
   const words = d.leaning(trace.rounds, all, patch);
-  return `${there}: ${words.length ? `${maps[whose] ? `the ${whose}'s` : "the target's"} words that lean on it: ${words.map((w) => w.text).join(", ")}` : "no word leans on it"}.`;
+  return `${there}: ${words.length ? `${maps[whose] ? `the ${whose}'s` : "the target's"} words with high weight on it: ${words.map((w) => w.text).join(", ")}` : "no word has high weight on it"}.`;
 }
 
 function node(rounds, at) {
@@ -283,7 +283,7 @@ function node(rounds, at) {
     drafted !== null
       ? `“${ribbon.visibleText(ribbon.legible(round).nodes.text[drafted])}”, drafted`
       : own
-        ? `“${ribbon.tokenText(round, own)}”, the target's own`
+        ? `“${ribbon.tokenText(round, own)}”, target token`
         : `Round ${round.index + 1}`;
   return {
     round,
@@ -295,8 +295,8 @@ function node(rounds, at) {
   };
 }
 
-/** The runs of this visit as rows: question, drafter with kept tokens and gate, τ, acceptance of tokens that need the
- *  picture and of those that do not. */
+/** Return this visit's runs as rows: question, drafter with kept tokens and gate, τ, acceptance rates of tokens that
+ *  need the image and of the others. */
 function history({ vision, run, beside }) {
   const d = visiondata, percent = (c) => (c?.[0] ? `${Math.round((100 * c[1]) / c[0])} %` : "–");
   return vision.history.map((past) => {

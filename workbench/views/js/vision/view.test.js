@@ -11,21 +11,21 @@ test("a round has one mark, whatever changed before it", () => {
     mergeMarks(
       [{ index: 3, text: "depth 2 → 4" }],
       [
-        { index: 1, text: "picture changed" },
-        { index: 3, text: "picture changed" },
+        { index: 1, text: "image changed" },
+        { index: 3, text: "image changed" },
       ],
     ),
     [
-      { index: 1, text: "picture changed" },
-      { index: 3, text: "depth 2 → 4, picture changed" },
+      { index: 1, text: "image changed" },
+      { index: 3, text: "depth 2 → 4, image changed" },
     ],
   );
 });
 
 test("how far an explanation is, is said", () => {
-  assert.equal(workingOut(null), "being worked out …");
-  assert.equal(workingOut(0), "waits for its turn …");
-  assert.equal(workingOut(0.434), "being worked out: 43 %");
+  assert.equal(workingOut(null), "computing …");
+  assert.equal(workingOut(0), "waiting …");
+  assert.equal(workingOut(0.434), "computing: 43 %");
 });
 
 test("queries are shown alone or together, their strongest patch at full heat", () => {
@@ -99,22 +99,22 @@ test("a kind that was never tested has no bar", () => {
   assert.ok(row.theirs > 90);
 });
 
-test("a drafter that sees no picture leans on nothing, and that is said", () => {
-  assert.match(eyeless({ since: 0, n_drafter: 0, compressor: "" }), /sees no picture/);
-  assert.match(eyeless({ since: 0, n_drafter: 0, compressor: "none" }), /target's features/);
+test("a drafter without image input has no attribution, and the page says so", () => {
+  assert.match(eyeless({ since: 0, n_drafter: 0, compressor: "" }), /no image input/);
+  assert.match(eyeless({ since: 0, n_drafter: 0, compressor: "none" }), /target's hidden states/);
   assert.match(eyeless({ since: 0, n_drafter: 16 }), /not recorded for this drafter/);
   assert.match(eyeless(null), /not recorded/);
 });
 
 test("the panel says what to do next with the brush", () => {
   assert.match(hint({ tool: "", active: false }), /press Step twice, choose hide/);
-  assert.match(hint({ tool: "hide", painted: 0, active: true }), /drag over an object in the first picture to hide it/);
+  assert.match(hint({ tool: "hide", painted: 0, active: true }), /Drag over an object in the first image to hide it/);
   assert.match(
     hint({ tool: "hide", painted: 3, active: true, scope: "drafter" }),
-    /next round on only the drafter is without it/,
+    /next round on, the object is hidden from the drafter only/,
   );
   assert.match(hint({ tool: "hide", painted: 3, active: false, scope: "both" }), /Press Run/);
-  assert.match(hint({ tool: "restore", painted: 3 }), /bring them back/);
+  assert.match(hint({ tool: "restore", painted: 3 }), /restore them/);
 });
 
 test("of two runs that share the engine's rounds no speed-up is shown, of a run alone or beside a recorded one the measured", () => {
