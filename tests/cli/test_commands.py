@@ -125,9 +125,9 @@ def test_check_prints_a_verdict_a_line(workbench: Command) -> None:
 def test_a_check_that_ran_out_of_time_says_what_it_left_out(workbench: Command) -> None:
     asked = ("check", "autoregressive", "prompt-lookup", "medusa", "--drafter", "none", "--max-new-tokens", "2")
     result = workbench(*asked, "--runs", "100", "--minutes", "0.0001")
-    assert "A sample, to end within about 0.0001 minutes: 0 of 1 settings were left out" in result.out
-    assert "3 sampling laws had fewer runs than asked for" in result.out
-    assert "Left out, since the 0.0001 minutes were over: prompt-lookup, medusa." in result.out
+    assert "Only a sample was tested, to end within about 0.0001 minutes: 0 of 1 settings were left out" in result.out
+    assert "3 sampled distributions had fewer runs than requested" in result.out
+    assert "Left out, because the 0.0001 minutes were over: prompt-lookup, medusa." in result.out
     assert result.status == 1, "a method that was named has not been tested"
 
 
@@ -160,7 +160,7 @@ def test_check_does_not_pass_for_a_method_from_outside_that_refuses_everything(
 def test_check_does_not_pass_for_a_method_named_that_cannot_run(workbench: Command) -> None:
     result = workbench("check", "draft-model", "--drafter", "none")
     assert result.status == 1, result.out
-    assert "Not tested, since they cannot run here: draft-model." in result.out
+    assert "Not tested, because they cannot run here: draft-model." in result.out
 
 
 def test_train_lists_its_recipes(workbench: Command) -> None:

@@ -111,17 +111,17 @@ def test_a_sweep_is_a_grid_and_its_folder_is_enough_to_go_on(
     assert "2 of 2 cells." in out
     assert pl.read_csv(tmp_path / "cells.csv")["depth"].to_list() == [1, 2]
     assert main(["sweep", "--out", str(tmp_path), *there()]) == 0
-    assert "2 of 2 cells; 2 were there already" in capsys.readouterr().out
+    assert "2 of 2 cells; 2 were measured before" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["compare"], "There is no prompt"),
+        (["compare"], "No prompt was given"),
         (["compare", "x", "--lane", "draft-model:dept=1"], "Did you mean 'depth'"),
         (["compare", "x", "--out", "x.txt"], "must end in"),
-        (["compare", "--question", "what?"], "no picture"),
-        (["sweep"], "There is no axis"),
+        (["compare", "--question", "what?"], "no image"),
+        (["sweep"], "No axis was given"),
         (["sweep", "--axis", "depth=0"], "outside its range"),
         (["sweep", "--axis", "depth"], "no axis"),
         (["sweep", "--out", "nowhere-at-all"], "holds no sweep"),

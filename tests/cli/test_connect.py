@@ -55,7 +55,7 @@ def test_nobody_at_the_address(workbench: Command) -> None:
     url = f"http://127.0.0.1:{serving.free_port()}"
     result = workbench("generate", "Hello", "--connect", url)
     assert result.status == 1
-    assert f"Nobody answers at {url}" in result.err
+    assert f"Nothing answers at {url}" in result.err
 
 
 def test_what_the_app_decides_is_not_asked_for(workbench: Command) -> None:
@@ -96,7 +96,7 @@ def test_a_server_with_a_key_is_asked_with_it(
     assert KEY in result.err, "what to set, too"
     result = workbench(*command, "--api-key", "another")
     assert result.status == 1
-    assert "needs a key, and this is not it." in result.err
+    assert "needs a key, and this one is wrong." in result.err
     assert "another" not in result.err
     assert workbench(*command, "--api-key", SECRET).status == 0
     monkeypatch.setenv(KEY, SECRET)
@@ -106,7 +106,7 @@ def test_a_server_with_a_key_is_asked_with_it(
 def test_a_key_that_goes_nowhere_or_is_none_is_refused(workbench: Command) -> None:
     for command in (("generate", "x"), ("compare", "x"), ("sweep", "--axis", "depth=2"), ("methods",)):
         result = workbench(*command, "--api-key", SECRET)
-        assert (result.status, "name that with --connect" in result.err, SECRET in result.err) == (2, True, False)
+        assert (result.status, "give one with --connect" in result.err, SECRET in result.err) == (2, True, False)
         result = workbench(*command, "--connect", "http://x", "--api-key", " ")
         assert (result.status, "the key is empty" in result.err) == (2, True)
     result = workbench("methods", "--connect", "http://x", "--api-key", "schlüssel")

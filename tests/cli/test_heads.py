@@ -32,7 +32,7 @@ def test_inspect_says_what_it_is_and_fails_where_it_does_not_fit(
     out = capsys.readouterr().out
     assert "✕ hidden size: it reads 288 numbers and the target gives 256" in out
     assert main(["heads", "inspect", str(write(tmp_path / "three", SMALL3, layouts.eagle3(SMALL3)))]) == 0
-    assert "nothing here yet" in capsys.readouterr().out or "eagle-3" in registry.heads()
+    assert "no method here yet" in capsys.readouterr().out or "eagle-3" in registry.heads()
     assert main(["heads", "inspect", str(tmp_path)]) == 1
     assert "has no *.safetensors" in capsys.readouterr().err
 
@@ -54,7 +54,7 @@ def test_generate_drafts_with_a_head_and_refuses_one_that_does_not_fit(
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["option"] == "--head"
     assert error["message"] == f"{right} has eagle heads, which prompt-lookup does not draft with."
-    assert error["remedy"].startswith("Take a method that does: eagle, eagle-2")
+    assert error["remedy"].startswith("Use a method that does: eagle, eagle-2")
     compare = ["compare", "Once upon a time", "--lane", "prompt-lookup:depth=3", "--head", right, "--drafter", "none"]
     assert main(compare) == 2
     assert "which prompt-lookup does not draft with" in capsys.readouterr().err

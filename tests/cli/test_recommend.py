@@ -92,11 +92,11 @@ def test_the_last_kept_runs_of_the_target_are_asked_again(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["recommend", "--last", "2", "--prompts", "x"], "one of --prompts and --last"),
+        (["recommend", "--last", "2", "--prompts", "x"], "--prompts or --last, not both"),
         (["recommend", "--method", "sufix"], "Did you mean 'suffix'"),
         (["recommend", "--minutes", "0"], "--minutes"),
-        (["recommend", "--report"], "only what --kinds measures has a board"),
-        (["recommend", "--kinds", "--last", "2"], "the kinds have their own prompts"),
+        (["recommend", "--report"], "only --kinds has a board"),
+        (["recommend", "--kinds", "--last", "2"], "the workloads have their own prompts"),
         (["recommend", "--kinds", "--method", "sufix"], "Did you mean 'suffix'"),
         (["datastore", "show", "nowhere"], "is not a datastore"),
         (["datastore", "build", "nowhere.txt", "--out", "x"], "nowhere.txt cannot be used"),
@@ -142,7 +142,7 @@ def test_kinds_of_work_are_saved_and_gone_on_with(
     assert (tmp_path / "work.md").read_text() == workboard.markdown(workboard.targets())
     saved = board.read("work")
     again = workbench(*asked, "--json")
-    assert "On the board already" in again.err
+    assert "Already on the board" in again.err
     assert board.read("work") == saved
     assert again.json[0]["target"] == "text-target"
     assert workbench(*asked, "--fresh").status == 0

@@ -22,7 +22,7 @@ def test_a_run_is_kept_found_changed_exported_and_deleted(workbench: Command, tm
     made = workbench(
         "generate", "one two one two one two", "--method", "prompt-lookup", "--tag", "first", *store, *SHORT
     )
-    assert "kept as" in made.err
+    assert "saved as" in made.err
     (row,) = workbench("runs", "list", "--where", "tokens==6", "--text", "TWO", "--json", *store).json
     assert (row["method"], row["tags"], row["prompt"]) == ("prompt-lookup", ["first"], "one two one two one two")
     run, end = row["id"], row["id"][-6:]
@@ -36,7 +36,7 @@ def test_a_run_is_kept_found_changed_exported_and_deleted(workbench: Command, tm
     file = workbench("runs", "export", str(tmp_path / "out"), "--tag", "blue", *store).out.strip()
     other = ("--store", str(tmp_path / "other"))
     assert workbench("runs", "import", file, "--tag", "copy", *other).out.strip() == run
-    assert "was there already" in workbench("runs", "import", file, *other).err
+    assert "is already in the store" in workbench("runs", "import", file, *other).err
     assert RunStore(tmp_path / "other").load(run) == RunStore(folder).load(run)
     assert workbench("runs", "delete", end, "--yes", *store).status == 0
     assert workbench("runs", "list", "--json", *store).json == []
@@ -54,7 +54,7 @@ def test_the_place_of_kept_runs_can_be_set(workbench: Command, tmp_path: Path, m
     [
         (["runs", "show", "nothing"], "No run ends in"),
         (["runs", "show", "20200101-000000-00000000"], "No run"),
-        (["runs", "list", "--since", "yesterday"], "is no date"),
+        (["runs", "list", "--since", "yesterday"], "is not a date"),
         (["runs", "list", "--where", "taau>1"], "Did you mean 'tau'"),
         (["runs", "export", "out.parquet"], "nothing to export"),
         (["runs", "import", "/no/such/file"], "There is no"),

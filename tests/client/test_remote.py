@@ -223,7 +223,7 @@ def test_an_error_tells_no_folder_no_token_and_no_traceback() -> None:
     )
     assert told["message"] == "Cannot read … with …"
     assert "Users" not in told["remedy"]
-    assert wire.error_to_wire(RuntimeError("secret"))["message"] == "Something went wrong inside the workbench."
+    assert wire.error_to_wire(RuntimeError("secret"))["message"] == "An internal error occurred."
 
 
 @pytest.mark.parametrize("told", ["http://localhost:7860", "owner/name", "1/2", "and/or"])

@@ -20,7 +20,7 @@ from workbench.core.errors import ModelError, ParameterError, PromptError, Workb
         ({"params": [1]}, ParameterError, "params is not an object"),
         ({"stop": {"a": 1}}, ParameterError, "stop is not a list of names"),
         ({"method": 3}, ParameterError, "method is not text"),
-        ({"images": ["/etc/passwd"]}, PromptError, "no data-URL"),
+        ({"images": ["/etc/passwd"]}, PromptError, "not a data-URL"),
         ({"target": "../x"}, ModelError, "is not the name of a model"),
     ],
 )
@@ -51,7 +51,7 @@ def test_what_is_missing_or_null_has_its_default() -> None:
         ({"method": 3}, ParameterError, "method is not text"),
         ({"params": {"depth": [4]}}, ParameterError, "depth is a list"),
         ({"drafter": "../x"}, ModelError, "is not the name of a model"),
-        ({"images": ["/etc/passwd"]}, PromptError, "no data-URL"),
+        ({"images": ["/etc/passwd"]}, PromptError, "not a data-URL"),
         ({"sees": 1}, ParameterError, "sees is not text"),
     ],
 )

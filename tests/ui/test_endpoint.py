@@ -46,7 +46,7 @@ def test_an_endpoint_takes_what_its_request_says(caplog: pytest.LogCaptureFixtur
     first, second, third = asyncio.run(told())
     assert first == '{"by": "me", "prompts": ["Once"]}'
     assert second == '{"seed": 7, "repeats": 3}'
-    assert "Something went wrong inside the workbench." in third
+    assert "An internal error occurred." in third
     assert "nobody foresaw it" not in third
 
 

@@ -1,4 +1,4 @@
-"""`workbench bench`: methods side by side, measured honestly."""
+"""`workbench bench`: measure methods against plain decoding, and the other suites of measurements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from workbench.service.checks import about, check_models
 
 
 class Against(str, Enum):
-    """Whom to compare with."""
+    """Other engines to compare with."""
 
     hf = "hf"
     hf_stock = "hf-stock"
@@ -44,48 +44,55 @@ class Against(str, Enum):
 
 
 ACCEPTANCE = "acceptance"
-"""A suite of drafters instead of prompts."""
+"""Suite of drafters with a forced acceptance rate, compared with Hugging Face."""
 VISION = "vision"
-"""A suite of pictures: acceptance of the vision drafters, on a board of its own."""
+"""Suite of images: acceptance of the vision drafters, saved on its own board."""
 GPU = "gpu"
-"""A suite of targets: of the sizes that people serve, made on the GPU itself, beside transformers' own generate."""
+"""Suite of targets of 1B and 8B shape, made on the GPU, compared with transformers' own generate."""
 ANSWERS = "answers"
-"""Problems with answers: of methods if any are named, else of rules that do not keep the target's law."""
+"""Suite of problems with answers: for the named methods, else for the approximate verifiers."""
 VERIFIERS = "verifiers"
-"""A suite of rules: what judging a draft of 64 nodes costs, by vocabulary."""
+"""Suite of verifiers: the time to verify a draft of 64 nodes, by vocabulary size."""
 HOST = "host"
-"""A suite of drafters: what proposing and observing cost the host, by context."""
+"""Suite of drafters: host overhead of proposing and observing, by context length."""
 WHATIF = "whatif"
-"""A suite of predictions: every what-if beside the run that it predicts."""
+"""Suite of predictions: every what-if, compared with the run that it predicts."""
 KINDS = (".md", ".json", ".csv", ".parquet", ".html")
 
 
 def bench(
     method: Annotated[
-        list[str] | None, typer.Option(help="A method to measure; repeat for more. By default all but simulations.")
+        list[str] | None, typer.Option(help="A method to measure; repeatable. By default all but simulations.")
     ] = None,
     settings: Settings = None,
-    prompts: Annotated[Path | None, typer.Option(help="JSON lines with `prompt`; the bundled set by default.")] = None,
-    group: Annotated[list[str] | None, typer.Option(help="Only these groups of prompts, for example copy.")] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Only the first so many prompts; 0 takes all.")] = 0,
-    per_group: Annotated[int, typer.Option(min=0, help="Only the first so many of each group that fit.")] = 0,
+    prompts: Annotated[
+        Path | None, typer.Option(help="JSON Lines with `prompt`; by default the bundled prompts.")
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(help="Use only this group of prompts, for example copy; repeatable.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Use only the first N prompts; 0: all.")] = 0,
+    per_group: Annotated[
+        int, typer.Option(min=0, help="Use only the first N prompts of each group that fit the context; 0: all.")
+    ] = 0,
     suite: Annotated[
         str,
         typer.Option(
-            help="bundled, spec-bench, mt-bench, humaneval, gsm8k or mbpp; work: all kinds of work, or one of them: "
+            help="bundled, spec-bench, mt-bench, humaneval, gsm8k or mbpp; work: all workloads, or one of them: "
             "copy-edit, summary, retrieval, refactoring, json, chat, stories, maths, repeat; answers: problems whose "
-            "answers are checked; acceptance: drafters of forced acceptance against Hugging Face; gpu: targets of 1B "
-            "and 8B shape made on the GPU, and smollm2 where it is there, against Hugging Face; vision: held-out "
-            "scenes, all vision drafters; verifiers: the cost of each rule; host: what drafters cost the host, by "
-            "context; or whatif: every prediction of `workbench whatif` beside the run that it predicts."
+            "answers are checked; acceptance: drafters with a forced acceptance rate, against Hugging Face; gpu: "
+            "targets of 1B and 8B shape made on the GPU, and smollm2 if installed, against Hugging Face; vision: all "
+            "vision drafters on held-out scenes; verifiers: the cost of each verifier; host: host overhead of the "
+            "drafters by context length; or whatif: every prediction of `workbench whatif`, compared with a real run."
         ),
     ] = "bundled",
-    data: Annotated[Path | None, typer.Option(help="Folder with the files of the suites that are not bundled.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with the files of suites that are not bundled.")] = None,
     against: Annotated[
         list[Against] | None,
         typer.Option(
-            help="Also measure Hugging Face's generate (hf on the same model objects, hf-stock on unpacked ones) or "
-            "llama.cpp; repeatable."
+            help="Also measure Hugging Face's generate (hf: on the same model objects; hf-stock: with transformers' "
+            "own linear layers) "
+            "or llama.cpp; repeatable."
         ),
     ] = None,
     target: Target = DEFAULT_TARGET,
@@ -99,12 +106,14 @@ def bench(
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     seed: Seed = 0,
-    depth: Annotated[int, typer.Option(min=1, help="Draft length of the suites `acceptance` and `gpu`.")] = 5,
+    depth: Annotated[
+        int, typer.Option(min=1, help="Draft length in the suites `acceptance` and `gpu`, in tokens.")
+    ] = 5,
     timed: Annotated[
         bool | None,
         typer.Option(
             "--timed/--untimed",
-            help="Suite `whatif`: only speeds (on an idle machine), or only the rest.",
+            help="Suite `whatif`: only predictions of speed (keep the machine otherwise idle), or only the others.",
         ),
     ] = None,
     connect: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -117,29 +126,33 @@ def bench(
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="OLD NEW", help="Measure nothing: say how two saved reports differ beyond noise."),
+        typer.Option(metavar="OLD NEW", help="Measure nothing; show how two saved reports differ beyond noise."),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, max=1, help="With --compare: smallest relative change that counts.")
+        float, typer.Option(min=0, max=1, help="With --compare: smallest relative change to report.")
     ] = 0.02,
     read_answers: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="BASELINE METHOD", help="Measure nothing: speeds from two answer files of Spec-Bench."),
+        typer.Option(
+            metavar="BASELINE METHOD", help="Measure nothing; compute speeds from two Spec-Bench answer files."
+        ),
     ] = None,
-    by_group: Annotated[bool, typer.Option(help="Show a table for each group of prompts too.")] = False,
+    by_group: Annotated[bool, typer.Option(help="Also show a table for each group of prompts.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Measure speed, acceptance and overhead, interleaved with plain decoding, prompt by prompt.
 
-    Speed-ups are ratios within one repeat, given as the geometric mean over prompts with its 95 % interval. Ctrl-C
-    keeps what is done. `--set NAME=VALUE` applies to every method that has the parameter, `--set METHOD.NAME=VALUE` to
-    one. A bench measures the machine it runs on: there is no --connect.
+    Speed-ups are ratios within one repeat, given as the geometric mean over prompts with its 95 % confidence interval.
+    Ctrl-C keeps the finished measurements. `--set NAME=VALUE` applies to every method that has the parameter, `--set
+    METHOD.NAME=VALUE` to one method. There is no --connect: a benchmark measures the machine on which it runs.
 
     Example: workbench bench --suite spec-bench --data ../data/eval --per-group 3 --against hf --out bench.html
     """
     if connect is not None:
-        raise typer.BadParameter("a bench measures the machine it runs on; run it there", param_hint="--connect")
+        raise typer.BadParameter(
+            "a benchmark measures the machine on which it runs; run it there", param_hint="--connect"
+        )
     if compare is not None:
         raise typer.Exit(_compare(*compare, tolerance, as_json))
     if read_answers is not None:
@@ -162,14 +175,14 @@ def bench(
         refused = {"--answers": answers, "--set": settings and not method, "--data": data, "--dtype": dtype != "auto",
                    "--target": target != DEFAULT_TARGET, "--drafter": drafter != DEFAULT_DRAFTER,
                    "--drafter-dtype": drafter_dtype != "auto"}  # fmt: skip
-        _check_gpu(device, [name for name, given in refused.items() if given], method or ())
+        _check_gpu(device, [name for name, is_set in refused.items() if is_set], method or ())
     own = prompts is not None or suite in (ACCEPTANCE, GPU, WHATIF)
     chosen = load_prompts(prompts) if own else load_suite(suite, data)
     checks.groups(group or (), chosen)
     chosen = [p for p in chosen if not group or p.group in group]
     chosen = chosen[:limit] if limit else chosen
-    asked_sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    checks.sampling(asked_sampling)
+    sampling_values = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    checks.sampling(sampling_values)
     pair = check_models(target, drafter, device, dtype, drafter_dtype)
     if suite == ANSWERS and not method and prompts is None:
         scale = {"per_group": per_group, "temperature": temperature, "tokens": max_new_tokens, "seed": seed}
@@ -186,22 +199,22 @@ def bench(
     from workbench.methods import registry
 
     configured = [registry.get(name).with_params(**mine) for name, mine in values.items()]
-    sampling = SamplingParams(**asked_sampling)
-    peers = against or []
+    sampling = SamplingParams(**sampling_values)
+    engines = against or []
     plan = Plan(
         max_new_tokens,
         repeats,
         sampling,
         seed,
-        against_hf=bool({Against.hf, Against.hf_stock}.intersection(peers)),
-        stock=Against.hf_stock in peers,
-        against_llama=Against.llama_cpp in peers,
+        against_hf=bool({Against.hf, Against.hf_stock}.intersection(engines)),
+        stock=Against.hf_stock in engines,
+        against_llama=Against.llama_cpp in engines,
         suite=suite if prompts is None else "",
         per_group=per_group,
     )
     if suite == GPU:
         report = _gpu(plan, configured if method else [], chosen, device, depth)
-        return _give(report, out or [], True, as_json)
+        return _deliver(report, out or [], True, as_json)
     models = load(target, drafter, device, dtype, drafter_dtype)
     if not method:
         configured = [c for c in configured if c.promise != "simulation" and not models.why_not(c.method.needs)]
@@ -213,18 +226,18 @@ def bench(
     skipped = str(report.settings.get("llama.cpp") or "")
     if skipped.startswith("left out"):
         typer.echo(f"note: llama.cpp is {skipped}", err=True)
-    if ended := report.settings.get("lost on the way"):
-        typer.echo(f"note: {ended}; the others went on", err=True)
+    if lost := report.settings.get("lost on the way"):
+        typer.echo(f"note: {lost}; the others continued", err=True)
     if answers is not None:
         from workbench.bench.specbench import write_answers
 
         for path in write_answers(report, answers, lambda ids: models.tokenizer.decode(ids, skip_special_tokens=True)):
             typer.echo(f"wrote {path}", err=True)
-    _give(report, out or [], by_group or suite == ACCEPTANCE, as_json)
+    _deliver(report, out or [], by_group or suite == ACCEPTANCE, as_json)
 
 
-def _give(report: Any, out: list[Path], by_group: bool, as_json: bool) -> None:
-    """Write a report to files and print it; a run that was stopped ends with 130."""
+def _deliver(report: Any, out: list[Path], by_group: bool, as_json: bool) -> None:
+    """Write a report to files and print it; exit with status 130 if the run was stopped."""
     for path in out:
         _write(report, path)
     print(report.to_json() if as_json else report.to_markdown(by_group))
@@ -233,16 +246,19 @@ def _give(report: Any, out: list[Path], by_group: bool, as_json: bool) -> None:
 
 
 def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] = ()) -> None:
-    """Refuse the suite `gpu` where there is none, or with what it cannot heed, before anything takes time.
+    """Refuse the suite `gpu` on a machine without a GPU, or with options that it would ignore, before loading anything.
 
     Args:
-        device: as given.
-        refused: options that were given and mean nothing to it; `--set` without methods is one.
-        methods: to measure.
+        device: value of `--device`.
+        refused: options given by the user that have no effect in this suite, such as `--set` without methods.
+        methods: names of the methods to measure.
+
+    Raises:
+        BadParameter: an option or a method does not suit the suite.
     """
     for option in refused:
-        why = "settings are of the methods that you name" if option == "--set" else "it makes its own targets"
-        raise typer.BadParameter(f"the suite gpu does not take it: {why}", param_hint=option)
+        why = "name the methods that it sets with --method" if option == "--set" else "the suite makes its own targets"
+        raise typer.BadParameter(f"the suite gpu does not accept this option: {why}", param_hint=option)
     for name in methods:
         if lacks := [need for need in known.get(name).needs if need not in ("drafter", "trees")]:
             raise typer.BadParameter(
@@ -253,14 +269,14 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
 
 
 def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, depth: int) -> Any:
-    """Measure targets made on the GPU, and SmolLM2 where it is on this machine or in an installed package."""
+    """Measure targets made on the GPU, and SmolLM2 if it is on this machine or in an installed package."""
     from workbench.bench.gpu_suite import bench_gpu
     from workbench.engine.models import load_models
     from workbench.engine.pretrained import resolve_device
     from workbench.engine.published import SMOLLM2, here, packaged_file
 
     where = resolve_device(device)
-    _check_gpu(str(where))  # a driver without a card
+    _check_gpu(str(where))  # again: "auto" may resolve to the CPU if there is a driver without a card
 
     def real() -> Any:
         if here(SMOLLM2) is None and packaged_file(SMOLLM2) is None:
@@ -274,7 +290,7 @@ def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, dept
 
 
 def _vision(limit: int, out: list[Path], as_json: bool) -> None:
-    """Measure the vision drafters; rows go to `assets/boards/vision.json` one by one."""
+    """Measure the vision drafters; each row is saved to `assets/boards/vision.json` as soon as it is measured."""
     from workbench.bench import vision_suite
     from workbench.trace.files import write_whole
 
@@ -293,7 +309,7 @@ def _vision(limit: int, out: list[Path], as_json: bool) -> None:
 
 
 def _write(report: Any, path: Path) -> None:
-    """The report in the form that the ending of the name says."""
+    """Write a report to a file, in the format of its suffix."""
     from workbench.bench.saved import to_parquet
     from workbench.trace.files import write_whole
     from workbench.views.report import page
@@ -312,7 +328,11 @@ def _write(report: Any, path: Path) -> None:
 
 
 def _compare(old: Path, new: Path, tolerance: float, as_json: bool) -> int:
-    """Print how two reports differ; 1 if something has become worse, as for a check."""
+    """Print how two reports differ.
+
+    Returns:
+        1 if a figure has become worse, else 0.
+    """
     from workbench.bench.regression import compare_reports
     from workbench.bench.saved import read_report
 
@@ -330,7 +350,7 @@ def _print_speeds(baseline: Path, method: Path, as_json: bool) -> None:
 
 
 def _settle(names: list[str] | None, settings: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """For each method, by its name, the settings that concern it, checked."""
+    """Return the checked settings of each method, by its name."""
     with about("method"):
         methods = [known.get(name) for name in names] if names else known.methods()
     used: set[str] = set()
@@ -351,7 +371,7 @@ def _settle(names: list[str] | None, settings: dict[str, str]) -> dict[str, dict
 
 
 class progress_bar:
-    """A progress bar on standard error; nothing where that is not a terminal."""
+    """A progress bar on standard error; none if that is not a terminal."""
 
     def __enter__(self) -> Any:
         if not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""`workbench check`: does every method keep its promise on this target?"""
+"""`workbench check`: test whether each method keeps its exactness promise on a target."""
 
 from __future__ import annotations
 
@@ -34,49 +34,53 @@ SIGNS = {"pass": "✓ pass", "fail": "✕ FAIL", "measured": "· measured", "ski
 
 
 def check(
-    names: Annotated[list[str] | None, typer.Argument(help="Methods to check; all when none is named.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Methods to check; all by default.")] = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
     head: Head = None,
     device: Device = "cpu",
-    runs: Annotated[int, typer.Option(min=100, help="Samples of each test of a sampling law.")] = 1000,
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="Length of the greedy texts, in tokens.")] = 24,
+    runs: Annotated[int, typer.Option(min=100, help="Samples in each test of a sampled distribution.")] = 1000,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Length of each greedy generation, in tokens.")] = 24,
     minutes: Annotated[
-        float, typer.Option(min=0, help="About how long; on a slow target settings are then sampled. 0 is no limit.")
+        float, typer.Option(min=0, help="Approximate time limit; a slow target gets a sample of settings. 0: no limit.")
     ] = MINUTES,
     report: Annotated[
         bool,
         typer.Option(
-            help="Check on bundled models, heads of SmolLM2 on it; write the board; go on where it was stopped."
+            help="Check on the bundled models (SmolLM2 for its heads), write the board; resumes where it stopped."
         ),
     ] = False,
-    fresh: Annotated[bool, typer.Option(help="With --report or --families: anew what the board has.")] = False,
+    fresh: Annotated[
+        bool, typer.Option(help="With --report or --families: check again what the board already has.")
+    ] = False,
     families: Annotated[
-        bool, typer.Option(help="Instead: try every family that transformers knows; goes on where its board stops.")
+        bool, typer.Option(help="Instead, test every model family of transformers; resumes where its board ends.")
     ] = False,
     choices: Annotated[
         bool,
-        typer.Option(help="With --report: verifiers, growers and policies one by one; goes on where it was stopped."),
+        typer.Option(
+            help="With --report: check verifiers, tree builders and policies one by one; resumes where it stopped."
+        ),
     ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Put promises to the test in float64, a verdict a line; exit code 1 if one is broken or was not tested.
+    """Test the promise of every method in float64; exit code 1 if a promise is broken or could not be tested.
 
     Greedy text must equal Hugging Face's own `generate` token for token, for the defaults and at both ends of every
-    parameter. Sampled tokens must follow the target's exact joint law (chi-square, on tiny models whose law is
-    computed in full, and once for each choice of a parameter): a law that is kept fails a line once in 10,000. An
-    approximate method promises no law: how far it is from it is reported. A method that refused every setting, that
-    never drafted, or that was named here and cannot run, has not passed.
+    parameter. Sampled tokens must follow the target's exact joint distribution: a chi-square test on tiny models whose
+    distribution is computed in full, repeated for each choice of a parameter. A correct method fails one such test in
+    10,000. An approximate method promises no distribution, so its distance from the target's is reported. A method
+    does not pass if it refuses every setting, never drafts, or is named here and cannot run.
 
-    A large target would take longer than --minutes: then a sample of the settings is tried, methods whose turn comes
-    after that are left out, and lines say so.
+    If a large target would take longer than --minutes, a sample of the settings is tested and the methods that remain
+    after that time are left out. The output says so.
 
-    With --report tiny models of many families are decoded too, methods for pictures run on the bundled vision target,
-    those whose heads were trained for SmolLM2 on it where it is here, and the evidence goes into assets/boards, method
-    by method. With --choices every verifier, grower and policy gets a row of its own, on the bundled target in float64
-    and then on SmolLM2 in the format that it runs in, with shorter texts and fewer samples; after --minutes no further
-    one is begun.
+    With --report, tiny models of many families are decoded too. Methods for images run on the bundled vision target,
+    and heads that were trained for SmolLM2 run on it where it is on this machine. The results go into assets/boards,
+    method by method. With --choices every verifier, tree builder and policy gets a row of its own: on the bundled
+    target in float64, then on SmolLM2 in its stored number format, with shorter texts and fewer samples. After
+    --minutes no further one is started.
     """
     take_heads(head, target)
     if families:
@@ -100,7 +104,7 @@ def check(
         proven = [method.name for method in chosen if known.get(method.name) not in (None, board.UNPROVEN)]
         chosen = [method for method in chosen if method.name not in proven]
         if proven:
-            print(f"On the board already (--fresh checks them anew): {', '.join(proven)}.", file=sys.stderr)
+            print(f"Already on the board (--fresh checks them again): {', '.join(proven)}.", file=sys.stderr)
     loaded: dict[tuple[str, str], Any] = {}
 
     def models_of(pair: tuple[str, str]) -> Any:
@@ -144,36 +148,36 @@ def check(
         }
         print(json.dumps(wire, ensure_ascii=False, indent=2))
     else:
-        print(f"{len(findings) - failed} of {len(findings)} lines without a broken promise.")
+        print(f"{len(findings) - failed} of {len(findings)} tests without a broken promise.")
         if untested:
-            print(f"Not tested, since they cannot run here: {', '.join(untested)}.")
-        for said in _sampled(findings, late, minutes):
-            print(said)
+            print(f"Not tested, because they cannot run here: {', '.join(untested)}.")
+        for line in _left_out_lines(findings, late, minutes):
+            print(line)
         if report:
-            print(f"The board is in {board.folder()}.")
+            print(f"Saved the board in {board.folder()}.")
     untested += late
     missed = bool(untested) and (bool(names) or len(untested) == len(chosen))
     raise typer.Exit(1 if failed or missed else 0)
 
 
-def _sampled(findings: Sequence[Any], late: Sequence[str], minutes: float) -> Iterator[str]:
-    """What was left out for lack of time, of the whole run; nothing where everything was tried."""
+def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float) -> Iterator[str]:
+    """Yield a line for each kind of test that the whole run left out for lack of time."""
     greedy = [f.figures for f in findings if f.kind == "greedy"]
     settings, tried = (sum(figures[key] for figures in greedy) for key in ("settings_left_out", "settings"))
     fewer = sum("runs_left_out" in f.figures for f in findings)
     if settings or fewer:
         yield (
-            f"A sample, to end within about {minutes:g} minutes: {settings} of {tried} settings were left out, and "
-            f"{fewer} sampling laws had fewer runs than asked for. --minutes 0 takes them all."
+            f"Only a sample was tested, to end within about {minutes:g} minutes: {settings} of {tried} settings were "
+            f"left out, and {fewer} sampled distributions had fewer runs than requested. --minutes 0 tests everything."
         )
     if late:
-        yield f"Left out, since the {minutes:g} minutes were over: {', '.join(late)}."
+        yield f"Left out, because the {minutes:g} minutes were over: {', '.join(late)}."
 
 
 def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
-    """The bundled targets, each with the draft model that suits a method, in the order in which they are tried.
+    """Return the targets to try for a method, in this order, each with the draft model that suits the method.
 
-    Published ones that are on this machine follow: some heads were trained for these alone.
+    The bundled targets come first, then the published ones on this machine: some heads exist only for these.
     """
     from workbench.engine.names import own_drafter
 
@@ -183,7 +187,7 @@ def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
 
 
 def _text_pairs() -> list[tuple[str, str]]:
-    """Targets that read text, each with its draft model: the bundled one, and published ones on this machine."""
+    """Return the text targets, each with its draft model: the bundled one, then the published ones on this machine."""
     from workbench.engine.names import own_drafter
 
     return [(name, own_drafter(name, False) or "none") for name in _targets(DEFAULT_TARGET)]
@@ -201,7 +205,7 @@ def _targets(*own: str) -> list[str]:
 
 
 def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minutes: float, fresh: bool) -> int:
-    """A row of the board for each choice on each target that lacks one; 1 if a promise is broken, else 0."""
+    """Add a board row for each choice on each target that has none yet; return 1 if a promise is broken, else 0."""
     from workbench.bench import board
     from workbench.bench.choices import check_choice, every
     from workbench.bench.finding import FAIL
@@ -213,14 +217,16 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
     chosen = every(registry.get(name) for name in names or registry.names())
     saved = {} if fresh else board.read("exactness")
     loaded: dict[str, Any] = {}
-    order = itertools.product((True, False), _text_pairs(), chosen)  # what tells most on all targets, then the rest
+    order = itertools.product(
+        (True, False), _text_pairs(), chosen
+    )  # the most informative choices on all targets, then the rest
     for telling, (target, drafter), choice in order:
         one = choice.configured
         key = f"{board.choice_key(one)} on {target}"
         if choice.is_telling is not telling or saved.get(key, {}).get("promise") == one.promise.value:
             continue
         if time.monotonic() > ends:
-            print(f"The {minutes:g} minutes are over; --minutes 0 takes all, the same command goes on.")
+            print(f"The {minutes:g} minutes are over. Run the same command to continue; --minutes 0 sets no limit.")
             return int(failed > 0)
         own = target in bundled()
         if target not in loaded:
@@ -234,30 +240,34 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
         except WorkbenchError as error:
             print(f"{SIGNS['skipped']:<11} {key}: {error}", flush=True)
             continue
-        for found in findings:
-            failed += found.verdict == FAIL
-            print(f"{SIGNS[found.verdict]:<11} {key}: {found.detail} [{found.seconds:.0f} s]", flush=True)
+        for finding in findings:
+            failed += finding.verdict == FAIL
+            print(f"{SIGNS[finding.verdict]:<11} {key}: {finding.detail} [{finding.seconds:.0f} s]", flush=True)
         board.save_choice(one, target, str(models.target.dtype).removeprefix("torch."), findings)
-    print(f"The board is in {board.folder()}.")
+    print(f"Saved the board in {board.folder()}.")
     return int(failed > 0)
 
 
 def _families(fresh: bool, as_json: bool) -> int:
-    """A verdict a line and the board; 1 if a family writes other text than its own `generate`, else 0."""
+    """Test every model family, print a line for each and save the board.
+
+    Returns:
+        1 if the text of a family differs from that of its own `generate`, else 0.
+    """
     from workbench.bench import board, census
     from workbench.engine.pretrained import load_tokenizer
 
-    tokenizer, found = load_tokenizer(DEFAULT_TARGET), {} if fresh else census.saved()
+    tokenizer, saved_entries = load_tokenizer(DEFAULT_TARGET), {} if fresh else census.saved()
     for name in census.families():
-        if name in found:
+        if name in saved_entries:
             continue
-        found[name] = entry = census.examine(name, tokenizer)
+        saved_entries[name] = entry = census.examine(name, tokenizer)
         line = f"{entry.verdict:<16} {name:<26} {entry.why}".rstrip()
         print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
-        census.save(list(found.values()))
-    entries = list(found.values())
+        census.save(list(saved_entries.values()))
+    entries = list(saved_entries.values())
     if as_json:
         print(json.dumps([dataclasses.asdict(entry) for entry in entries], ensure_ascii=False, indent=2))
     else:
-        print(f"The board is in {board.folder()}.")
+        print(f"Saved the board in {board.folder()}.")
     return int(any(entry.verdict == census.DIFFERS for entry in entries))

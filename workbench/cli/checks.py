@@ -1,4 +1,4 @@
-"""What a command checks before anything is imported that takes time: it is refused within a second, or it can run."""
+"""Checks of a command before slow imports, so that a command that cannot run is refused within a second."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def sampling(values: Mapping[str, Any]) -> None:
-    """Sampling's parameters, given as options of their own.
+    """Check the sampling parameters, which have options of their own.
 
     Raises:
-        ParameterError: one is out of its range.
+        ParameterError: a value is out of range.
     """
     for name, value in values.items():
         with about(name.replace("_", "-")):
@@ -35,27 +35,30 @@ def sampling(values: Mapping[str, Any]) -> None:
 
 
 def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: int | None = None) -> str:
-    """A method that can run with its parameters on these models; where none is named, the one that is taken.
+    """Check that a method can run with its parameters on these models; choose a method if none is named.
 
     Args:
-        name: as `--method` gave it, or None.
-        values: as `--set` gave them.
-        pair: the target and the draft model.
-        pictures: how many the prompt has; None: that is not asked here.
+        name: value of `--method`, or None.
+        values: name → value of `--set`.
+        pair: names of the target and the draft model.
+        pictures: number of images in the prompt; None: do not check it.
+
+    Returns:
+        Name of the method.
 
     Raises:
-        WorkbenchError: `option` says what is wrong.
+        WorkbenchError: the method cannot run; `option` names the option at fault.
     """
     if name is None:
         name, why = _with_own_heads(pair, pictures) or choose_method(pair)
         if why:
-            say.note(f"{why} Decoding with {name}; --method and --drafter choose otherwise.")
+            say.note(f"{why} Decoding with {name}; --method or --drafter change that.")
     with about("method"):
         known.get(name)
         if known.get(name).draws_on_pictures and pictures == 0:
             raise PromptError(
-                f"{name} is made for prompts with pictures, and there is none.",
-                "Give one with --image FILE and --target vision-target, or take another --method.",
+                f"{name} needs a prompt with images, and this one has none.",
+                "Give an image with --image FILE and --target vision-target, or use another --method.",
             )
         try:
             check_method(name, values, pair)
@@ -67,9 +70,12 @@ def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: in
 
 
 def _with_own_heads(pair: Pair, pictures: int | None) -> tuple[str, str] | None:
-    """Return the method that drafts with the first of the user's own heads that suits the target, and why it is taken.
+    """Choose the method that drafts with the first of the user's own heads that fits the target.
 
-    Heads of one's own are those of `--head` and of `WORKBENCH_HEADS`; of the latter some may be for other targets.
+    Own heads are those of `--head` and of `WORKBENCH_HEADS`; some of the latter may be for other targets.
+
+    Returns:
+        Name of the method and the reason for the choice; None if no own heads fit.
     """
     from workbench.engine.checkpoints import own
     from workbench.engine.names import folder_of
@@ -89,10 +95,10 @@ def _with_own_heads(pair: Pair, pictures: int | None) -> tuple[str, str] | None:
 
 
 def lanes(given: Sequence[str] | None, usual: Sequence[str], pair: Pair) -> list[str]:
-    """Lanes as `--lane` gave them, read once; where there are none, those of the usual ones that can run.
+    """Check the lanes of `--lane`; without any, return the usual lanes that can run on these models.
 
     Raises:
-        WorkbenchError: one is not written as a lane is, or nobody knows its method or parameter.
+        WorkbenchError: a lane is malformed, or its method or parameter is unknown.
     """
     from workbench.bench.lanes import Lane
 
@@ -106,15 +112,15 @@ def lanes(given: Sequence[str] | None, usual: Sequence[str], pair: Pair) -> list
     reason = static_reasons(*pair)
     left_out = {name: why for name in usual if (why := reason(known.get(name).needs))}
     for name, why in left_out.items():
-        say.note(f"{name} is left out: {why}")
+        say.note(f"{name} was left out: {why}")
     return [name for name in usual if name not in left_out]
 
 
 def groups(names: Sequence[str], prompts: Sequence[BenchPrompt]) -> None:
-    """Refuse a group that no prompt is of.
+    """Refuse a group to which no prompt belongs.
 
     Raises:
-        UnknownNameError: with the nearest known ones.
+        UnknownNameError: a group is unknown; the message has the nearest known names.
     """
     from workbench.bench.prompts import groups_of
 
@@ -125,10 +131,10 @@ def groups(names: Sequence[str], prompts: Sequence[BenchPrompt]) -> None:
 
 
 def request(prompt: str, max_new_tokens: int, stop: Sequence[str]) -> None:
-    """A prompt, a length and stop strings, as every backend bounds them.
+    """Check a prompt, a length and stop strings against the limits of every backend.
 
     Raises:
-        WorkbenchError: with the bound.
+        WorkbenchError: a limit is exceeded; the message gives it.
     """
     limits = Limits()
     limits.check_prompt(prompt)
@@ -139,10 +145,10 @@ def request(prompt: str, max_new_tokens: int, stop: Sequence[str]) -> None:
 
 
 def pictures(paths: Sequence[Path], target: str) -> None:
-    """Pictures, each read once: a damaged one is named.
+    """Check that the target accepts images, and that each image can be decoded.
 
     Raises:
-        PromptError: it cannot be read, or the target reads text only.
+        PromptError: an image cannot be read, there are too many, or the target reads text only.
     """
     if not paths:
         return
@@ -151,9 +157,9 @@ def pictures(paths: Sequence[Path], target: str) -> None:
 
     with about("image"):
         if reads_pictures(target) is False:
-            raise PromptError(f"{target} reads text only.", "Leave --image out, or choose --target vision-target.")
+            raise PromptError(f"{target} reads text only.", "Leave out --image, or use --target vision-target.")
         if len(paths) > MAX_PICTURES:
-            raise PromptError(f"{len(paths)} pictures came; {MAX_PICTURES} are the limit.", "Leave some out.")
+            raise PromptError(f"{len(paths)} images were given; the limit is {MAX_PICTURES}.", "Give fewer images.")
         for path in paths:
             _named(path, decode)
 
@@ -167,10 +173,10 @@ def _named(path: Path, decode: Callable[[Path], Any]) -> None:
 
 
 def kinds_of(suite: str, out: Sequence[Path], kinds: Iterable[str]) -> None:
-    """Refuse files of another kind than a suite writes.
+    """Refuse output files with a suffix that a suite does not write.
 
     Raises:
-        BadParameter: there is one.
+        BadParameter: a file has another suffix than `kinds`.
     """
     *others, last = kinds
     if any(path.suffix not in (*others, last) for path in out):
@@ -178,10 +184,10 @@ def kinds_of(suite: str, out: Sequence[Path], kinds: Iterable[str]) -> None:
 
 
 def file_to_write(path: Path | None, option: str) -> None:
-    """A file that will be written: it is tried now, not after the work. What is in it stays.
+    """Check before the work that an output file can be written; its content is not changed.
 
     Raises:
-        WorkbenchError: it cannot be written.
+        WorkbenchError: the file cannot be written.
     """
     if path is None:
         return
@@ -193,15 +199,15 @@ def file_to_write(path: Path | None, option: str) -> None:
 
 
 def folder_to_write(path: Path | None, option: str) -> None:
-    """A folder that will be written to: it is there, or can be made.
+    """Check before the work that an output folder exists or can be created, and is writable.
 
     Raises:
-        WorkbenchError: it is a file, or may not be written to.
+        WorkbenchError: the path is a file, or not writable.
     """
     if path is None:
         return
     place = next((p for p in (path, *path.absolute().parents) if p.exists()), path)
     if not place.is_dir() or not os.access(place, os.W_OK):
-        why = "it may not be written to" if place.is_dir() else f"{place} is a file"
+        why = "it is not writable" if place.is_dir() else f"{place} is a file"
         with about(option):
             raise WorkbenchError(f"{path} cannot be used: {why}.", "Choose another folder.")

@@ -1,4 +1,4 @@
-"""`workbench claims`: what the papers claim, beside what is measured here."""
+"""`workbench claims`: compare the papers' claims with measurements on this machine."""
 
 from __future__ import annotations
 
@@ -23,22 +23,24 @@ if TYPE_CHECKING:
     from workbench.engine.declared import Claim
 
 FILE = Path(__file__).resolve().parents[1] / "bench" / "claims.json"
-"""The keys of each method's claims; `workbench docs` writes it, so that a wrong one is refused without PyTorch."""
+"""Keys of each method's claims, written by `workbench docs`: an unknown key is refused without importing PyTorch."""
 
 
 def claims(
     method: Annotated[list[str] | None, typer.Option(help="Measure the claims of this method; repeatable.")] = None,
-    key: Annotated[str | None, typer.Option(help="Of these only the claim with this key.")] = None,
+    key: Annotated[str | None, typer.Option(help="With --method: measure only the claim with this key.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Measure the claims of all methods.")] = False,
     timed: Annotated[
         bool | None,
-        typer.Option("--timed/--untimed", help="Only claims about time (let the machine be idle), or only the others."),
+        typer.Option(
+            "--timed/--untimed", help="Only claims about time (keep the machine otherwise idle), or only the others."
+        ),
     ] = None,
     target: Annotated[
         str | None,
         typer.Option(
-            help="Measure claims about text on this target, with its own draft model and heads: a name of `workbench "
-            "models`, a folder, a Hub id. By default the bundled ones.",
+            help="Measure claims about text on this target with its own draft model and heads: a name from `workbench "
+            "models`, a folder or a Hub id. By default the bundled models.",
             autocompletion=complete.targets,
         ),
     ] = None,
@@ -50,31 +52,39 @@ def claims(
         ),
     ] = None,
     per_group: Annotated[
-        int | None, typer.Option(min=0, help="Only the first so many prompts of each kind; 0: all of them.")
+        int | None, typer.Option(min=0, help="Use only the first N prompts of each group; 0: all.")
     ] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(min=8, help="Length limit of every generation.")] = None,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Timed runs of every prompt.")] = None,
-    draws: Annotated[int | None, typer.Option(min=1, help="Sampled runs of every prompt.")] = None,
-    report: Annotated[bool, typer.Option(help="Put what is measured onto the claims board.")] = False,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=8, help="Length limit of every generation, in tokens.")
+    ] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Timed runs per prompt.")] = None,
+    draws: Annotated[int | None, typer.Option(min=1, help="Sampled runs per prompt.")] = None,
+    report: Annotated[bool, typer.Option(help="Save the measurements on the claims board.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show the claims board; with --method or --all measure anew, a line a claim.
+    """Show the claims board, or with --method or --all measure claims and print a line for each.
 
-    The verdict is computed from the paper's figure and the measured one: reproduced in size within a quarter of the
-    paper's range, reproduced in direction if the whole 95 % interval lies on the paper's side, contradicted if it lies
-    on the other, else inconclusive.
+    The verdict compares the paper's figure with the measured one. It is "reproduced in size" within a quarter of the
+    paper's range, "reproduced in direction" if the whole 95 % confidence interval lies on the paper's side,
+    "contradicted" if it lies on the other side, else "inconclusive".
 
     Example: workbench claims --method token-recycling
     """
     if key is not None and (everything or not method):
         with about("key"):
-            raise WorkbenchError("A key tells the claims of one method apart.", "Name the method with --method.")
-    asked = {"dtype": dtype, "per_group": per_group, "tokens": max_new_tokens, "repeats": repeats, "draws": draws}
-    asked = {name: value for name, value in asked.items() if value is not None}
+            raise WorkbenchError("A key selects one claim of one method.", "Name the method with --method.")
+    scale_options = {
+        "dtype": dtype,
+        "per_group": per_group,
+        "tokens": max_new_tokens,
+        "repeats": repeats,
+        "draws": draws,
+    }
+    scale_options = {name: value for name, value in scale_options.items() if value is not None}
     if not method and not everything:
-        if target or asked or report:
-            raise WorkbenchError("Nothing is measured without a claim.", "Name methods with --method, or give --all.")
+        if target or scale_options or report:
+            raise WorkbenchError("No claim was chosen to measure.", "Name methods with --method, or give --all.")
         from workbench.bench import claimsboard
 
         rows = claimsboard.rows()
@@ -86,7 +96,7 @@ def claims(
         if key is not None:
             _check_key(name, key)
     check_models(target or DEFAULT_TARGET, "none", "cpu", dtype or "auto")
-    target = target and named(target)  # heads say for which model they were trained by its name
+    target = target and named(target)  # heads record the name of the model that they were trained for
     from workbench.bench import claims as known
 
     if report and target is not None and target not in (*known.COLUMNS, *known.SCALES):
@@ -97,7 +107,7 @@ def claims(
     chosen = [c for c in chosen if timed in (None, c.timed)]
     measured, failed = [], []
     for claim in chosen:
-        row = (_tried if len(chosen) > 1 else _measure)(claim, target, asked, report, as_json)
+        row = (_measure_or_none if len(chosen) > 1 else _measure)(claim, target, scale_options, report, as_json)
         measured += [row] if row else []
         failed += [] if row else [claim.name]
     if as_json:
@@ -105,24 +115,26 @@ def claims(
     elif report:
         from workbench.bench.board import folder
 
-        print(f"The board is in {folder()}.")
+        print(f"Saved the board in {folder()}.")
     if failed:
         raise WorkbenchError(f"Not measured: {', '.join(failed)}.", "The reasons are above.")
 
 
-def _tried(
-    claim: Claim, target: str | None, asked: dict[str, Any], report: bool, as_json: bool
+def _measure_or_none(
+    claim: Claim, target: str | None, scale_options: dict[str, Any], report: bool, as_json: bool
 ) -> dict[str, Any] | None:
-    """`_measure`; None where it ends in an error, which is said: the figures of other claims must not be lost by it."""
+    """Call `_measure`; on an error print it and return None, so that the figures of other claims are not lost."""
     try:
-        return _measure(claim, target, asked, report, as_json)
+        return _measure(claim, target, scale_options, report, as_json)
     except WorkbenchError as error:
         print(f"{claim.name} was not measured: {error}", file=sys.stderr, flush=True)
         return None
 
 
-def _measure(claim: Claim, target: str | None, asked: dict[str, Any], report: bool, as_json: bool) -> dict[str, Any]:
-    """Measure one claim where it can be, say so, and give its row."""
+def _measure(
+    claim: Claim, target: str | None, scale_options: dict[str, Any], report: bool, as_json: bool
+) -> dict[str, Any]:
+    """Measure one claim if the models for it are here, print the result, and return its row of the board."""
     from workbench.bench import claims as known
     from workbench.bench import claimsboard
     from workbench.bench.labs import measure
@@ -130,7 +142,7 @@ def _measure(claim: Claim, target: str | None, asked: dict[str, Any], report: bo
     column = known.column_of(claim, target)
     start = time.perf_counter()
     lacking = claim.lacking(column)
-    scale = dataclasses.replace(known.scale_of(claim.target(column)), **asked)
+    scale = dataclasses.replace(known.scale_of(claim.target(column)), **scale_options)
     if not lacking:
         say.note(f"{claim.name}: measuring {claim.quantity}")
     figure = None if lacking else measure(claim, scale)
@@ -147,7 +159,7 @@ def _measure(claim: Claim, target: str | None, asked: dict[str, Any], report: bo
 
 
 def text() -> str:
-    """What the file of keys should hold now."""
+    """Return the current content for the file of claim keys."""
     from workbench.bench import claims as known
 
     found: dict[str, list[str]] = {}
@@ -157,7 +169,7 @@ def text() -> str:
 
 
 def _check_key(method: str, key: str) -> None:
-    """Refuse a key that no claim of a method has. What the file does not know, the claims say themselves."""
+    """Refuse a key that no claim of a method has. A method that is not in the file is checked later, by `claims.of`."""
     listed = json.loads(FILE.read_text(encoding="utf-8"))
     if "workbench.bench.claims" in sys.modules or key in listed.get(method, [key]):
         return

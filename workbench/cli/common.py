@@ -1,4 +1,4 @@
-"""Options that every command has: -q and -v. They stand before the command or behind it."""
+"""Options of every command: -q and -v, accepted before or after the command's name."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import typer
 from workbench.cli import say
 from workbench.core.errors import WorkbenchError
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the answer: no progress, notes or figures.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also what is loaded, from where, in what time.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result: no progress, notes or figures.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print each loading stage and its duration.")]
 
 
 class InterruptError(WorkbenchError):
-    """Ctrl-C, in a form that typer does not answer itself, without a word."""
+    """Ctrl-C, as an error of this program: typer would exit on KeyboardInterrupt without a message."""
 
 
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with `--quiet` and `--verbose` added to its options."""
+    """Add `--quiet` and `--verbose` to the options of a command."""
     signature = inspect.signature(function, eval_str=True)
     kind = inspect.Parameter.KEYWORD_ONLY
     more = [

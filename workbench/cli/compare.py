@@ -1,4 +1,4 @@
-"""`workbench compare`: two to four methods side by side, each alone on the device."""
+"""`workbench compare`: measure two to four methods on the same prompts, one run at a time on the device."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ FORMATS = (".json", ".csv", ".parquet", ".md")
 
 
 def compare(
-    prompt: Annotated[list[str] | None, typer.Argument(help="Texts to continue; or take --prompts or --group.")] = None,
+    prompt: Annotated[list[str] | None, typer.Argument(help="Texts to continue; or use --prompts or --group.")] = None,
     lane: Annotated[
         list[str] | None,
-        typer.Option(help="METHOD or METHOD:NAME=VALUE,…; repeat for up to four. `drafter` names a draft model."),
+        typer.Option(help="METHOD or METHOD:NAME=VALUE,…; up to four times. `drafter=` sets the draft model."),
     ] = None,
     chat: Annotated[
         list[str] | None,
-        typer.Option(help="A message, put into the target's chat format where it has one; repeatable."),
+        typer.Option(help="A user message, formatted with the target's chat template if it has one; repeatable."),
     ] = None,
-    prompts: Annotated[Path | None, typer.Option(help="Also the prompts of this file of JSON lines.")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="Also use the prompts of this JSON Lines file.")] = None,
     group: Annotated[
-        list[str] | None, typer.Option(help="Also the bundled prompts of this group, for example copy.")
+        list[str] | None, typer.Option(help="Also use the bundled prompts of this group, for example copy.")
     ] = None,
     image: Annotated[
         list[Path] | None,
-        typer.Option(help="A picture, for a target that reads them: all prompts are then questions about it."),
+        typer.Option(help="An image for a vision target; every prompt is then a question about it."),
     ] = None,
     question: Annotated[
-        list[str] | None, typer.Option(help="A question about the picture, beside the prompts; repeatable.")
+        list[str] | None, typer.Option(help="A question about the image, in addition to the prompts; repeatable.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Only the first so many prompts; 0 takes all.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Use only the first N prompts; 0: all.")] = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions of every lane and prompt.")] = 3,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
@@ -77,15 +77,17 @@ def compare(
     api_key: ApiKey = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Also write it here: .json (the Compare tab opens it), .csv or .parquet (a row a run), .md."),
+        typer.Option(
+            help="Also write the result here: .json (the Compare tab opens it), .csv or .parquet (a row per run), .md."
+        ),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compare methods on the same prompts and seed, interleaved and repeated after a warm-up, beside plain decoding.
+    """Compare methods with plain decoding on the same prompts and seed: interleaved and repeated, after a warm-up.
 
     Examples: workbench compare "Once upon a time" --lane draft-model:depth=3 --lane prompt-lookup --repeats 5;
-    workbench compare --image scene.png --question "What is left of the circle?" --question "Describe the picture."
+    workbench compare --image scene.png --question "What is left of the circle?" --question "Describe the image."
     --target vision-target --lane vlm-draft --lane specvlm
     """
     check_key(connect, api_key)
@@ -97,17 +99,17 @@ def compare(
     from workbench.bench.prompts import BenchPrompt, load_prompts
 
     if question and not image:
-        raise typer.BadParameter("there is no picture to ask about: give one with --image", param_hint="--question")
-    asked = [*((text, True) for text in chat or ()), *((text, False) for text in (*(prompt or ()), *(question or ())))]
+        raise typer.BadParameter("there is no image to ask about: give one with --image", param_hint="--question")
+    texts = [*((text, True) for text in chat or ()), *((text, False) for text in (*(prompt or ()), *(question or ())))]
     name = "question" if image else "prompt"
-    chosen = [BenchPrompt(f"{name} {i + 1}", text, chat=is_chat) for i, (text, is_chat) in enumerate(asked)]
+    chosen = [BenchPrompt(f"{name} {i + 1}", text, chat=is_chat) for i, (text, is_chat) in enumerate(texts)]
     if prompts is not None or group:
         loaded = load_prompts(prompts)
         checks.groups(group or (), loaded)
         chosen += [p for p in loaded if not group or p.group in group]
     if not chosen:
-        remedy = "Give a text, --chat MESSAGE, --prompts FILE, or --group copy."
-        raise PromptError("There is no prompt to compare on.", remedy)
+        remedy = "Give a prompt, --chat MESSAGE, --prompts FILE or --group copy."
+        raise PromptError("No prompt was given.", remedy)
     usual = ["vlm-draft", "vlm-text-only"] if image else ["draft-model", "prompt-lookup"]
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     checks.sampling(sampling)
@@ -131,7 +133,7 @@ def compare(
 
 
 def write(found: Any, path: Path) -> None:
-    """A comparison as a file, by the ending of its name."""
+    """Write a comparison to a file, in the format of its suffix."""
     if path.suffix == ".json":
         write_file(path, json.dumps(found.to_wire(), ensure_ascii=False, indent=2))
     elif path.suffix == ".md":
@@ -143,7 +145,7 @@ def write(found: Any, path: Path) -> None:
 
 
 def to_markdown(found: Any) -> str:
-    """A comparison for people: a row a lane, then what is said of its text."""
+    """Return a comparison as a Markdown table: a row per lane, with the exactness of its text in the last column."""
     from workbench.bench.markdown import markdown, shown
     from workbench.engine.machine import describe
 
@@ -155,10 +157,10 @@ def to_markdown(found: Any) -> str:
         "τ": lambda lane: shown(lane["figures"]["tau"], ".2f"),
         "accepted / tested": lambda lane: shown(lane["figures"]["acceptance_rate"], ".2f"),
         "tokens/s": lambda lane: shown((lane["figures"]["tokens_per_second"] or {}).get("value"), ".0f"),
-        "ms a token: draft + verify + overhead": lambda lane: " + ".join(
+        "ms per token: draft + verify + overhead": lambda lane: " + ".join(
             shown(lane["figures"]["ms_per_token"][part], ".2f") for part in ("draft", "verify", "overhead")
         ),
-        (text := f"text against {data['reference']}"): lambda lane: lane["error"] or said(lane, data),
+        (text := f"text compared with {data['reference']}"): lambda lane: lane["error"] or text_note(lane, data),
     }
     parts = [
         f"{name} {len(value) if name == 'images' else value}"
@@ -172,8 +174,8 @@ def to_markdown(found: Any) -> str:
     return "\n".join([table, "", f"{ended}Measured on {describe(data['machine'])}; {', '.join(parts)}.", ""])
 
 
-def said(lane: dict[str, Any], data: dict[str, Any]) -> str:
-    """What there is to say of a lane's text, in words."""
+def text_note(lane: dict[str, Any], data: dict[str, Any]) -> str:
+    """Return a note on how the text of a lane compares with the reference text."""
     exact = lane["exact"]
     if exact is None or exact["kind"] == "reference":
         return "reference" if exact else "–"

@@ -1,4 +1,4 @@
-"""What the shell offers behind an option, from files alone: nothing heavy is imported while somebody types."""
+"""Shell completion of option values, from files alone: a key press must not import PyTorch."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from workbench.methods import known
 
 
 def methods(incomplete: str) -> Iterator[tuple[str, str]]:
-    """Names of methods, with their titles."""
+    """Complete method names, with their titles."""
     return ((m.name, m.title) for m in known.methods() if m.name.startswith(incomplete))
 
 
 def targets(incomplete: str) -> Iterator[str]:
-    """Bundled and published models that can be verified; folders and files are completed by the shell."""
+    """Complete bundled and published targets; the shell completes folders and files."""
     return _beginning(incomplete, (*(name for name, _, its in known_targets() if not trained_for(its)), *PUBLISHED))
 
 
 def drafters(incomplete: str) -> Iterator[str]:
-    """Bundled draft models."""
+    """Complete bundled draft models."""
     return _beginning(incomplete, ("auto", "none", *(name for name, _, its in known_targets() if trained_for(its))))
 
 
 def dtypes(incomplete: str) -> Iterator[str]:
-    """Number formats."""
+    """Complete number formats."""
     return _beginning(incomplete, ("auto", *devices.DTYPES))
 
 
 def device_names(incomplete: str) -> Iterator[str]:
-    """Devices that this machine may have."""
+    """Complete device names."""
     return _beginning(incomplete, ("auto", *devices.kinds()))
 
 
 def settings(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
-    """Parameters of the method that stands on the line as `NAME=`; behind that, the values of a choice."""
+    """Complete the parameters of the command line's method as `NAME=`, and after that the values of a choice."""
     for spec in _specs(context.params.get("method")):
-        name, equals, begun = incomplete.partition("=")
+        name, equals, typed = incomplete.partition("=")
         if equals and name == spec.name:
             values = spec.choices or ({"bool": ("true", "false")}.get(spec.kind, (str(spec.default),)))
-            yield from ((f"{name}={value}", spec.doc) for value in values if value.startswith(begun))
+            yield from ((f"{name}={value}", spec.doc) for value in values if value.startswith(typed))
         elif not equals and spec.name.startswith(name):
             yield f"{spec.name}=", spec.doc
 
@@ -58,14 +58,14 @@ def _specs(method: Any) -> list[ParamSpec]:
 
 
 def groups(incomplete: str) -> Iterator[str]:
-    """Groups of the bundled prompts."""
+    """Complete groups of the bundled prompts."""
     from workbench.bench.prompts import groups_of, load_prompts
 
     return _beginning(incomplete, groups_of(load_prompts()))
 
 
 def recordings(incomplete: str) -> Iterator[str]:
-    """Recordings that come with the workbench."""
+    """Complete the names of bundled recordings."""
     from workbench.views import recorded
 
     return _beginning(incomplete, recorded.names())

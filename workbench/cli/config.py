@@ -1,4 +1,4 @@
-"""`workbench config`: a user's own defaults, from a TOML file, and what is in force.
+"""`workbench config`: show the user's own defaults, from a TOML file, and the values in effect.
 
 [defaults]            # of every command that has the option
 target = "text-target"
@@ -28,25 +28,25 @@ SHARED = "defaults"
 ENVIRONMENT = ("WORKBENCH_CONFIG", "WORKBENCH_MODELS", "WORKBENCH_METHODS", "WORKBENCH_RUNS", "WORKBENCH_BOARDS",
                "WORKBENCH_DATASTORE", "WORKBENCH_LAB", "WORKBENCH_CACHE", "HF_HUB_OFFLINE", "NO_COLOR")  # fmt: skip
 LEFT_OUT = ("help", "version", "debug", "install_completion", "show_completion")
-"""Options that no file sets."""
+"""Options that the file cannot set."""
 
 
 class ConfigError(WorkbenchError):
-    """The file of defaults cannot be read, or says something that no command understands."""
+    """The file of defaults cannot be read, or has a table, key or value that no command understands."""
 
 
 def path() -> Path:
-    """Where the file is, or would be: WORKBENCH_CONFIG, else in the folder that XDG names for settings."""
+    """Return the path of the file, whether it exists or not: WORKBENCH_CONFIG, else in the XDG configuration folder."""
     given = os.environ.get(VARIABLE)
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(given or Path(home) / "workbench" / "config.toml").expanduser()
 
 
 def read() -> tuple[dict[str, Any], str]:
-    """What the file says, and its text; both empty where there is none.
+    """Return the parsed file and its text; both are empty if there is no file.
 
     Raises:
-        ConfigError: it cannot be read, or is no TOML.
+        ConfigError: the file cannot be read, or is not TOML.
     """
     place = path()
     if not place.exists() and not os.environ.get(VARIABLE):
@@ -55,36 +55,38 @@ def read() -> tuple[dict[str, Any], str]:
         text = place.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ConfigError(f"{place} cannot be read: {why}.", f"Mend it, or unset {VARIABLE}.") from None
+        raise ConfigError(f"{place} cannot be read: {why}.", f"Fix the file, or unset {VARIABLE}.") from None
     try:
         toml = importlib.import_module("tomllib")
     except ModuleNotFoundError:
         try:
             toml = importlib.import_module("tomli")
         except ModuleNotFoundError:
-            raise ConfigError(f"{place} cannot be read by Python 3.10.", "pip install tomli, or use 3.11.") from None
+            raise ConfigError(
+                f"Python 3.10 cannot read {place}.", "Run `pip install tomli`, or use Python 3.11."
+            ) from None
     try:
         return toml.loads(text), text
     except ValueError as error:
-        raise ConfigError(f"{place} is no TOML: {error}.", "Mend that line.") from None
+        raise ConfigError(f"{place} is not valid TOML: {error}.", "Fix that line.") from None
 
 
-def default_map(group: Any, said: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """The defaults of every command, by the names of its parameters, checked.
+def default_map(group: Any, parsed: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Return the checked defaults of every command, by parameter name.
 
     Args:
-        group: the program's commands.
-        said: what the file says.
-        text: its text, to find lines in.
+        group: the program's command group.
+        parsed: the parsed file.
+        text: the file's text, for line numbers.
 
     Raises:
-        ConfigError: a table, a key or a value that is not understood; the message names file and line.
+        ConfigError: a table, key or value is unknown or invalid; the message names file and line.
     """
     commands = dict(_commands(group))
-    sharing = {name: command for name, command in commands.items() if " " not in name}  # a filter is no default
+    sharing = {name: command for name, command in commands.items() if " " not in name}  # `runs list` has filters
     known = {key for command in sharing.values() for key in _options(command)}
     found: dict[str, Any] = {}
-    for table, entries in _tables(said, commands):
+    for table, entries in _tables(parsed, commands):
         if table != SHARED and table not in commands:
             _refuse(text, table, None, UnknownNameError.of("command", table, [SHARED, *commands]))
         for key, value in entries.items():
@@ -95,16 +97,16 @@ def default_map(group: Any, said: Mapping[str, Any], text: str) -> dict[str, Any
                 _refuse(text, table, key, UnknownNameError.of(kind, key, names))
             for name, command in fitting:
                 if (parameter := _options(command).get(_plain(key))) is not None:
-                    given = [value] if parameter.multiple and not isinstance(value, list) else value
-                    _checked(text, table, key, command, parameter, given)
-                    _put(found, name.split(), parameter.name, given)
+                    default = [value] if parameter.multiple and not isinstance(value, list) else value
+                    _check_value(text, table, key, command, parameter, default)
+                    _put(found, name.split(), parameter.name, default)
     return found
 
 
-def _tables(said: Mapping[str, Any], commands: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Tables by the names of commands: [generate], and [runs.list] as "runs list"; the shared one first."""
+def _tables(parsed: Mapping[str, Any], commands: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the tables by command name ([runs.list] as "runs list"), the shared table first."""
     flat: dict[str, dict[str, Any]] = {}
-    for table, entries in said.items():
+    for table, entries in parsed.items():
         if not isinstance(entries, dict):
             flat.setdefault("", {})[table] = entries
             continue
@@ -116,7 +118,7 @@ def _tables(said: Mapping[str, Any], commands: Mapping[str, Any]) -> Iterator[tu
                 flat.setdefault(table, {})[key] = value
     if "" in flat:
         key = next(iter(flat[""]))
-        raise ConfigError(f"{path()}: {key!r} stands in no table.", f"Put it under [{SHARED}] or a command's name.")
+        raise ConfigError(f"{path()}: {key!r} is in no table.", f"Put it under [{SHARED}] or [COMMAND].")
     yield from sorted(flat.items(), key=lambda entry: entry[0] != SHARED)
 
 
@@ -129,7 +131,7 @@ def _commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _options(command: Any) -> dict[str, Any]:
-    """Parameters of a command by what they are called behind the dashes."""
+    """Return the options of a command by their names without the dashes."""
     found = {}
     for parameter in command.params:
         if parameter.param_type_name == "option" and parameter.name not in LEFT_OUT:
@@ -141,12 +143,12 @@ def _plain(key: str) -> str:
     return key.lstrip("-").replace("_", "-")
 
 
-def _checked(text: str, table: str, key: str, command: Any, parameter: Any, value: Any) -> None:
+def _check_value(text: str, table: str, key: str, command: Any, parameter: Any, value: Any) -> None:
     try:
         parameter.process_value(typer.Context(command), value)
     except Exception as error:  # typer's own kinds differ between its versions
-        said = error.format_message() if hasattr(error, "format_message") else str(error)  # pyright: ignore[reportAttributeAccessIssue]
-        _refuse(text, table, key, ParameterError(f"{key} = {json.dumps(value)}: {' '.join(said.split())}"))
+        message = error.format_message() if hasattr(error, "format_message") else str(error)  # pyright: ignore[reportAttributeAccessIssue]
+        _refuse(text, table, key, ParameterError(f"{key} = {json.dumps(value)}: {' '.join(message.split())}"))
 
 
 def _put(found: dict[str, Any], names: list[str], parameter: str, value: Any) -> None:
@@ -161,7 +163,7 @@ def _refuse(text: str, table: str, key: str | None, why: WorkbenchError) -> None
 
 
 def _line_of(text: str, table: str, key: str | None) -> int:
-    """Number of the line where a key of a table stands, from 1; of the table's own where there is no key."""
+    """Return the number, from 1, of the line with a key of a table; of the table's header if there is no key."""
     header = re.compile(rf"\s*\[\s*{re.escape(table.replace(' ', '.'))}\s*\]")
     inside, at = False, 1
     for number, line in enumerate(text.splitlines(), 1):
@@ -176,29 +178,29 @@ def _line_of(text: str, table: str, key: str | None) -> int:
 def config(
     context: typer.Context,
     command: Annotated[
-        str | None, typer.Argument(help="Show every option of this command: its value, and where that comes from.")
+        str | None, typer.Argument(help="Show every option of this command, with its value and the value's source.")
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show where your own defaults are kept, and what is in force.
+    """Show the file with your own defaults, and the values in effect.
 
-    The file is TOML: [defaults] holds for every command that has the option, [generate] for one. What the command line
-    says comes first, then the command's table, then [defaults], then what is built in.
+    The file is TOML: [defaults] applies to every command that has the option, [generate] to one command. The command
+    line takes precedence over the command's table, that over [defaults], and that over the built-in values.
     """
-    said, text = read()
+    parsed, text = read()
     group = context.find_root().command
-    mapped = default_map(group, said, text)
+    mapped = default_map(group, parsed, text)
     commands = dict(_commands(group))
     if command is not None and command not in commands:
         raise UnknownNameError.of("command", command, commands)
-    rows = _rows(commands, said, mapped, text, command)
+    rows = _rows(commands, parsed, mapped, text, command)
     environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     if as_json:
         wire = {"path": str(path()), "exists": path().exists(), "settings": rows, "environment": environment}
         print(json.dumps(wire, ensure_ascii=False, indent=2))
         return
-    print(f"{path()}{'' if path().exists() else ' (not there: everything is as built in)'}")
+    print(f"{path()}{'' if path().exists() else ' (no such file: all values are built in)'}")
     for row in rows:
         print(f"{row['command'] + ' ' + row['option']:<34} {json.dumps(row['value'], ensure_ascii=False):<24} "
               f"{row['from']}")  # fmt: skip
@@ -207,14 +209,14 @@ def config(
 
 
 def _rows(
-    commands: Mapping[str, Any], said: Mapping[str, Any], mapped: Mapping[str, Any], text: str, only: str | None
+    commands: Mapping[str, Any], parsed: Mapping[str, Any], mapped: Mapping[str, Any], text: str, only: str | None
 ) -> list[dict[str, Any]]:
     rows = []
     for name, command in commands.items():
         values = mapped
         for part in name.split():
             values = values.get(part, {})
-        tables = dict(_tables(said, commands)) if said else {}
+        tables = dict(_tables(parsed, commands)) if parsed else {}
         for option, parameter in _options(command).items():
             places = (name,) if " " in name else (name, SHARED)
             table = next((t for t in places if option in map(_plain, tables.get(t, {}))), None)

@@ -1,4 +1,4 @@
-"""`workbench datastore`: stores of text that `rest` and `rasd` draft from."""
+"""`workbench datastore`: build and show the text stores from which `rest` and `rasd` draft."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from workbench.cli.stream import harmless
 from workbench.core.errors import ModelError
 
 SAMPLE = 48
-"""Tokens shown of a store."""
+"""Number of tokens in the sample that `show` prints."""
 
 app = typer.Typer(
     name="datastore",
-    help="Stores of text to draft from (`--method rest`, `rasd`): build one of your own files, show one.",
+    help="Build a text store from your own files for `--method rest` or `rasd`, or show one.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -26,17 +26,17 @@ app = typer.Typer(
 
 @app.command()
 def build(
-    files: Annotated[list[Path], typer.Argument(help="Files of UTF-8 text; each is one text of the store.")],
+    files: Annotated[list[Path], typer.Argument(help="UTF-8 text files; each becomes one text of the store.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the store.")],
     target: Target = DEFAULT_TARGET,
-    force: Annotated[bool, typer.Option("--force", help="Replace a store that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing store.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Build a store of text files: tokens of the target's tokenizer, and their suffix array.
+    """Build a store from text files: tokens of the target's tokenizer, and their suffix array.
 
-    Killed or stopped, the same command goes on where it was; the store appears as a whole. 100 MB of text take minutes
-    and 1 GB of memory.
+    If it is stopped or killed, the same command resumes where it stopped; the store appears only when it is complete.
+    100 MB of text take minutes and 1 GB of memory.
 
     Example: workbench datastore build notes/*.txt --out notes-store --target smollm2
     """
@@ -56,17 +56,19 @@ def build(
         print(json.dumps(store.card.to_wire() | {"folder": str(out)}, ensure_ascii=False))
         return
     print(f"{out}: {len(store):,} tokens of {store.card.text_bytes / 1e6:.1f} MB of text")
-    say.note(f"draft from it: {storing.ENV}={harmless(str(out))} workbench generate --target {target} --method rest")
+    say.note(f"to draft from it: {storing.ENV}={harmless(str(out))} workbench generate --target {target} --method rest")
 
 
 @app.command()
 def show(
     folder: Annotated[Path, typer.Argument(help="Folder of a store.")],
-    at: Annotated[int, typer.Option(min=0, help="Show the text from this place on: a run's signal `entry`.")] = 0,
+    at: Annotated[
+        int, typer.Option(min=0, help="Show the text from this token position on: the signal `entry` of a run.")
+    ] = 0,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show a store: size, tokens, tokenizer, texts, a sample. Its files are read and compared with their sums."""
+    """Show a store: size, tokens, tokenizer, texts and a sample. The files are checked against their checksums."""
     from workbench.engine.checksums import what_is_wrong
     from workbench.engine.datastore import open_store
     from workbench.engine.pretrained import load_tokenizer
@@ -75,7 +77,7 @@ def show(
     card, files = store.card, sorted(store.card.sha256)
     for name in files:
         if Path(name).name == name and (wrong := what_is_wrong(folder / name, card.sha256[name])):
-            raise ModelError(f"{folder / name} {wrong}.", "Build it again: workbench datastore build.")
+            raise ModelError(f"{folder / name} {wrong}.", "Build the store again: workbench datastore build.")
     at = min(at, len(store) - 1)
     ids = [int(token) for token in store.tokens[at : at + SAMPLE] if token < card.vocabulary]
     try:
@@ -84,7 +86,7 @@ def show(
     except ModelError as error:
         sample = ""
         say.note(harmless(str(error)))
-    told = {
+    facts = {
         "folder": str(folder),
         "tokens": len(store),
         "text bytes": card.text_bytes,
@@ -97,7 +99,7 @@ def show(
         "sample": sample,
     }
     if as_json:
-        print(json.dumps(told, ensure_ascii=False))
+        print(json.dumps(facts, ensure_ascii=False))
         return
-    for name, value in told.items():
+    for name, value in facts.items():
         print(f"{name:12} {harmless(f'{value:,}' if isinstance(value, int) else str(value))}")

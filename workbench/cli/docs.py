@@ -1,4 +1,4 @@
-"""`workbench docs`: what the program knows better than whoever writes the README, there and on the boards."""
+"""`workbench docs`: regenerate the parts of the README and the boards that come from declarations and measurements."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from workbench.methods.known import Known
 
 SPEED = "speed.md"
-"""The board that holds reports of `workbench bench`."""
+"""Board with reports of `workbench bench`."""
 KINDS = {
     "": "with nothing but the target",
     "drafter": "with a draft model",
     "head": "with trained heads",
-    "pictures": "for targets that read pictures",
-    "simulation": "to see a law, not a speed",
+    "pictures": "for targets that read images",
+    "simulation": "to study acceptance, not speed",
 }
-"""What a method takes, in words."""
-DISCARDED = """Discarded drafts (behind a rejection, or off the path) were never tested and do not count against the
-drafter; they do count in draft utilisation. Every figure is computed from the recorded trace, in one module,
+"""Needs of a method besides the target, in words."""
+DISCARDED = """Discarded drafts (after a rejection, or off the accepted path) were never tested and do not count against
+the drafter; they do count in draft utilisation. Every figure is computed from the recorded trace, in one module,
 `workbench/trace/metrics.py`."""
 
 
@@ -38,13 +38,13 @@ def docs(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if something is stale.")] = False,
     bench: Annotated[
         list[Path] | None,
-        typer.Option(help="Put this report (by `workbench bench --out FILE.md`) on the board of speed; repeatable."),
+        typer.Option(help="Put this report of `workbench bench --out FILE.md` on the speed board; repeatable."),
     ] = None,
-    readme: Annotated[Path, typer.Option(help="The file whose marked parts are generated.")] = Path("README.md"),
+    readme: Annotated[Path, typer.Option(help="File whose marked parts are generated.")] = Path("README.md"),
     boards: Annotated[Path, typer.Option(help="Folder of the boards.")] = Path("assets/boards"),
     debug: Debug = False,
 ) -> None:
-    """Bring up to date what is generated: README, boards, catalogue, recipes, keys, prompts (for developers)."""
+    """Regenerate README parts, boards, method catalogue, recipes, claim keys and prompts (for developers)."""
     from workbench.bench import (
         answers_suite,
         board,
@@ -92,7 +92,7 @@ def docs(
 
 
 def pages(methods: Sequence[Known]) -> dict[str, str]:
-    """Text of each page that is generated whole, by its name among the boards."""
+    """Return the text of each page that is generated completely, by its file name in the folder of boards."""
     from workbench.methods.known import PROMISES
 
     return {
@@ -102,7 +102,7 @@ def pages(methods: Sequence[Known]) -> dict[str, str]:
 
 
 def differences(methods: Sequence[Known]) -> str:
-    """What the methods do otherwise than their papers, a list for each."""
+    """Return a Markdown list for each method that differs from its paper."""
     lines = ["## What differs from the papers"]
     for method in methods:
         if method.differs:
@@ -111,7 +111,7 @@ def differences(methods: Sequence[Known]) -> str:
 
 
 def methods_by_need(methods: Sequence[Known]) -> str:
-    """The methods' names, a line for each kind of thing that they take besides the target."""
+    """Return the methods' names grouped by their needs besides the target, as Markdown."""
     found: dict[str, list[str]] = {}
     for method in methods:
         found.setdefault(_kind(method), []).append(f"`{method.name}`")
@@ -127,16 +127,16 @@ def _kind(method: Known) -> str:
 
 
 def definitions_table() -> str:
-    """What every figure divides by what."""
+    """Return a Markdown table with the definition of every figure."""
     rows = [f"| `{name}` | {title} | {meaning} |" for name, (title, meaning) in DEFINITIONS.items()]
     return "\n".join(["| name | in words | definition |", "|---|---|---|", *rows])
 
 
 def replace_part(text: str, marker: str, part: str) -> str:
-    """`text` with what stands between the markers `<!-- marker -->` and `<!-- /marker -->` replaced.
+    """Replace the part of `text` between the markers `<!-- marker -->` and `<!-- /marker -->`.
 
     Raises:
-        WorkbenchError: the markers are missing.
+        WorkbenchError: a marker is missing.
     """
     begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
     if begin not in text or end not in text:

@@ -1,4 +1,4 @@
-"""`workbench doctor`: where a greedy run differs from plain decoding, is it rounding or a bug?"""
+"""`workbench doctor`: find out whether a difference from plain greedy decoding is rounding or a bug."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def doctor(
     method: Annotated[
         str | None,
         typer.Argument(
-            help="Method to run; by default draft-model, or what runs on the target.", autocompletion=complete.methods
+            help="Method to run; by default draft-model, or one that runs on the target without a draft model.",
+            autocompletion=complete.methods,
         ),
     ] = None,
-    prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be given several times.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Examine this recorded run instead of making one.")] = None,
+    prompt: Annotated[list[str] | None, typer.Option(help="A prompt; repeatable.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Examine this recorded run instead of a new one.")] = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
     device: Device = "auto",
@@ -50,11 +51,11 @@ def doctor(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Examine greedy runs: is every token what plain decoding writes, and where not, is it rounding or a bug?
+    """Compare greedy runs with plain decoding, token by token, and tell rounding differences from bugs.
 
-    Wherever plain decoding would have written another token, it is decoded again from that prefix in other ways. If
-    one of them writes the run's token too, it is numerics, and the difference of the logits is shown; if none does, it
-    is a bug. Exit code 1 if there is one.
+    Where plain decoding would have chosen another token, the prefix is decoded again in other ways. If one of them
+    chooses the run's token too, the cause is numerics, and the difference of the logits is shown. If none does, it is a
+    bug. Exit code 1 if there is a bug.
 
     Example: workbench doctor draft-tree --dtype bfloat16
     """

@@ -1,6 +1,6 @@
-"""The recorded examples of Compare and Sweep: what these tabs show before anybody has measured. Made by real runs.
+"""Recorded examples of the Compare and Sweep tabs, shown before the first measurement; made by real runs.
 
-They measure what the tabs begin with, so that Measure does the same again on the machine at hand.
+They use the initial settings of the tabs, so that the button Measure repeats them on the user's machine.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 
 Progress = Callable[[int, int, str], None]
 LANES, PRESETS, REPEATS, TOKENS = ("draft-model", "draft-tree", "prompt-lookup"), 2, 5, 64
-"""As `views/js/compare/choice.js` begins, with more repeats: the intervals are tighter than after a first look."""
+"""The initial settings of `views/js/compare/choice.js`, with more repeats for tighter intervals."""
 AXES = {"depth": (1, 2, 4, 6), "temperature": (0.0, 0.7)}
 SWEEP: dict[str, Any] = {"group": "stories", "limit": 4, "repeats": 3, "max_new_tokens": 48}
-"""As `views/js/sweep/choice.js` begins, with more prompts and repeats."""
+"""The initial settings of `views/js/sweep/choice.js`, with more prompts and repeats."""
 
 
 def compare(target: str, say: Progress) -> dict[str, Any]:
-    """A whole comparison, as the page shows it."""
+    """Measure the example comparison and return it in the page's wire format."""
     from workbench.bench.prompts import BenchPrompt
     from workbench.client import Workbench
     from workbench.service.presets import message_in
@@ -37,7 +37,7 @@ def compare(target: str, say: Progress) -> dict[str, Any]:
 
 
 def sweep(target: str, say: Progress) -> dict[str, Any]:
-    """A whole sweep, with the words of its figures: the page may show it before anything else is there."""
+    """Measure the example sweep, with the labels of its figures: the page may show it before it has loaded them."""
     from workbench.bench.estimates import METRICS, THEORY
     from workbench.bench.sweep import Sweep, here, run
     from workbench.client import Workbench

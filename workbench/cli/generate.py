@@ -1,4 +1,4 @@
-"""`workbench generate`: one generation, streamed as it is made."""
+"""`workbench generate`: run one generation and stream its text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="Text to continue; '-' reads standard input.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
     chat: Annotated[
-        bool, typer.Option("--chat", help="The prompt is a message: put it into the model's chat format.")
+        bool, typer.Option("--chat", help="Format the prompt as a user message with the model's chat template.")
     ] = False,
     method: Method = None,
     settings: Settings = None,
@@ -64,35 +64,35 @@ def generate(
     top_p: TopP = 1.0,
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; repeatable.")] = None,
     image: Annotated[
-        list[Path] | None, typer.Option(help="A picture for a target that reads them; repeatable, in their order.")
+        list[Path] | None, typer.Option(help="An image for a vision target; repeatable, in order.")
     ] = None,
     seed: Seed = 0,
     dtype: Dtype = "auto",
     device: Device = "auto",
     connect: Connect = None,
     api_key: ApiKey = None,
-    trace: Annotated[Path | None, typer.Option(help="Write every round to this file, as JSON lines.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the run, for `workbench runs` to find.")] = False,
-    tag: Annotated[list[str] | None, typer.Option(help="Keep the run with this tag; repeatable.")] = None,
-    store: Annotated[Path | None, typer.Option(help="Keep the run in this folder.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write every round to this file, as JSON Lines.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Save the run for `workbench runs`.")] = False,
+    tag: Annotated[list[str] | None, typer.Option(help="Save the run with this tag; repeatable.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Save the run in this folder.")] = None,
     state: Annotated[
         Path | None,
-        typer.Option(help="What the drafter remembers: begin with this file, if it is there, and save it there after."),
+        typer.Option(help="File of the drafter's state: loaded at the start if it exists, saved at the end."),
     ] = None,
     marks: Annotated[
         Marks,
         typer.Option(
-            help="How tokens are marked by where they came from: in colour, by style alone (underlined, bold, italic), "
-            "by characters (_accepted_, *corrected*, /bonus/), or not. auto: colour on a terminal, style there with "
-            "NO_COLOR, characters on a dumb one, none elsewhere."
+            help="Marks for accepted, corrected and bonus tokens: colour, style alone (underlined, bold, italic), text "
+            "characters (_accepted_, *corrected*, /bonus/), or none. auto: colour on a terminal, style with NO_COLOR, "
+            "text on a dumb terminal, none elsewhere."
         ),
     ] = Marks.auto,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Continue a prompt. In a terminal, tokens are marked by where they came from; figures go to standard error.
+    """Continue a prompt. A terminal shows which tokens were drafted; figures go to standard error.
 
-    Examples: workbench generate --chat "What is in the picture?" --image scene.png --target vision-target;
+    Examples: workbench generate --chat "What is in the image?" --image scene.png --target vision-target;
     workbench generate --chat "Sort these numbers from smallest to largest: 41, 7, 58" --method prompt-lookup
     --set depth=8; workbench generate "Pip ran home." --method suffix --state pip.safetensors
     """
@@ -114,24 +114,24 @@ def generate(
     memory = read_state(state)
     checks.file_to_write(state, "state")
     images = [str(path) for path in image or ()]
-    asked = [*[{"type": "image"}] * len(images), {"type": "text", "text": text.strip()}] if images else text.strip()
+    content = [*[{"type": "image"}] * len(images), {"type": "text", "text": text.strip()}] if images else text.strip()
     printer = None if as_json else TokenPrinter(marks)
-    lost: list[WorkbenchError] = []
+    not_saved: list[WorkbenchError] = []
 
     def save(work: Callable[[], object]) -> None:
-        """With --json the text is not out yet: what cannot be saved is told with it."""
+        """Save something. With --json, collect its error for the field `not_saved`: the text must still be printed."""
         try:
             work()
         except WorkbenchError as error:
             if not as_json:
                 raise
-            lost.append(error)
+            not_saved.append(error)
 
     with open_workbench(connect, target, drafter, device, dtype, api_key) as bench:
         begin: Any = text
         if chat:
             with waiting_for(bench, target, drafter) if connect is None else nullcontext():
-                begin = bench.chat_prompt([{"role": "user", "content": asked}], target)
+                begin = bench.chat_prompt([{"role": "user", "content": content}], target)
         run = bench.start(
             begin,
             **({"method": method} if method else {}),
@@ -160,25 +160,25 @@ def generate(
     if trace is not None:
         save(partial(write_trace, done, trace))
     if keep or tag or store:
-        save(partial(_keep, done, tag or (), store))
+        save(partial(_save_run, done, tag or (), store))
     if as_json:
-        told = to_object(done) | ({"not_saved": [str(error) for error in lost]} if lost else {})
-        print(json.dumps(told, ensure_ascii=False, indent=2))
+        wire = to_object(done) | ({"not_saved": [str(error) for error in not_saved]} if not_saved else {})
+        print(json.dumps(wire, ensure_ascii=False, indent=2))
     elif not say.is_quiet():
         _print_figures(done)
     if done.footer.reason in STOPPED and as_json:
-        raise typer.Exit(130)  # an error would be a second object
-    if lost:
+        raise typer.Exit(130)  # an error would print a second JSON object
+    if not_saved:
         raise typer.Exit(1)
     if done.footer.reason in STOPPED:
         raise KeyboardInterrupt
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
-    """The prompt from the argument, a file or pipe, or standard input.
+    """Read the prompt from the argument, a file or pipe, or standard input.
 
     Raises:
-        PromptError: the file cannot be read, or what was read is empty.
+        PromptError: the file cannot be read, or the prompt is empty.
     """
     if (prompt is None) == (prompt_file is None):
         raise typer.BadParameter("give either a prompt, '-' for standard input, or --prompt-file", param_hint="PROMPT")
@@ -196,10 +196,10 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
 
 
 def read_state(path: Path | None) -> bytes | None:
-    """What a drafter remembered, of a file; None where there is none yet.
+    """Read the saved state of a drafter; None if the file does not exist yet.
 
     Raises:
-        WorkbenchError: it cannot be read, or is no such file.
+        WorkbenchError: the file cannot be read, or holds no drafter state.
     """
     if path is None or not path.exists():
         return None
@@ -209,15 +209,15 @@ def read_state(path: Path | None) -> bytes | None:
         data = read_regular(path)
     except OSError as error:
         raise WorkbenchError(f"{path} cannot be read: {error.strerror}.", "Give another file.") from None
-    from_bytes(data)  # what is wrong with it is said before a model is loaded
+    from_bytes(data)  # report a damaged file before a model is loaded
     return data
 
 
 def write_state(run: Any, path: Path) -> None:
-    """Save what the drafter of an ended run remembers, as a whole or not at all, and say what that is.
+    """Save the drafter's state after a run, atomically, and print its size.
 
     Raises:
-        WorkbenchError: it keeps nothing, or the file cannot be written.
+        WorkbenchError: the drafter has no state to save, or the file cannot be written.
     """
     found = run.memory("save")
     try:
@@ -226,32 +226,35 @@ def write_state(run: Any, path: Path) -> None:
         raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
     if not say.is_quiet():
         size = f"{found['entries']:,} of at most {found['bound']:,} {found['unit']}"
-        print(f"state: {size}, {found['hits']:,} of {found['asked']:,} drafts found something", file=sys.stderr)
+        print(f"state: {size}; {found['hits']:,} of {found['asked']:,} lookups found a draft", file=sys.stderr)
 
 
 def approximates(done: Trace) -> str:
-    """What is said of text that need not follow the target's law, with what its rounds paid; "" where it does.
+    """Return a note on text whose distribution may differ from the target's, with its measured distance.
 
-    Greedy text of a rule that is exact for other drafts is the target's own: its rounds pay and buy nothing.
+    Returns:
+        "" for a lossless run, and for greedy text if the verifier changed no distribution in any round.
     """
     if done.header.promise != "approximate":
         return ""
-    told = [{name: r.signals[name] for name in (PAID, PAID_AT_MOST, BOUGHT) if name in r.signals} for r in done.rounds]
-    paid = [own.get(PAID, own.get(PAID_AT_MOST)) for own in told]
+    signals = [
+        {name: r.signals[name] for name in (PAID, PAID_AT_MOST, BOUGHT) if name in r.signals} for r in done.rounds
+    ]
+    paid = [own.get(PAID, own.get(PAID_AT_MOST)) for own in signals]
     total = sum(x for x in paid if x is not None)
     greedy = not done.header.params.get("temperature")
-    if not any(told) or (greedy and not total):
+    if not any(signals) or (greedy and not total):
         return ""
     params = done.header.params
     chosen = ", ".join(f"{name}={params[name]}" for name in ("verifier", "grower") if name in params)
-    most = "at most " if any(PAID_AT_MOST in own for own in told) else ""
+    most = "at most " if any(PAID_AT_MOST in own for own in signals) else ""
     priced = any(x is not None for x in paid)
-    price = f", paying {most}TV {total / max(1, len(done.token_ids)):.3f} a token" if priced else ""
-    return f"the text need not follow the target's law with {chosen or done.header.method}{price}"
+    price = f" (total variation distance {most}{total / max(1, len(done.token_ids)):.3f} per token)" if priced else ""
+    return f"with {chosen or done.header.method}, the text may not follow the target's distribution{price}"
 
 
 def to_object(done: Trace) -> dict[str, Any]:
-    """A generation as one object for scripts."""
+    """Return a generation as the JSON object of `--json`."""
     header = done.header
     return {
         "text": done.text,
@@ -273,25 +276,25 @@ def to_object(done: Trace) -> dict[str, Any]:
 
 
 def write_trace(done: Trace, path: Path) -> None:
-    """The trace as JSON lines (`workbench.trace.export`)."""
+    """Write a trace as JSON Lines (`workbench.trace.export`)."""
     from workbench.trace.export import json_lines  # brings Polars
 
     write_file(path, json_lines(done))
 
 
-def _keep(done: Trace, tags: Sequence[str], folder: Path | None) -> None:
+def _save_run(done: Trace, tags: Sequence[str], folder: Path | None) -> None:
     from workbench.trace.store import RunStore  # brings Polars
 
-    kept = RunStore(folder).save(done, tags)
+    run_id = RunStore(folder).save(done, tags)
     if not say.is_quiet():
-        print(f"kept as {kept}", file=sys.stderr)
+        print(f"saved as {run_id}", file=sys.stderr)
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a text file, as a whole or not at all.
+    """Write a text file atomically.
 
     Raises:
-        WorkbenchError: it cannot be written.
+        WorkbenchError: the file cannot be written.
     """
     try:
         write_whole(path, text.encode())
@@ -300,7 +303,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def _stream(run: Any, printer: TokenPrinter, prompt: str) -> None:
-    """The prompt once the models are there, since the line that waits for them is wiped; then what comes."""
+    """Print the prompt and then the tokens; call it after loading, which erases its progress line."""
     if not say.is_quiet():
         printer.echo(prompt)
     for round_ in run:

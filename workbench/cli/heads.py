@@ -1,4 +1,4 @@
-"""`workbench heads`: heads that others trained, those trained here for others' engines, all of a target in a table."""
+"""`workbench heads`: inspect trained heads, export ours to other engines, quantize them, compare those of a target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNS = {True: "✓", False: "✕", None: "·"}
 
 app = typer.Typer(
     name="heads",
-    help="Trained heads of any layout (EAGLE, Medusa, Hydra, speculators): look at some, write ours for other engines.",
+    help="Inspect trained heads of any layout (EAGLE, Medusa, Hydra, speculators), export ours, compare them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -28,17 +28,17 @@ def inspect(
     place: Annotated[
         Path,
         typer.Argument(
-            metavar="NAME_OR_PLACE", help="Bundled heads by their name, the folder of a checkpoint, or its safetensors."
+            metavar="NAME_OR_PLACE", help="Name of bundled heads, a checkpoint folder, or its safetensors file."
         ),
     ],
     target: Annotated[
         str | None,
-        typer.Option(help="Also whether they fit this model, line by line.", autocompletion=complete.targets),
+        typer.Option(help="Also check whether the heads fit this model.", autocompletion=complete.targets),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Say which layout some heads are of, what they hold, and whether they fit a target; exit code 1 if they do not.
+    """Show the layout and content of trained heads, and whether they fit a target; exit code 1 if they do not.
 
     Example: workbench heads inspect EAGLE-Vicuna-7B-v1.3 --target ./vicuna-7b-v1.3
     """
@@ -47,12 +47,12 @@ def inspect(
     from workbench.methods import known
 
     found = open_heads(str(bundled().get(str(place), place) if not place.exists() else place))
-    said: dict[str, Any] = {"layout": "workbench", "architecture": found.kind, "folder": str(found.folder)}
+    report: dict[str, Any] = {"layout": "workbench", "architecture": found.kind, "folder": str(found.folder)}
     if found.checkpoint is None:
-        said |= {"facts": {key: value for key, value in found.config.items() if key not in _LONG}}
+        report |= {"facts": {key: value for key, value in found.config.items() if key not in _LONG}}
     else:
         read = found.checkpoint
-        said |= {
+        report |= {
             "layout": read.layout,
             "facts": {name: list(v) if isinstance(v, tuple) else v for name, v in read.facts.items()},
             "parameters": read.n_parameters,
@@ -65,9 +65,9 @@ def inspect(
     lines = [] if target is None else _lines(found, target)
     if as_json:
         fits = [{"what": line.what, "fits": line.fits, "says": line.says} for line in lines]
-        print(json.dumps(said | ({} if target is None else {"target": target, "lines": fits}), ensure_ascii=False))
+        print(json.dumps(report | ({} if target is None else {"target": target, "lines": fits}), ensure_ascii=False))
     else:
-        for line in told(said):
+        for line in description(report):
             print(harmless(line))
         for line in lines:
             print(harmless(f"{SIGNS[line.fits]} {line.what}: {line.says}"))
@@ -78,20 +78,20 @@ def inspect(
 _LONG = ("draft_vocabulary", "head_accuracy", "ranked")
 
 
-def told(said: dict[str, Any]) -> list[str]:
-    """What was found, a line each."""
-    lines = [f"layout: {said['layout']}", f"heads: {said['architecture']}"]
-    if said.get("verifier"):
-        lines.append(f"trained for: {said['verifier']}")
-    lines += [f"{name.replace('_', ' ')}: {_short(value)}" for name, value in said["facts"].items()]
-    if "tensors" in said:
-        lines.append(f"parameters: {said['parameters']:,} in {len(said['tensors'])} tensors that are read")
-        kept = said["draft_vocabulary"]
-        lines.append(f"proposes: {'all tokens' if kept is None else f'{kept:,} tokens'}")
-        if said["not_read"]:
-            lines.append(f"not needed: {', '.join(said['not_read'])}")
-        drafts = ", ".join(said["drafts_with"])
-        lines.append(f"drafts with: {drafts}" if drafts else "drafts with: nothing here yet (read and checked alone)")
+def description(report: dict[str, Any]) -> list[str]:
+    """Return a line for each fact about heads."""
+    lines = [f"layout: {report['layout']}", f"heads: {report['architecture']}"]
+    if report.get("verifier"):
+        lines.append(f"trained for: {report['verifier']}")
+    lines += [f"{name.replace('_', ' ')}: {_short(value)}" for name, value in report["facts"].items()]
+    if "tensors" in report:
+        lines.append(f"parameters: {report['parameters']:,} in {len(report['tensors'])} tensors in use")
+        vocabulary = report["draft_vocabulary"]
+        lines.append(f"proposes: {'all tokens' if kept is None else f'{vocabulary:,} tokens'}")
+        if report["not_read"]:
+            lines.append(f"unused: {', '.join(report['not_read'])}")
+        drafts = ", ".join(report["drafts_with"])
+        lines.append(f"drafts with: {drafts}" if drafts else "drafts with: no method here yet")
     return lines
 
 
@@ -114,14 +114,14 @@ def _lines(found: Any, target: str) -> list[Any]:
         check_model(target)
     folder = folder_of(target)
     if folder is None:
-        raise ModelError(f"{target} is not on this machine yet.", "Load it once, or name a folder.")
+        raise ModelError(f"{target} is not on this machine yet.", "Load it once, or give a folder.")
     if found.checkpoint is None:
         wrong = problem(found, target, folder)
-        return [Line("target", not wrong, wrong or f"they were trained for {target}")]
+        return [Line("target", not wrong, wrong or f"the heads were trained for {target}")]
     try:
         wanted = Wanted.of(target, config_of(folder))
     except (KeyError, TypeError):
-        raise ModelError(f"The config.json of {target} says no sizes.", "Name a language model.") from None
+        raise ModelError(f"The config.json of {target} has no layer sizes.", "Give a language model.") from None
     return lines(found.checkpoint, wanted)
 
 
@@ -131,15 +131,13 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write.")],
     to: Annotated[
         str,
-        typer.Option(
-            help="speculators (EAGLE's layers), or vllm (Medusa's heads, EAGLE's layer as its authors have it)."
-        ),
+        typer.Option(help="speculators (EAGLE layers), or vllm (Medusa heads, EAGLE layer in its authors' layout)."),
     ] = "speculators",
-    force: Annotated[bool, typer.Option("--force", help="Write into a folder that holds something.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write heads that were trained here in a layout of other engines, with the target's LM head where it asks for it.
+    """Export heads that were trained here to the layout of another engine, with the target's LM head if it needs that.
 
     Example: workbench heads export smollm2-eagle smollm2-eagle-speculators --to speculators
     """
@@ -161,33 +159,33 @@ def shrink(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write a copy of heads with 8 bits a weight: half the file, nearly the same drafts, and never another text.
+    """Write an int8 copy of heads: half the file size, nearly the same drafts; decoding stays lossless.
 
     Example: workbench heads shrink smollm2-eagle smaller/smollm2-eagle
     """
     from workbench.engine.bundle import bundled
     from workbench.training.heads.artefact import shrink as write
 
-    made = write(bundled().get(name) or Path(name).expanduser(), folder)
+    sizes = write(bundled().get(name) or Path(name).expanduser(), folder)
     if as_json:
-        print(json.dumps(made))
+        print(json.dumps(sizes))
         return
-    print(f"{folder}: {made['before'] / 1e6:.1f} MB became {made['after'] / 1e6:.1f}; rounding moves the weights by "
-          f"{made['error']:.2%} of their size")  # fmt: skip
+    print(f"{folder}: {sizes['before'] / 1e6:.1f} MB became {sizes['after'] / 1e6:.1f} MB; rounding "
+          f"changes the weights by {sizes['error']:.2%} of their size")  # fmt: skip
 
 
 @app.command("table")
 def compare(
     target: Annotated[
-        str, typer.Option(help="The model whose heads take turns.", autocompletion=complete.targets)
+        str, typer.Option(help="Target whose heads are measured.", autocompletion=complete.targets)
     ] = "text-target",
-    per_group: Annotated[int, typer.Option(min=1, help="Bundled prompts of each kind.")] = 3,
+    per_group: Annotated[int, typer.Option(min=1, help="Bundled prompts of each group.")] = 3,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every run, in tokens.")] = 64,
-    report: Annotated[bool, typer.Option(help="Save it on the board.")] = False,
+    report: Annotated[bool, typer.Option(help="Save the table on the board.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure all heads of a target on the same prompts: size, cost, places, τ and speed-up.
+    """Measure all heads of a target on the same prompts: size, cost, acceptance by position, τ and speed-up.
 
     Example: workbench heads table --target text-target --report
     """
@@ -200,11 +198,11 @@ def compare(
     check_models(target, "none", "cpu", "auto")
     models = load(target, "none", "cpu")
     if not headsboard.measured_with(models):
-        raise ModelError(f"There are no heads for {target} yet.", "Train some: workbench train eagle-3 --target …")
+        raise ModelError(f"There are no heads for {target} yet.", "Train heads: workbench train eagle-3 --target …")
     prompts = first_of_each_group(load_suite("bundled"), per_group)
     with progress_bar() as bar:
-        asked = {p.name: p.encode(models.tokenizer) for p in prompts}
-        row = headsboard.measure(models, asked, max_new_tokens, bar)
+        prompt_ids = {p.name: p.encode(models.tokenizer) for p in prompts}
+        row = headsboard.measure(models, prompt_ids, max_new_tokens, bar)
     if row is None:
         raise typer.Exit(130)
     row["per_group"] = per_group

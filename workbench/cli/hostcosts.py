@@ -1,4 +1,4 @@
-"""`workbench bench --suite host`: what drafting costs the host, by context."""
+"""`workbench bench --suite host`: measure the host overhead of drafters by context length."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ KINDS = (".json", ".md", ".svg")
 
 
 def measure(target: str, repeats: int, out: list[Path], as_json: bool) -> None:
-    """Measure all drafters; a file of JSON that is there already is gone on with.
+    """Measure all drafters; continue from an existing JSON file of `out`.
 
     Raises:
-        BadParameter: a file of another kind is asked for.
+        BadParameter: a file of `out` has a suffix that the suite does not write.
     """
     checks.kinds_of("host", out, KINDS)
     from workbench.bench import hostcosts
     from workbench.engine.pretrained import load_tokenizer
     from workbench.trace.files import write_whole
 
-    kept = next((path for path in out if path.suffix == ".json"), None)
+    json_file = next((path for path in out if path.suffix == ".json"), None)
     known: dict[str, Any] | None = None
-    if kept is not None and kept.is_file():
+    if json_file is not None and json_file.is_file():
         with suppress(OSError, ValueError):
-            known = json.loads(kept.read_text(encoding="utf-8"))
+            known = json.loads(json_file.read_text(encoding="utf-8"))
 
-    def keep(report: dict[str, Any]) -> None:
-        if kept is not None:
-            write_whole(kept, f"{json.dumps(report, ensure_ascii=False, indent=1)}\n".encode())
+    def save(report: dict[str, Any]) -> None:
+        if json_file is not None:
+            write_whole(json_file, f"{json.dumps(report, ensure_ascii=False, indent=1)}\n".encode())
 
     report = hostcosts.run_suite(
-        load_tokenizer(target), known, keep, lambda words: typer.echo(words, err=True), rounds=100 * repeats
+        load_tokenizer(target), known, save, lambda words: typer.echo(words, err=True), rounds=100 * repeats
     )
-    keep(report)
+    save(report)
     forms = {".md": hostcosts.page(report), ".svg": hostcosts.plot(report)}
     for path in out:
         if path.suffix in forms:

@@ -1,4 +1,4 @@
-"""`workbench recommend --kinds`: every training-free method on each kind of work, for the board that tells which."""
+"""`workbench recommend --kinds`: measure every training-free method on each workload, for the board of workloads."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ def measure(
     fresh: bool,
     as_json: bool,
 ) -> None:
-    """Measure kind by kind and print the table; a run that was stopped ends with 130.
+    """Measure workload by workload and print the table; exit with status 130 if the run was stopped.
 
     Args:
         target: name of the target.
-        device: of the target.
-        dtype: of the target.
-        methods: names; empty: all that draft with nothing but the target.
-        per_kind: prompts of each kind.
-        max_new_tokens: length limit of every run; None: the board's.
-        report: save each kind on the board as soon as it is measured, and take those that it has at this commit.
-        fresh: take none.
-        as_json: print JSON.
+        device: device of the target.
+        dtype: number format of the target.
+        methods: method names; empty: all methods that need nothing but the target.
+        per_kind: number of prompts per workload.
+        max_new_tokens: length limit of every run, in tokens; None: the board's.
+        report: whether to save each workload on the board as soon as it is measured, and reuse those that the board
+            has from this commit.
+        fresh: whether to reuse none.
+        as_json: whether to print JSON.
     """
     pair = check_models(target, "none", device, dtype)
     for name in methods:
@@ -58,12 +59,12 @@ def measure(
             board.read(workboard.BOARD), models.target_name, stored, [c.name for c in chosen], names, tokens
         )
         if done:
-            typer.echo(f"On the board already (--fresh measures them anew): {', '.join(done)}.", err=True)
+            typer.echo(f"Already on the board (--fresh measures them again): {', '.join(done)}.", err=True)
     saved = workboard.save if report else lambda key, row: None
     with progress_bar() as bar:
-        told = bar or (lambda *_: None)
-        found, complete = workboard.measure(models, chosen, suite, tokens, done, saved, told)
-    made = workboard.targets(found)
-    print(json.dumps(made, ensure_ascii=False) if as_json else workboard.markdown(made))
+        progress = bar or (lambda *_: None)
+        rows, complete = workboard.measure(models, chosen, suite, tokens, done, saved, progress)
+    results = workboard.targets(rows)
+    print(json.dumps(results, ensure_ascii=False) if as_json else workboard.markdown(results))
     if not complete:
         raise typer.Exit(130)

@@ -1,4 +1,4 @@
-"""`workbench lab`: JupyterLab on the notebooks."""
+"""`workbench lab`: open the notebooks in JupyterLab."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from workbench.core.errors import UnknownNameError, WorkbenchError
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 INSTALL = 'pip install "speculative-decoding-workbench[notebooks]"'
 QUIET = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.extension_manager=readonly"]
-"""JupyterLab asks for news of itself and of extensions; here nothing leaves the machine unasked."""
+"""Turn off JupyterLab's checks for updates and extensions: nothing may use the network unless the user asks for it."""
 
 
 def lab(
-    notebook: Annotated[str, typer.Argument(help="Begin with this one: 02, or 02_rejection_sampling.")] = "",
+    notebook: Annotated[str, typer.Argument(help="Notebook to open: 02, or 02_rejection_sampling.")] = "",
     folder: Annotated[Path, typer.Option(help="Another folder of notebooks.")] = NOTEBOOKS,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any that is free.")] = 8888,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
     debug: Debug = False,
 ) -> None:
-    """Open JupyterLab on the notebooks: on this machine only, with a token, asking nothing outside it."""
+    """Open the notebooks in JupyterLab, which listens on this machine only, with a token, and stays offline."""
     if find_spec("jupyterlab") is None:
         raise WorkbenchError("JupyterLab is not installed.", f"Install it: {INSTALL}")
     status = subprocess.call(command(folder, notebook, port, browser))
     if status:
-        raise WorkbenchError(f"JupyterLab ended with status {status}.", "Its own messages above say why.")
+        raise WorkbenchError(f"JupyterLab ended with status {status}.", "See its messages above.")
 
 
 def command(folder: Path, notebook: str, port: int, browser: bool) -> list[str]:
-    """The command line of the server.
+    """Return the command line of the server.
 
     Raises:
-        WorkbenchError: there are no notebooks in the folder, or none of that name.
+        WorkbenchError: the folder has no notebooks, or none of that name.
     """
     root = folder.expanduser().resolve()
     names = sorted(path.stem for path in root.glob("*.ipynb"))
     if not names:
         raise WorkbenchError(f"There are no notebooks in {root}.", "Give --folder, or clone the repository.")
     page = f"/lab/tree/{_named(notebook, names)}.ipynb" if notebook else "/lab"
-    given = [f"--ServerApp.root_dir={root}", f"--ServerApp.port={port}", f"--LabApp.default_url={page}"]
+    options = [f"--ServerApp.root_dir={root}", f"--ServerApp.port={port}", f"--LabApp.default_url={page}"]
     root_user = hasattr(os, "geteuid") and os.geteuid() == 0  # as in a container; it listens on this machine only
-    given += ["--allow-root"] if root_user else []
-    return [sys.executable, "-m", "jupyterlab", *given, *QUIET, *([] if browser else ["--no-browser"])]
+    options += ["--allow-root"] if root_user else []
+    return [sys.executable, "-m", "jupyterlab", *options, *QUIET, *([] if browser else ["--no-browser"])]
 
 
 def _named(wanted: str, names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Models for a command: a line that says how far they are, without the chatter of the libraries that load them."""
+"""Load models for a command: show a progress line, and silence the libraries' own output."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from workbench.service.progress import Progress
 
 
 class Waiting:
-    """A line on standard error while something is waited for: what, how large, how long.
+    """A progress line on standard error with the models that are loaded, their size and the time.
 
-    On a terminal it is written over and wiped away; with -v every new stage is a line of its own, the last one says
-    how long it took; elsewhere, and with -q, nothing is said.
+    On a terminal the line is updated in place and erased at the end. With -v every new stage gets a line of its own,
+    and a last line gives the duration. Elsewhere, and with -q, nothing is printed.
 
     Args:
-        what: what is waited for, "text-target + text-drafter, 55.9 MB".
-        now: asked again and again for the stage; None or empty: none is known.
+        what: name of the thing that is loaded, "text-target + text-drafter, 55.9 MB".
+        now: function that returns the current stage; it is called every 0.2 s. None or empty: no stage is known.
     """
 
     def __init__(self, what: str, now: Callable[[], str | None] = lambda: None) -> None:
@@ -38,7 +38,7 @@ class Waiting:
     def __enter__(self) -> Waiting:
         self._began = time.monotonic()
         self._moves = say.moves(sys.stderr) and not say.is_quiet()
-        self._verbose = say.is_verbose()  # asked here: a thread has no context of its own
+        self._verbose = say.is_verbose()  # read here: a new thread does not inherit this context variable
         if self._moves or self._verbose:
             self._thread.start()
         return self
@@ -68,7 +68,7 @@ class Waiting:
 
 
 def sizes(target: str, drafter: str | None) -> str:
-    """Models in words: "text-target + text-drafter, 55.9 MB"; the size of those that are here."""
+    """Return the names of the models and the total size of their files here: "text-target + text-drafter, 55.9 MB"."""
     small = own_drafter(target) if drafter == "auto" else drafter_or_none(drafter or "none")
     names = [target, *([small] if small else [])]
     n_bytes = sum(map(weight_bytes, names))
@@ -76,7 +76,7 @@ def sizes(target: str, drafter: str | None) -> str:
 
 
 def quiet() -> None:
-    """Keep transformers' progress bars and advice off the terminal; errors still come through."""
+    """Turn off transformers' progress bars and warnings; errors are still shown."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -86,7 +86,7 @@ def quiet() -> None:
 def open_workbench(
     connect: str | None, target: str, drafter: str, device: str, dtype: str, api_key: str | None = None
 ) -> Any:
-    """The backend of a command: a private one, or with `--connect` somebody else's."""
+    """Return the backend of a command: one in this process, or with `--connect` that of a running app."""
     if connect is not None:
         return connected(connect, api_key)
     from workbench.client import Workbench
@@ -97,30 +97,30 @@ def open_workbench(
 
 
 def connected(url: str, api_key: str | None = None) -> Any:
-    """The backend of a running app. What there is to be warned of is said in a line.
+    """Return the backend of a running app, and print warnings about the connection.
 
     Args:
-        url: of the app, or a Space's name.
-        api_key: the key that it asks for; None: see `workbench.client.keys.key_for`.
+        url: URL of the app, or the name of a Space.
+        api_key: the app's key; None: see `workbench.client.keys.key_for`.
     """
     from workbench.client import Workbench
 
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
             return Workbench(url, key=api_key)
         finally:
-            for warning in heard:
+            for warning in caught:
                 print(f"warning: {warning.message}", file=sys.stderr)
 
 
 def waiting_for(bench: Any, target: str, drafter: str) -> Waiting:
-    """A line while a backend of our own loads a pair for a call that comes back only when the pair is there."""
+    """Return a progress line for a blocking call that makes a backend in this process load its models."""
     return Waiting(sizes(target, drafter), lambda: bench.health()["loading"])
 
 
 def wait_for_models(run: Any, what: str) -> None:
-    """Until the models of a run are there; what is wrong with them, the run says itself."""
+    """Wait until the models of a run are loaded; the run itself reports errors."""
 
     def stage() -> str | None:
         return run.since(0)["message"].partition(": ")[2] if run.state == "loading" else None
@@ -131,7 +131,7 @@ def wait_for_models(run: Any, what: str) -> None:
 
 
 def load(target: str, drafter: str, device: str, dtype: str = "auto", drafter_dtype: str = "auto") -> Any:
-    """`load_models` for the command line; a target that is fetched or made first says how far that is."""
+    """Call `load_models` with a progress line, which includes the download or conversion of the target."""
     progress, fetches = Progress(target), target in PUBLISHED or is_gguf(target)
     with Waiting(sizes(target, drafter), lambda: progress.text.partition(": ")[2] if fetches else None):
         from workbench.engine import load_models

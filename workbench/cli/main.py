@@ -1,4 +1,4 @@
-"""The program: its commands, and what becomes of an error."""
+"""The `workbench` program: its commands, error messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def root(
 ) -> None:
     """See, compare and build speculative decoding. `workbench COMMAND --help` explains a command.
 
-    Exit status: 0 well, 1 failed, 2 asked wrongly (nothing was run), 130 interrupted. Your own defaults: `workbench
-    config`.
+    Exit status: 0 success, 1 failure, 2 wrong usage (nothing was run), 130 interrupted. `workbench config` shows your
+    own defaults.
     """
     say.set_level(quiet, verbose)
 
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; None: those of the process.
 
     Returns:
-        Exit status: 0 well, 1 failed, 2 wrong use, 130 interrupted.
+        Exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     debug, as_json = "--debug" in args, "--json" in args
@@ -121,23 +121,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
-        return _report(*_told(error, debug), debug, as_json)
+        return _report(*_classify(error, debug), debug, as_json)
     return status if isinstance(status, int) else 0
 
 
 def _own_defaults(args: Sequence[str]) -> dict[str, Any] | None:
-    """What the user's file of defaults says; `workbench config` reads it for itself, and says what is wrong there."""
+    """Return the user's defaults per command; None for `workbench config`, which reads and checks the file itself."""
     if not args or args[0] == "config" or "_WORKBENCH_COMPLETE" in os.environ:
         return None
-    said, text = config.read()
-    return config.default_map(typer.main.get_command(app), said, text) if said else None
+    tables, text = config.read()
+    return config.default_map(typer.main.get_command(app), tables, text) if tables else None
 
 
-def _told(error: Exception, debug: bool) -> tuple[WorkbenchError, int]:
-    """An error in the words of this program, and the status that it ends with."""
+def _classify(error: Exception, debug: bool) -> tuple[WorkbenchError, int]:
+    """Return an exception as a `WorkbenchError`, and the exit status for it."""
     if isinstance(error, WorkbenchError):
-        asked_wrongly = error.option or isinstance(error, (UnknownNameError, ParameterError, PromptError))
-        return error, WRONG_USE if asked_wrongly else FAILED
+        is_wrong_use = error.option or isinstance(error, (UnknownNameError, ParameterError, PromptError))
+        return error, WRONG_USE if is_wrong_use else FAILED
     if _is_usage_error(error):
         command = getattr(getattr(error, "ctx", None), "command_path", "workbench")
         message = " ".join(error.format_message().split()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
@@ -147,7 +147,7 @@ def _told(error: Exception, debug: bool) -> tuple[WorkbenchError, int]:
 
 
 class UsageError(WorkbenchError):
-    """Options or arguments that the command does not take."""
+    """Options or arguments that the command does not accept."""
 
 
 def _report(error: WorkbenchError, status: int, debug: bool, as_json: bool) -> int:
@@ -155,8 +155,8 @@ def _report(error: WorkbenchError, status: int, debug: bool, as_json: bool) -> i
         traceback.print_exc()
     option = f"--{error.option}" if error.option else ""
     if as_json:
-        told = {"type": type(error).__name__, "message": error.message, "remedy": with_paths(error.remedy)}
-        print(json.dumps({"error": told | {"option": option or None, "exit_code": status}}, ensure_ascii=False))
+        entry = {"type": type(error).__name__, "message": error.message, "remedy": with_paths(error.remedy)}
+        print(json.dumps({"error": entry | {"option": option or None, "exit_code": status}}, ensure_ascii=False))
         return status
     named = f"{option}: " if option and option not in str(error) else ""
     print(f"error: {named}{with_paths(str(error))}", file=sys.stderr)
@@ -164,7 +164,7 @@ def _report(error: WorkbenchError, status: int, debug: bool, as_json: bool) -> i
 
 
 def _is_usage_error(error: Any) -> bool:
-    """Typer's usage errors, told by their shape: the module they come from differs between its versions."""
+    """Recognise Typer's usage errors by their attributes: their module differs between Typer's versions."""
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 

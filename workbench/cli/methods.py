@@ -1,4 +1,4 @@
-"""`workbench methods`: what is registered, and what of it can run."""
+"""`workbench methods`: list the registered methods, and whether each can run."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ if TYPE_CHECKING:
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show this one in full.", autocompletion=complete.methods)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this method in full.", autocompletion=complete.methods)
+    ] = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
     device: Annotated[str, typer.Option(hidden=True)] = "cpu",
     connect: Connect = None,
     api_key: ApiKey = None,
-    markdown: Annotated[bool, typer.Option(help="Print them as a Markdown table.")] = False,
+    markdown: Annotated[bool, typer.Option(help="Print the methods as a Markdown table.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List the methods, a line each, and whether each can run on the target; no model is loaded.
+    """List the methods, and whether each can run on the target. No model is loaded.
 
     Examples: workbench methods; workbench methods medusa; workbench methods --json
     """
@@ -67,7 +69,7 @@ def methods(
 
 
 def described(target: str, drafter: str, connect: str | None, api_key: str | None = None) -> list[dict[str, Any]]:
-    """Methods as the API describes them: from files alone, or as the server says."""
+    """Return the API's descriptions of the methods: from local files, or from the server at `connect`."""
     if connect is not None:
         from workbench.cli.loading import connected
 
@@ -83,12 +85,12 @@ def described(target: str, drafter: str, connect: str | None, api_key: str | Non
 
 
 def to_row(method: dict[str, Any]) -> dict[str, Any]:
-    """A method as the command prints it: what the API says, with `parameters` written out."""
+    """Return the API's description of a method, with `params` renamed to `parameters`."""
     return {name: value for name, value in method.items() if name != "params"} | {"parameters": method["params"]}
 
 
 def markdown_table(found: Sequence[Any]) -> str:
-    """All methods with their parameters and papers, as a Markdown table."""
+    """Return a Markdown table of methods with their parameters and papers."""
     lines = ["| method | promise | needs | parameters (defaults) | from |", "|---|---|---|---|---|"]
     for method in found:
         parameters = ", ".join(f"`{s.name}={s.default}`" for s in method.params.values()) or "–"
@@ -111,7 +113,7 @@ def _paper(source: dict[str, Any]) -> str:
 
 
 def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
-    """A line each: a sign, the name, the promise, the title; in place of the title, why one cannot run."""
+    """Print a line per method: a sign, the name, the promise, and the title or the reason why it cannot run."""
     width = max(len(row["name"]) for row in rows)
     for row in rows:
         sign, words = ("✓", row["title"]) if row["available"] else ("–", row["reason"])
@@ -121,7 +123,7 @@ def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
 
 
 def _print_whole(row: dict[str, Any], target: str, here: Known | None) -> None:
-    """One method: what it is, how it works, where it comes from, what it promises and takes, and its parameters."""
+    """Print one method in full: idea, verifier, promise, paper, needs, differences from the paper, and parameters."""
     source = row["source"]
     paper = ", ".join(filter(None, (source["title"], _paper(source), source["where"])))
     facts = {

@@ -1,4 +1,4 @@
-"""`workbench models`: what is on this machine, and what could be had, how."""
+"""`workbench models`: list the models on this machine, and those that can be downloaded or made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIGNS = {"ready": "✓", "at first use": "○", "to fetch": "–"}
 
 
 def models(as_json: Json = False, debug: Debug = False) -> None:
-    """List the models that are here or could be had: role, size, licence, and how one comes here.
+    """List the models on this machine and those that you can get: role, size, licence, and how to get each.
 
     Examples: workbench models; workbench models --json
     """
@@ -27,15 +27,15 @@ def models(as_json: Json = False, debug: Debug = False) -> None:
 
 
 def lines(rows: list[dict[str, Any]]) -> list[str]:
-    """A line each: a sign for its state, name, role, size, licence, and where it is or how it comes here."""
-    told = [
+    """Return a line per model: a sign for its state, name, role, size, licence, and its place or how to get it."""
+    table = [
         (row["name"], row["role"], f"{row['bytes'] / 1e6:.1f} MB", row["licence"], row["how"] or row["place"] or "")
         for row in rows
     ]
-    widths = [max(len(cells[i]) for cells in told) for i in range(4)] if told else []
+    widths = [max(len(cells[i]) for cells in table) for i in range(4)] if table else []
     found = []
-    for row, (name, role, size, licence, where) in zip(rows, told, strict=True):
+    for row, (name, role, size, licence, where) in zip(rows, table, strict=True):
         cells = f"{name:<{widths[0]}}  {role:<{widths[1]}}  {size:>{widths[2]}}  {licence:<{widths[3]}}"
         found.append(harmless(f"{_SIGNS[row['state']]} {cells}  {where}"))
-    signs = "✓ ready · ○ made at first use · – to be fetched. A folder, a GGUF file or a Hub id can be a target, too."
+    signs = "✓ ready · ○ made at first use · – to be downloaded. A folder, GGUF file or Hub id can be a target, too."
     return [*found, "", signs]

@@ -1,4 +1,4 @@
-"""`workbench notebooks`: pairs in step, outputs stripped."""
+"""`workbench notebooks`: synchronise the notebooks with their .py files and strip their outputs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from workbench.core.errors import UnknownNameError, WorkbenchError
 
 def notebooks(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Only these, as 02_rejection_sampling; all by default.")
+        list[str] | None, typer.Argument(help="Notebooks, for example 02_rejection_sampling; by default all.")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if something is to do.")] = False,
-    folder: Annotated[Path | None, typer.Option(help="Where they are; by default the repository's.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit code 1 if something would change.")
+    ] = False,
+    folder: Annotated[Path | None, typer.Option(help="Folder of the notebooks; by default the repository's.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Bring the notebooks in order: in step with their .py, outputs stripped, the same first cell (for developers)."""
+    """Synchronise the notebooks with their .py files, strip outputs and renew the first cell (for developers)."""
     try:
         from workbench.site import pairs
     except ModuleNotFoundError as error:

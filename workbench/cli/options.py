@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are read."""
+"""Options that several commands share, and functions that parse and check their values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from workbench.core.errors import ParameterError
 Target = Annotated[
     str,
     typer.Option(
-        help="The model that is verified against: a name of `workbench models`, a folder, a GGUF file, a Hub id.",
+        help="Target model: a name from `workbench models`, a folder, a GGUF file or a Hub id.",
         autocompletion=complete.targets,
     ),
 ]
 Drafter = Annotated[
     str,
     typer.Option(
-        help="The small model that drafts; 'auto': the target's own where it is bundled; 'none': no drafter.",
+        help="Draft model; 'auto': the one bundled for the target; 'none': no draft model.",
         autocompletion=complete.drafters,
     ),
 ]
@@ -28,25 +28,23 @@ Head = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FOLDER",
-        help="Draft with the trained heads in this folder, of any layout that `workbench heads inspect` knows (EAGLE, "
-        "Medusa, …); repeatable. WORKBENCH_HEADS names folders for every command and the app.",
+        help="Draft with the trained heads in this folder, in any layout that `workbench heads inspect` reads (EAGLE, "
+        "Medusa, …); repeatable. WORKBENCH_HEADS sets such folders for every command and the app.",
     ),
 ]
 Dtype = Annotated[
     str,
     typer.Option(
-        help="Number format of the target: auto, float32, bfloat16, float16, float64, or int8 (weights, on a CPU).",
+        help="Number format of the target: auto, float32, bfloat16, float16, float64, or int8 (weights only, on CPU).",
         autocompletion=complete.dtypes,
     ),
 ]
-Device = Annotated[
-    str, typer.Option(help="auto, cpu, or cuda, cuda:1 … where there is one.", autocompletion=complete.device_names)
-]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …", autocompletion=complete.device_names)]
 Method = Annotated[
     str | None,
     typer.Option(
-        help="How to decode: a name that `workbench methods` lists. By default draft-model, or without a draft model "
-        "what runs on the target.",
+        help="Decoding method, from `workbench methods`. By default draft-model, or without a draft model one that "
+        "needs only the target.",
         autocompletion=complete.methods,
     ),
 ]
@@ -54,38 +52,38 @@ Json = Annotated[
     bool,
     typer.Option(
         "--json",
-        help='Print JSON for scripts, and nothing else, on standard output; an error is {"error": {"type", "message", '
-        '"remedy", "option", "exit_code"}} there.',
+        help='Print only JSON on standard output; an error is {"error": {"type", "message", "remedy", "option", '
+        '"exit_code"}}.',
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Connect = Annotated[
-    str | None, typer.Option(metavar="URL", help="Ask a running app (http://localhost:7860) or a Space (owner/space).")
+    str | None, typer.Option(metavar="URL", help="Use a running app (http://localhost:7860) or a Space (owner/space).")
 ]
 ApiKey = Annotated[
     str | None,
-    typer.Option(metavar="KEY", help="The key that --connect's server asks for; better set as WORKBENCH_CONNECT_KEY."),
+    typer.Option(metavar="KEY", help="API key for --connect; safer in the variable WORKBENCH_CONNECT_KEY."),
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Set a parameter of the method; may be given several times.",
+        help="Set a parameter of the method; repeatable.",
         autocompletion=complete.settings,
     ),
 ]
-Temperature = Annotated[float, typer.Option(help="0 is greedy; 1 samples from the model's own law.")]
-TopK = Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0 is off.")]
-TopP = Annotated[float, typer.Option(help="Sample among the likeliest tokens that hold this mass; 1 is off.")]
-MaxNewTokens = Annotated[int, typer.Option(min=1, help="Stop after so many tokens.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of every random number of the run.")]
+Temperature = Annotated[float, typer.Option(help="0: greedy; 1: sample from the model's own distribution.")]
+TopK = Annotated[int, typer.Option(help="Sample from the k most likely tokens; 0: off.")]
+TopP = Annotated[float, typer.Option(help="Sample from the most likely tokens with this total probability; 1: off.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Maximum number of new tokens.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of all random numbers of the run.")]
 
 DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "auto"
 
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
-    """Split `name=value` pairs. The registry checks names and values, so that all faces say the same about them.
+    """Split `name=value` pairs. The method registry checks names and values, with the same errors for every interface.
 
     Example:
         >>> parse_settings(["depth=4"])
@@ -101,21 +99,21 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
 
 
 def check_key(connect: str | None, api_key: str | None) -> None:
-    """Refuse a key that goes nowhere, or is none."""
+    """Refuse an API key without a server, or an empty one."""
     if api_key is not None and connect is None:
-        raise typer.BadParameter("it is for a server: name that with --connect", param_hint="--api-key")
-    if api_key is not None and not api_key.strip():  # as from a variable that is not set
+        raise typer.BadParameter("a key needs a server: give one with --connect", param_hint="--api-key")
+    if api_key is not None and not api_key.strip():  # --api-key "$VARIABLE" with a variable that is not set
         raise typer.BadParameter("the key is empty", param_hint="--api-key")
 
 
 def take_heads(heads: Sequence[str] | None, target: str, connect: str | None = None) -> None:
-    """Draft with heads of one's own in this process; those that do not suit the target are refused at once."""
+    """Use the user's own heads in this process; refuse at once those that do not fit the target."""
     from workbench.engine.checkpoints import own
     from workbench.engine.names import folder_of
     from workbench.service.checks import about
 
     if heads and connect is not None:
-        raise typer.BadParameter(f"the server at {connect} decides it", param_hint="--head")
+        raise typer.BadParameter(f"the server at {connect} sets it", param_hint="--head")
     with about("head"):
         for place in heads or ():
             own.check(place, target, folder_of(target))
@@ -123,9 +121,9 @@ def take_heads(heads: Sequence[str] | None, target: str, connect: str | None = N
 
 
 def refuse_idle_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> None:
-    """Refuse heads of one's own that none of these methods drafts with: they would be left aside in silence.
+    """Refuse the user's own heads that none of these methods uses: they would be ignored silently.
 
-    What a rule or a policy reads (`judge`, `acceptance`) is of no method by itself, and is not asked for here.
+    Heads that a verifier or policy reads (`judge`, `acceptance`) belong to no single method and are accepted.
     """
     from workbench.engine.checkpoints import own
     from workbench.methods import known
@@ -138,17 +136,17 @@ def refuse_idle_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> No
             with about("head"):
                 raise ParameterError(
                     f"{place} has {kind} heads, which {', '.join(methods)} does not draft with.",
-                    f"Take a method that does: {', '.join(able)}.",
+                    f"Use a method that does: {', '.join(able)}.",
                 )
 
 
 def only_here(connect: str | None, **options: tuple[str, str]) -> None:
-    """Refuse options that belong to the server when another one is asked. `options`: name → (value, default)."""
+    """Refuse options that a connected server sets for itself. `options`: name → (value, default)."""
     for name, (value, default) in options.items():
         if connect is not None and value != default:
-            raise typer.BadParameter(f"the server at {connect} decides it", param_hint=f"--{name}")
+            raise typer.BadParameter(f"the server at {connect} sets it", param_hint=f"--{name}")
 
 
 def drafter_or_none(name: str) -> str | None:
-    """`none` on the command line means no drafter."""
+    """Return the name of a draft model; None for `none` on the command line."""
     return None if name.lower() == "none" else name

@@ -1,4 +1,4 @@
-"""`workbench recommend`: which method for your own prompts."""
+"""`workbench recommend`: choose a method for your own prompts by measurement."""
 
 from __future__ import annotations
 
@@ -25,49 +25,52 @@ TOKENS = 64
 
 def recommend(
     prompts: Annotated[
-        Path | None, typer.Option(help="Your prompts: JSON lines with `prompt`. By default one bundled of each kind.")
+        Path | None,
+        typer.Option(help="Your prompts: JSON Lines with `prompt`. By default one bundled prompt of each group."),
     ] = None,
-    last: Annotated[int, typer.Option(min=0, help="The prompts of your last so many kept runs of this target.")] = 0,
-    minutes: Annotated[float, typer.Option(min=0.05, max=600, help="How long it may take, loading left out.")] = 3.0,
+    last: Annotated[int, typer.Option(min=0, help="Use the prompts of your last N saved runs of this target.")] = 0,
+    minutes: Annotated[float, typer.Option(min=0.05, max=600, help="Time limit in minutes, without loading.")] = 3.0,
     method: Annotated[
-        list[str] | None, typer.Option(help="Measure these methods; repeatable. By default all exact ones that run.")
+        list[str] | None,
+        typer.Option(help="Measure these methods; repeatable. By default all exact methods that can run."),
     ] = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
     dtype: Dtype = "auto",
     device: Device = "auto",
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Length limit of every run, in tokens: 64, of --kinds 48.")
+        int | None, typer.Option(min=1, help="Length limit of every run, in tokens; by default 64, with --kinds 48.")
     ] = None,
     kinds: Annotated[
-        bool, typer.Option("--kinds", help="Instead, what needs no training on each kind of work; see `bench --suite`.")
+        bool,
+        typer.Option("--kinds", help="Instead, measure the training-free methods on each workload of `bench --suite`."),
     ] = False,
-    per_kind: Annotated[int, typer.Option(min=1, help="Prompts of each kind, for --kinds.")] = 3,
+    per_kind: Annotated[int, typer.Option(min=1, help="With --kinds: prompts per workload.")] = 3,
     report: Annotated[
         bool,
-        typer.Option(help="Save what --kinds measures on its board, kind by kind; it goes on where it was stopped."),
+        typer.Option(help="With --kinds: save each workload on the board; resumes where it stopped."),
     ] = False,
-    fresh: Annotated[bool, typer.Option(help="With --report: measure anew what the board has.")] = False,
+    fresh: Annotated[bool, typer.Option(help="With --report: measure again what the board already has.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure on your own prompts which method is fastest here, and say why.
+    """Measure which method is fastest on your own prompts and this machine, and explain why.
 
-    All methods take turns on the prompts beside plain decoding, greedily, until the minutes are up; those that are
-    surely slower than the best leave early. Ctrl-C gives the answer of what is measured so far.
+    All methods and plain decoding take turns on the prompts, with greedy decoding, until the time is over. Methods that
+    are significantly slower than the best are dropped early. Ctrl-C prints the result of the measurements so far.
 
     Example: workbench recommend --prompts mine.jsonl --target smollm2 --minutes 10
     """
     if last and prompts is not None:
-        raise typer.BadParameter("give one of --prompts and --last", param_hint="--last")
+        raise typer.BadParameter("give --prompts or --last, not both", param_hint="--last")
     if kinds:
         if last or prompts is not None:
-            raise typer.BadParameter("the kinds have their own prompts", param_hint="--kinds")
+            raise typer.BadParameter("the workloads have their own prompts", param_hint="--kinds")
         return kindsofwork.measure(
             target, device, dtype, method or (), per_kind, max_new_tokens, report, fresh, as_json
         )
     if report or fresh:
-        raise typer.BadParameter("only what --kinds measures has a board", param_hint="--report")
+        raise typer.BadParameter("only --kinds has a board", param_hint="--report")
     max_new_tokens = max_new_tokens or TOKENS
     from workbench.bench.prompts import load_prompts
 
@@ -78,20 +81,20 @@ def recommend(
     from workbench.bench import recommend as measuring
     from workbench.bench.datasets import first_of_each_group
 
-    kept = measuring.of_kept_runs(target, last) if last else []
+    saved = measuring.of_kept_runs(target, last) if last else []
     models = load(target, drafter, device, dtype)
     if prompts is None:
         texts = first_of_each_group(texts, 1) if texts else []
-    asked = kept or [measuring.Asked(p.name, p.encode(models.tokenizer)) for p in texts]
+    chosen_prompts = saved or [measuring.Asked(p.name, p.encode(models.tokenizer)) for p in texts]
     room = models.target.context - max_new_tokens
-    asked = [one for one in asked if len(one.ids) <= room]
-    if not asked:
-        raise PromptError(f"No prompt leaves room for {max_new_tokens} tokens.", "Give shorter ones.")
+    chosen_prompts = [one for one in chosen_prompts if len(one.ids) <= room]
+    if not chosen_prompts:
+        raise PromptError(f"No prompt leaves room for {max_new_tokens} new tokens.", "Give shorter prompts.")
     chosen = measuring.candidates(models, method or ())
     with progress_bar() as bar:
-        told = (lambda spent, _, what: bar(int(spent), int(60 * minutes), what)) if bar else lambda *_: None
+        progress = (lambda spent, _, what: bar(int(spent), int(60 * minutes), what)) if bar else lambda *_: None
         found = measuring.recommend(
-            models, asked, 60 * minutes, methods=chosen, max_new_tokens=max_new_tokens, told=told
+            models, chosen_prompts, 60 * minutes, methods=chosen, max_new_tokens=max_new_tokens, told=progress
         )
     print(json.dumps(found.to_wire(), ensure_ascii=False) if as_json else to_markdown(found))
     if not found.complete:
@@ -99,7 +102,7 @@ def recommend(
 
 
 def to_markdown(found: Recommendation) -> str:
-    """The answer, the ranking, and the command."""
+    """Return the recommendation as Markdown: the answer, the command for it, and the ranking."""
     from workbench.bench.markdown import markdown, shown
     from workbench.engine.machine import describe
     from workbench.engine.placed import with_paths
@@ -110,9 +113,9 @@ def to_markdown(found: Recommendation) -> str:
         "τ": lambda c: shown(c.tau, ".2f"),
         "accepted / tested": lambda c: shown(c.acceptance, ".0%"),
         "round / plain round": lambda c: shown(c.round_cost, ".2f"),
-        "left after pass": lambda c: c.left or "–",
+        "dropped after pass": lambda c: c.left or "–",
     }
-    ended = "" if found.complete else "Stopped before the time was up. "
+    ended = "" if found.complete else "Stopped before the time was over. "
     failed = "".join(f"{name} could not run: {harmless(why)}\n" for name, why in found.failed.items())
     reached = f"{len(found.prompts)} of {found.asked} prompts" if found.asked else f"{len(found.prompts)} prompts"
     limits = f"{harmless(found.limits)}\n" if found.limits else ""

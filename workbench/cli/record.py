@@ -1,6 +1,6 @@
 """`workbench record`: make the recordings that the pages show without a model, one for each method.
 
-The text of a recording is decided by its prompt, seed and models; its times are those of the machine it was made on.
+Prompt, seed and models determine the text of a recording; its times are those of the machine that recorded it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from workbench.trace.events import Trace
 
 TOKENS = 56
 SEEDS = 12
-"""Tries at a sampled recording."""
+"""Seeds to try for a sampled recording."""
 
 
 SWITCH, SWITCHED = Recording(("copy ×3",)), (3, "prompt-lookup")
-"""The recording "switch", which is no method's: it begins with a draft model, and in a round another takes over."""
+"""The recording "switch": it starts with `draft-model` and changes to `prompt-lookup` after three rounds."""
 QUESTION = "Describe every object, left to right."
 
 
 def shoot(name: str, take: Recording, models: Any, preset: str, seed: int) -> Trace:
-    """Run one take on its own and return its trace."""
+    """Run one recording alone and return its trace."""
     from workbench.engine import Engine, Request
     from workbench.methods import registry
     from workbench.service.params import split_params
@@ -54,7 +54,7 @@ def shoot(name: str, take: Recording, models: Any, preset: str, seed: int) -> Tr
 
 
 def record_picture(name: str, take: Recording) -> Trace:
-    """Describe a bundled picture, and say on which patches the words lean."""
+    """Record a description of a bundled image, with the patches to which each word is attributed."""
     from workbench.client import Workbench
     from workbench.views import scenes
 
@@ -71,7 +71,7 @@ def record_picture(name: str, take: Recording) -> Trace:
 
 
 def on_this_machine(trace: Trace) -> Trace:
-    """The trace, with the machine's name in it."""
+    """Return the trace, with the name of this machine in its header."""
     from workbench.engine.machine import machine_facts
 
     facts = machine_facts()
@@ -80,7 +80,7 @@ def on_this_machine(trace: Trace) -> Trace:
 
 
 def best(name: str, take: Recording, models: Any, others: Mapping[str, Trace]) -> Trace:
-    """The first try that holds what the guided tour asks its learner to find; without such a try, the first one."""
+    """Return the first try that shows what the guided tour's exercises ask for, or the first try if none does."""
     if take.scene is not None:
         return record_picture(name, take)
     seeds = range(SEEDS) if take.params.get("temperature") else range(1)
@@ -89,28 +89,32 @@ def best(name: str, take: Recording, models: Any, others: Mapping[str, Trace]) -
     return next((t for t in (first, *tries) if serves(name, {**others, name: t})), first)
 
 
-def serves(name: str, made: Mapping[str, Trace]) -> bool:
-    """Whether each step of the tour that shows this recording can be done with it."""
+def serves(name: str, recorded_traces: Mapping[str, Trace]) -> bool:
+    """Return whether the recording supports every tour step that shows it."""
     from workbench.views import lessons
 
     try:
         shown = [(make, needed) for make, needed in lessons.STEPS.values() if needed[0] == name]
-        steps = [make(*(made[n] for n in needed)) for make, needed in shown if made.keys() >= set(needed)]
+        steps = [
+            make(*(recorded_traces[n] for n in needed))
+            for make, needed in shown
+            if recorded_traces.keys() >= set(needed)
+        ]
     except (StopIteration, ValueError):
         return False
     return all(map(lessons.can_be_done, steps))
 
 
 def record(
-    out: Annotated[Path | None, typer.Option(help="Folder for the recordings; assets/recorded by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the recordings; by default assets/recorded.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Record this only: a method, compare, or sweep; may be repeated.")
+        list[str] | None, typer.Option(help="Record only this: a method, switch, compare or sweep; repeatable.")
     ] = None,
     target: Annotated[str, typer.Option(help="Bundled name, local folder or Hub id.")] = DEFAULT_TARGET,
 ) -> None:
-    """Record what the pages show without a model: a short generation of every method, a comparison and a sweep.
+    """Record the examples that the pages show without a model: a generation of each method, a comparison and a sweep.
 
-    `--only compare` and `--only sweep` measure: give them the machine for two minutes.
+    `--only compare` and `--only sweep` take measurements: leave the machine otherwise idle for two minutes.
     """
     from workbench.methods import known
     from workbench.views import recorded
@@ -154,5 +158,5 @@ def record(
         figures = summary(trace)
         rate = figures["acceptance_rate"]
         shown = "–" if rate is None else f"{rate:.0%}"
-        lacking = "" if serves(name, made) else "  (lacks what a step of the tour looks for)"
+        lacking = "" if serves(name, made) else "  (does not support every step of the tour)"
         print(f"{name:20} {n_bytes / 1e3:5.1f} kB  τ {figures['tau']:.2f}  accepted / tested {shown}{lacking}")

@@ -1,4 +1,4 @@
-"""`workbench bench --suite answers` without methods: what each rule that does not keep the law does to answers."""
+"""`workbench bench --suite answers` without methods: right answers under each approximate verifier."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ KINDS = (".json", ".md")
 
 
 def measure(load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], as_json: bool) -> None:
-    """Ask all problems under all rules; a JSON file keeps what it holds of other targets.
+    """Solve all problems under all verifiers; an existing JSON file keeps its entries of other targets.
 
     Args:
-        load: the models.
-        scale: values of `workbench.bench.answers_suite.Scale`.
-        out: files to write.
-        as_json: print JSON.
+        load: function that loads the models.
+        scale: fields of `workbench.bench.answers_suite.Scale`.
+        out: files to write, .json or .md.
+        as_json: whether to print JSON.
 
     Raises:
-        BadParameter: a file of another kind is asked for.
+        BadParameter: a file has another suffix.
     """
     checks.kinds_of("answers", out, KINDS)
     from workbench.bench import answers_suite
@@ -37,7 +37,7 @@ def measure(load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], 
         if path.suffix == ".md":
             write_whole(path, answers_suite.page([report]).encode())
         else:
-            held = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-            held = [other for other in held if other["target"] != report["target"]] + [report]
-            write_whole(path, f"{json.dumps(held, ensure_ascii=False, indent=1)}\n".encode())
+            saved = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+            saved = [other for other in saved if other["target"] != report["target"]] + [report]
+            write_whole(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode())
     print(json.dumps(report, ensure_ascii=False) if as_json else answers_suite.page([report]))

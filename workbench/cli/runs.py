@@ -1,4 +1,4 @@
-"""`workbench runs`: the runs that were kept."""
+"""`workbench runs`: list, show, tag, export, import and delete saved runs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from workbench.trace.store import RunStore
 
 Folder = Annotated[
-    Path | None, typer.Option("--store", help="Folder of the runs; by default WORKBENCH_RUNS, or one of your own data.")
+    Path | None,
+    typer.Option("--store", help="Folder of the runs; by default WORKBENCH_RUNS, or a folder in your user data."),
 ]
-Ids = Annotated[list[str], typer.Argument(help="Ids of runs; the end of one is enough where it fits one run only.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="With this tag; repeatable.")]
-Text = Annotated[str | None, typer.Option(help="These words are in prompt, text or note.")]
+Ids = Annotated[list[str], typer.Argument(help="Ids of runs, or ends of ids that fit only one run.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only runs with this tag; repeatable.")]
+Text = Annotated[str | None, typer.Option(help="Only runs with these words in prompt, text or note.")]
 Where = Annotated[
-    list[str] | None, typer.Option(help="A condition on a figure, such as 'tau>=2.5' or 'tokens<100'; repeatable.")
+    list[str] | None, typer.Option(help="Condition on a figure, such as 'tau>=2.5' or 'tokens<100'; repeatable.")
 ]
 LIST_COLUMNS = ("id", "created", "method", "target", "tau", "acceptance_rate", "tokens_per_second", "tags", "prompt")
 
 app = typer.Typer(
     name="runs",
-    help="Runs that were kept (`workbench generate --keep`): list, show, tag, note, export, import, delete.",
+    help="List, show, tag, annotate, export, import and delete saved runs (`workbench generate --keep` saves one).",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -39,25 +40,27 @@ app = typer.Typer(
 
 @app.command("list")
 def list_runs(
-    method: Annotated[list[str] | None, typer.Option(help="Of this method; repeatable.")] = None,
-    target: Annotated[list[str] | None, typer.Option(help="Of this target; repeatable.")] = None,
-    drafter: Annotated[list[str] | None, typer.Option(help="Of this drafter; repeatable.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only runs of this method; repeatable.")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="Only runs of this target; repeatable.")] = None,
+    drafter: Annotated[list[str] | None, typer.Option(help="Only runs of this drafter; repeatable.")] = None,
     tag: Tags = None,
     text: Text = None,
-    since: Annotated[str | None, typer.Option(metavar="DATE", help="From this day or time on, 2026-11-21 say.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="DATE", help="Up to this day or time.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="DATE", help="Only runs from this day or time on, for example 2026-11-21.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="DATE", help="Only runs up to this day or time.")] = None,
     where: Where = None,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many, newest first; 0 is all.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of runs, newest first; 0: all.")] = 20,
     store: Folder = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List kept runs, newest first.
+    """List saved runs, newest first.
 
     Example: workbench runs list --method draft-model --where 'tau>=2' --text dragon
     """
-    kept = _open(store)
-    found = kept.find(
+    runs = _open(store)
+    found = runs.find(
         method=method,
         target=target,
         drafter=drafter,
@@ -72,15 +75,15 @@ def list_runs(
         print(json.dumps([_plain(row) for row in shown.iter_rows(named=True)], ensure_ascii=False, indent=2))
         return
     _print_table(shown.select(LIST_COLUMNS).rows(named=True), found.height)
-    for name, why in kept.problems.items():
-        typer.echo(f"note: {harmless(name)} is left out: {why}", err=True)
+    for name, why in runs.problems.items():
+        typer.echo(f"note: {harmless(name)} was left out: {why}", err=True)
 
 
 @app.command()
 def show(ids: Ids, store: Folder = None, as_json: Json = False, debug: Debug = False) -> None:
-    """Show what is known of runs: settings, figures, tags, note, prompt, text, and the address in the running app."""
-    kept = _open(store)
-    entries = [kept.entry(run) | {"address": _address(run)} for run in _resolve(kept, ids)]
+    """Show saved runs in full: settings, figures, tags, note, prompt, text, and the address in the running app."""
+    runs = _open(store)
+    entries = [runs.entry(run) | {"address": _address(run)} for run in _resolve(runs, ids)]
     if as_json:
         print(json.dumps(entries, ensure_ascii=False, indent=2))
         return
@@ -98,64 +101,68 @@ def show(ids: Ids, store: Folder = None, as_json: Json = False, debug: Debug = F
 def tag(
     ids: Ids,
     add: Annotated[list[str] | None, typer.Option(help="A tag to add; repeatable.")] = None,
-    remove: Annotated[list[str] | None, typer.Option(help="A tag to take away; repeatable.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="A tag to remove; repeatable.")] = None,
     store: Folder = None,
     debug: Debug = False,
 ) -> None:
-    """Add tags to runs, or take them away."""
-    kept = _open(store)
-    for run in _resolve(kept, ids):
-        print(run, ", ".join(kept.tag(run, add or (), remove or ())) or "no tags")
+    """Add tags to runs, or remove them."""
+    runs = _open(store)
+    for run in _resolve(runs, ids):
+        print(run, ", ".join(runs.tag(run, add or (), remove or ())) or "no tags")
 
 
 @app.command()
 def note(
     run: Annotated[str, typer.Argument(help="Id of a run.")],
-    text: Annotated[str, typer.Argument(help="What to remember of it; empty takes the note away.")],
+    text: Annotated[str, typer.Argument(help="Text of the note; an empty text removes the note.")],
     store: Folder = None,
     debug: Debug = False,
 ) -> None:
     """Replace the note of a run."""
-    kept = _open(store)
-    (whole,) = _resolve(kept, [run])
-    kept.note(whole, text)
+    runs = _open(store)
+    (whole,) = _resolve(runs, [run])
+    runs.note(whole, text)
 
 
 @app.command()
 def export(
-    to: Annotated[Path, typer.Argument(help="A folder, or for one run a file that ends in .parquet or .jsonl.")],
-    ids: Annotated[list[str] | None, typer.Argument(help="Ids of runs; without any, all that --tag names.")] = None,
+    to: Annotated[Path, typer.Argument(help="A folder, or for a single run a file ending in .parquet or .jsonl.")],
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids of runs; by default all runs with the tags of --tag.")
+    ] = None,
     tag: Tags = None,
-    lines: Annotated[bool, typer.Option("--jsonl", help="JSON lines instead of Parquet files in a folder.")] = False,
+    lines: Annotated[
+        bool, typer.Option("--jsonl", help="Write JSON Lines files instead of Parquet files into a folder.")
+    ] = False,
     store: Folder = None,
     debug: Debug = False,
 ) -> None:
-    """Copy runs into files, to be imported elsewhere or read with Polars, pandas or the app."""
-    kept = _open(store)
-    chosen = _resolve(kept, ids) if ids else kept.find(tags=tag or ()).select("id").collect()["id"].to_list()
+    """Export runs to files, which can be imported elsewhere or read with Polars, pandas or the app."""
+    runs = _open(store)
+    chosen = _resolve(runs, ids) if ids else runs.find(tags=tag or ()).select("id").collect()["id"].to_list()
     if not chosen:
-        raise WorkbenchError("There is nothing to export.", "`workbench runs list` shows what is kept.")
-    for path in kept.export(chosen, to, "jsonl" if lines else "parquet"):
+        raise WorkbenchError("There is nothing to export.", "`workbench runs list` shows the saved runs.")
+    for path in runs.export(chosen, to, "jsonl" if lines else "parquet"):
         print(path)
 
 
 @app.command("import")
 def import_runs(
     paths: Annotated[list[Path], typer.Argument(help="Files of traces (.parquet, .jsonl), or folders of such files.")],
-    tag: Annotated[list[str] | None, typer.Option(help="A tag for what is added; repeatable.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag for the imported runs; repeatable.")] = None,
     store: Folder = None,
     debug: Debug = False,
 ) -> None:
-    """Keep runs from files: exports of the app, of `generate --trace`, of `runs export`."""
-    kept = _open(store)
+    """Import runs from files that the app, `generate --trace` or `runs export` wrote."""
+    runs = _open(store)
     for path in paths:
         if not path.exists():
             raise WorkbenchError(f"There is no {path}.", "Name a file or a folder that exists.")
-    done = kept.import_(*paths, tags=tag or ())
+    done = runs.import_(*paths, tags=tag or ())
     for run in done.added:
         print(run)
     for run in done.known:
-        typer.echo(f"note: {run} was there already", err=True)
+        typer.echo(f"note: {run} is already in the store", err=True)
     for name, what in done.notes.items():
         typer.echo(f"note: {harmless(name)}: {what}", err=True)
     for name, why in done.problems.items():
@@ -167,27 +174,27 @@ def import_runs(
 @app.command()
 def delete(
     ids: Ids,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
     store: Folder = None,
     debug: Debug = False,
 ) -> None:
-    """Delete runs for good."""
-    kept = _open(store)
-    chosen = _resolve(kept, ids)
+    """Delete runs permanently."""
+    runs = _open(store)
+    chosen = _resolve(runs, ids)
     if not yes:
-        typer.confirm(f"Delete {len(chosen)} run{'s' * (len(chosen) > 1)} for good?", abort=True, err=True)
-    kept.delete(*chosen)
+        typer.confirm(f"Delete {len(chosen)} run{'s' * (len(chosen) > 1)} permanently?", abort=True, err=True)
+    runs.delete(*chosen)
 
 
 @app.command()
 def bench(
-    runs: Annotated[int, typer.Option(min=1, help="How many runs the store holds.")] = 10_000,
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs in the store.")] = 10_000,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions of every query.")] = 10,
     debug: Debug = False,
 ) -> None:
-    """Measure how fast a store of many runs is searched, in a temporary folder.
+    """Measure the search time of a store of many runs, in a temporary folder.
 
-    Every run is a real file with a trace; queries are timed from the call to the collected rows of a page.
+    Every run is a real trace file. A query is timed from the call until the rows of a page are collected.
     """
     from workbench.bench.browsing import bench_store, report
     from workbench.cli.bench import progress_bar
@@ -198,7 +205,7 @@ def bench(
 
 
 def _address(*runs: str) -> str:
-    """Where the app shows one run, or two side by side; host and port are those that app.py would take."""
+    """Return the app's address of one run, or of two side by side, with the host and port that app.py would use."""
     host, port = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), os.environ.get("GRADIO_SERVER_PORT", "7860")
     root = os.environ.get("GRADIO_ROOT_PATH", "").rstrip("/")
     base = root if root.startswith("http") else f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}{root}"
@@ -211,17 +218,21 @@ def _open(folder: Path | None) -> RunStore:
     return RunStore(folder)
 
 
-def _resolve(kept: RunStore, ids: list[str]) -> list[str]:
-    """Whole ids for ids or their ends."""
+def _resolve(runs: RunStore, ids: list[str]) -> list[str]:
+    """Complete the ends of ids to whole ids.
+
+    Raises:
+        WorkbenchError: no run, or more than one, ends in this way.
+    """
     known: list[str] | None = None
     found = []
     for run in ids:
         if len(run) < 24:
-            known = kept.find().select("id").collect()["id"].to_list() if known is None else known
+            known = runs.find().select("id").collect()["id"].to_list() if known is None else known
             fitting = [name for name in known if name.endswith(run)]
             if len(fitting) != 1:
                 why = f"{len(fitting)} runs end" if fitting else "No run ends"
-                raise WorkbenchError(f"{why} in {run[:40]!r}.", "`workbench runs list` shows the ids.")
+                raise WorkbenchError(f"{why} with {run[:40]!r}.", "`workbench runs list` shows the ids.")
             run = fitting[0]
         found.append(run)
     return found
@@ -233,11 +244,11 @@ def _date(text: str | None, option: str) -> datetime.date | None:
     try:
         return datetime.date.fromisoformat(text) if len(text) == 10 else datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no date; write 2026-11-21", param_hint=option) from None
+        raise typer.BadParameter(f"{text!r} is not a date; write it as 2026-11-21", param_hint=option) from None
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the index for JSON."""
+    """Convert a row of the index to values for JSON."""
     return {name: value.isoformat() if isinstance(value, datetime.datetime) else value for name, value in row.items()}
 
 

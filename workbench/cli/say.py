@@ -1,4 +1,4 @@
-"""How much a command says besides its answer: -q, as usual, or -v."""
+"""Notes and details on standard error, according to -q and -v."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _level: ContextVar[int] = ContextVar("workbench_cli_level", default=USUAL)
 
 
 def set_level(quiet: bool, verbose: bool) -> None:
-    """As the options say; what is given neither before nor behind the command stays as it was."""
+    """Set the level from the options; without either, it stays: they may stand before or after the command."""
     if quiet or verbose:
         _level.set(QUIET if quiet else VERBOSE)
 
 
 def reset() -> None:
-    """As usual again: for a process that runs more than one command."""
+    """Restore the usual level, for a process that runs more than one command."""
     _level.set(USUAL)
 
 
 def is_quiet() -> bool:
-    """Whether -q was given."""
+    """Return whether -q was given."""
     return _level.get() == QUIET
 
 
 def is_verbose() -> bool:
-    """Whether -v was given."""
+    """Return whether -v was given."""
     return _level.get() == VERBOSE
 
 
 def note(text: str) -> None:
-    """A line on standard error about what was done, unless -q was given."""
+    """Print a note on standard error, unless -q was given."""
     if not is_quiet():
         from workbench.engine.placed import with_paths
 
@@ -41,11 +41,11 @@ def note(text: str) -> None:
 
 
 def detail(text: str) -> None:
-    """A line on standard error for -v alone."""
+    """Print a line on standard error if -v was given."""
     if is_verbose():
         print(text, file=sys.stderr, flush=True)
 
 
 def moves(stream: Any) -> bool:
-    """Whether a line can be written over again there: a terminal that knows how to."""
+    """Return whether a line on the stream can be overwritten: only on a terminal that is not dumb."""
     return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""`workbench serve`: the backend over HTTP, without pages."""
+"""`workbench serve`: serve the OpenAI-compatible API over HTTP, without the app's pages."""
 
 from __future__ import annotations
 
@@ -26,43 +26,48 @@ from workbench.service.checks import about, check_model, check_models, check_por
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all interfaces.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8000,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
     head: Head = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
-    max_rows: Annotated[int, typer.Option(min=1, help="Runs that share a round; more wait.")] = 16,
-    limit_runs: Annotated[int, typer.Option(min=1, help="Runs of all users that run or wait.")] = 64,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Maximum number of sequences in a batch; more requests wait.")
+    ] = 16,
+    limit_runs: Annotated[int, typer.Option(min=1, help="Running and waiting runs of all users.")] = 64,
     limit_runs_per_user: Annotated[
-        int | None, typer.Option(min=1, help="Runs of one address that run or wait; by default as many as of all.")
+        int | None, typer.Option(min=1, help="Running and waiting runs of one client address; by default --limit-runs.")
     ] = None,
-    limit_new_tokens: Annotated[int, typer.Option(min=1, help="New tokens of one run.")] = 4096,
-    limit_prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one prompt.")] = 4096,
-    limit_requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Requests of one address.")] = None,
+    limit_new_tokens: Annotated[int, typer.Option(min=1, help="New tokens per run.")] = 4096,
+    limit_prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens per prompt.")] = 4096,
+    limit_requests_per_minute: Annotated[
+        int | None, typer.Option(min=1, help="Requests per minute of one client address.")
+    ] = None,
     limit_tokens_per_minute: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of one address, of prompts and new.")
+        int | None, typer.Option(min=1, help="Prompt tokens and new tokens per minute of one address.")
     ] = None,
-    request_timeout: Annotated[float | None, typer.Option(min=0.1, help="Seconds after which a run is ended.")] = None,
+    request_timeout: Annotated[float | None, typer.Option(min=0.1, help="Time limit of a run, in seconds.")] = None,
     allow_model: Annotated[
-        list[str] | None, typer.Option(help="A model that may be asked for besides the target; repeatable.")
+        list[str] | None, typer.Option(help="Another model that requests may name; repeatable.")
     ] = None,
     trusted_proxy: Annotated[
-        list[str] | None, typer.Option(help="A proxy that may say who asks (X-Forwarded-For); repeatable.")
+        list[str] | None, typer.Option(help="Proxy whose X-Forwarded-For header is trusted; repeatable.")
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(envvar=KEY, show_envvar=True, help="Ask everybody for this key; better set there."),
+        typer.Option(envvar=KEY, show_envvar=True, help="Require this API key; safer in the variable."),
     ] = None,
     allowed_host: Annotated[
-        list[str] | None, typer.Option(help="A further name this server is reached by; repeatable.")
+        list[str] | None, typer.Option(help="Another host name of this server; repeatable.")
     ] = None,
     allowed_origin: Annotated[
-        list[str] | None, typer.Option(help="Pages of it may ask, as https://example.org; repeatable.")
+        list[str] | None,
+        typer.Option(help="Origin whose pages may call the API, for example https://example.org; repeatable."),
     ] = None,
     ssl_certfile: Annotated[str | None, typer.Option(help="Serve https with this certificate, in PEM.")] = None,
-    ssl_keyfile: Annotated[str | None, typer.Option(help="The certificate's key, where it is another file.")] = None,
+    ssl_keyfile: Annotated[str | None, typer.Option(help="Private key of the certificate, if in another file.")] = None,
     debug: Debug = False,
 ) -> None:
     """Serve an OpenAI-compatible API: /v1/completions, /v1/chat/completions, /v1/models, /health, /ready, /metrics.
@@ -109,5 +114,5 @@ def serve(
         if not say.is_quiet():
             usual = choose_method(pair)[0]
             url = f"{'https' if https else 'http'}://{host}:{port}/v1"
-            print(f"Serving {named(target)} on {url}; by default with {usual}", file=sys.stderr, flush=True)
+            print(f"Serving {named(target)} on {url}; default method: {usual}", file=sys.stderr, flush=True)
         run(bench, host, port, opened, **https)

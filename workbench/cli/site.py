@@ -1,4 +1,4 @@
-"""`workbench site`: the executed notebooks, the methods and the reference as HTML."""
+"""`workbench site`: build the static site with the executed notebooks, the methods and the API reference."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from workbench.core.errors import WorkbenchError
 
 
 def site(
-    out: Annotated[Path, typer.Option(help="Folder for the site; what is in it is replaced.")] = Path("dist/site"),
+    out: Annotated[Path, typer.Option(help="Folder for the site; its content is replaced.")] = Path("dist/site"),
     again: Annotated[bool, typer.Option(help="Execute all notebooks, not only those that changed.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Notebooks executed side by side.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, help="Notebooks executed in parallel.")] = 2,
     debug: Debug = False,
 ) -> None:
     """Build the static site: notebooks executed, methods from the registry, API reference (for developers)."""

@@ -1,4 +1,4 @@
-"""Generated text in a terminal, each token marked by where it came from: in colour, by style, or by characters."""
+"""Print generated text in a terminal; colours, styles or characters mark accepted, corrected and bonus tokens."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ STYLES = {
     CORRECTED: Style(color="#1F2328", bgcolor="#F0ECDB", bold=True),
     BONUS: Style(color="#1F2328", bgcolor="#E6DEE8", italic=True),
 }
-"""The project's palette: ink on the tint of the status, and a second sign beside the colour."""
+"""The project's palette: dark text on the status colour, plus a text style for readers who cannot see colours."""
 SIGNS = {ACCEPTED: "_", CORRECTED: "*", BONUS: "/"}
-"""Where there is neither colour nor style: around the token, as plain mail marks underlined, bold and italic words."""
+"""Characters around a token without colour or style, as in plain-text mail: _underlined_, *bold*, /italic/."""
 WORDS = {ACCEPTED: "accepted draft", CORRECTED: "corrected by the target", BONUS: "bonus token"}
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal obeys instead of showing: escape sequences, the C1 set, changes of direction."""
+"""Characters that a terminal interprets instead of showing: escape sequences, the C1 set, changes of direction."""
 
 
 class Marks(str, Enum):
-    """How tokens are marked."""
+    """Ways of marking tokens."""
 
     auto = "auto"
     colour = "colour"
@@ -39,7 +39,7 @@ class Marks(str, Enum):
     none = "none"
 
     def on(self, stream: Any) -> Marks:
-        """What `auto` means on a stream: NO_COLOR (https://no-color.org) takes the colours, not the marks."""
+        """Resolve `auto` for a stream. NO_COLOR (https://no-color.org) turns off the colours, not the marks."""
         if self is not Marks.auto:
             return self
         if not stream.isatty():
@@ -50,16 +50,16 @@ class Marks(str, Enum):
 
 
 def harmless(text: str) -> str:
-    """Text with the characters that steer a terminal written as their codes."""
+    """Replace the characters that a terminal would interpret by their codes."""
     return _CONTROL.sub(lambda found: f"\u2039{ord(found[0]):02X}\u203a", text)
 
 
 class TokenPrinter:
-    """Prints rounds as they come.
+    """Prints the tokens of rounds as they arrive.
 
     Attributes:
-        console: where to.
-        marks: how tokens are marked, decided for this stream.
+        console: console to print to.
+        marks: way of marking tokens on this stream, never `auto`.
     """
 
     def __init__(self, marks: Marks = Marks.auto, stream: Any = None) -> None:
@@ -76,13 +76,13 @@ class TokenPrinter:
         )
 
     def echo(self, prompt: str) -> None:
-        """The prompt before the text that continues it, on a terminal only: a pipe gets the text alone."""
+        """Print the prompt before the generated text, on a terminal only: a pipe gets the generated text alone."""
         if self.console.file.isatty() and self.marks is not Marks.none:
             self.console.print(Text(harmless(prompt), Style(dim=True)), end="", soft_wrap=True)
             self.console.file.flush()
 
     def show(self, round_: Round) -> None:
-        """Print the tokens of a round. Those of plain decoding are not marked."""
+        """Print the tokens of a round. Tokens of plain decoding are not marked."""
         self.has_printed = True
         for token in round_.emitted:
             for piece in harmless(token.text).splitlines(keepends=True):
@@ -100,7 +100,7 @@ class TokenPrinter:
             self.console.print(Text(text, STYLES[kind]), end="", soft_wrap=True)
 
     def end(self, legend: bool = True) -> None:
-        """End the last line and, where tokens are marked, say what the marks mean."""
+        """End the last line and, if tokens are marked, print a legend of the marks."""
         if not self.has_printed:
             return
         self.console.file.write("\n")
@@ -113,7 +113,7 @@ class TokenPrinter:
 
 
 def _signed(text: str, kind: str) -> str:
-    """The words of a token between its signs, the blanks around them outside; a blank token keeps them inside."""
+    """Put the signs of a kind around the text of a token; blanks at its ends stay outside unless it is all blank."""
     inside = text.strip() or text
     head, _, tail = text.partition(inside)
     return f"{head}{SIGNS[kind]}{inside}{SIGNS[kind]}{tail}"

@@ -1,4 +1,4 @@
-"""`workbench sweep`: one or two axes over anything that has a type; each cell is compared with plain decoding."""
+"""`workbench sweep`: measure a grid over one or two settings; each cell is compared with plain decoding."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def sweep(
         list[str] | None,
         typer.Option(
             help="NAME=VALUE,VALUE,… or NAME=1..6; twice for two axes. NAME: a parameter, method, drafter, target, "
-            "prompts (groups), max_new_tokens or seed. Values with commas are separated by ';'."
+            "prompts (groups), max_new_tokens or seed. Separate values that contain commas with ';'."
         ),
     ] = None,
     method: Method = None,
     settings: Settings = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A text to continue; repeatable.")] = None,
-    group: Annotated[list[str] | None, typer.Option(help="Bundled prompts of this group instead; repeatable.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many prompts of each group.")] = 2,
+    group: Annotated[list[str] | None, typer.Option(help="Instead, bundled prompts of this group; repeatable.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of prompts of each group.")] = 2,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions of each prompt in a cell.")] = 2,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every generation, in tokens.")] = 64,
     seed: Seed = 0,
@@ -57,26 +57,28 @@ def sweep(
     device: Device = "auto",
     workers: Annotated[
         int,
-        typer.Option(min=1, help="Processes that measure at once; more than one and times are of a shared machine."),
+        typer.Option(min=1, help="Worker processes; with more than one, times include their competition for the CPU."),
     ] = 1,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Measure on a Ray cluster: auto, an address, or local.")
     ] = None,
-    ray_gpus: Annotated[float, typer.Option(min=0, help="GPUs that a cell takes on the cluster.")] = 0,
+    ray_gpus: Annotated[float, typer.Option(min=0, help="GPUs per cell on the cluster.")] = 0,
     connect: Connect = None,
     api_key: ApiKey = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for finished cells and their traces; those measured under the same conditions (dtype, device, "
+            help="Folder for finished cells and their traces; cells measured under the same conditions (dtype, device, "
             "machine, weights, versions) are not measured again."
         ),
     ] = None,
-    export: Annotated[Path | None, typer.Option(help="Also write a row a cell: .csv, .parquet or .json.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Also write a table with a row per cell: .csv, .parquet or .json.")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure a grid of settings. With --out, a sweep that was stopped or killed goes on where it was.
+    """Measure a grid of settings. With --out, a sweep that was stopped or killed resumes where it stopped.
 
     Example: workbench sweep --axis depth=1..6 --axis temperature=0,0.7 --group stories --out sweep
     """
@@ -87,7 +89,9 @@ def sweep(
     check_key(connect, api_key)
     only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     if not axis and out is None:
-        raise ParameterError("There is no axis.", "Give one, for example --axis depth=1..6, or the folder of a sweep.")
+        raise ParameterError(
+            "No axis was given.", "Give one, for example --axis depth=1..6, or the folder of a sweep with --out."
+        )
     checks.file_to_write(export, "export")
     checks.folder_to_write(out, "out")
     if axis and connect is None:
@@ -105,7 +109,7 @@ def sweep(
     backend: dict[str, Any] = {"device": device, "dtype": dtype}
     last: Any = None
     with progress_bar() as bar:
-        for last in run(wanted, crew_of(connect, api_key, workers, ray, ray_gpus, backend), out):
+        for last in run(wanted, pool_of(connect, api_key, workers, ray, ray_gpus, backend), out):
             if bar is not None:
                 bar(last.done, last.total, last.text)
     if export is not None:
@@ -117,10 +121,10 @@ def sweep(
         raise typer.Exit(130)
 
 
-def crew_of(
+def pool_of(
     connect: str | None, api_key: str | None, workers: int, ray: str | None, gpus: float, backend: dict[str, Any]
 ) -> Any:
-    """Who measures: processes here, a cluster, or a running app."""
+    """Return the workers that measure: processes on this machine, a Ray cluster, or a running app."""
     if connect is not None:
         from workbench.bench.sweep import here
         from workbench.cli.loading import connected
@@ -136,7 +140,7 @@ def crew_of(
 
 
 def write(update: Any, path: Path) -> None:
-    """A row a cell, as the ending of the name says."""
+    """Write a table with a row per cell, in the format of the file's suffix."""
     if path.suffix == ".json":
         from workbench.cli.generate import write_file
 
@@ -148,9 +152,9 @@ def write(update: Any, path: Path) -> None:
 
 
 def to_markdown(update: Any, out: Path | None = None) -> str:
-    """Return the grid of speed-ups and of τ, rows by the first axis, columns by the second, and what failed.
+    """Return grids of speed-up and τ (rows: first axis, columns: second) and the errors, as Markdown.
 
-    The command at the end measures the rest, into the folder `out` where there is one.
+    The last line is the command that measures the remaining cells, into the folder `out` if there is one.
     """
     from workbench.bench.markdown import markdown
 
@@ -166,8 +170,10 @@ def to_markdown(update: Any, out: Path | None = None) -> str:
         parts.append(markdown(columns, first.values))
     failed = {r.error for r in update.results.values() if r.error}
     parts += [f"failed: {error}" for error in sorted(failed)]
-    kept = f"; {update.kept} were there already" if update.kept else ""
-    parts.append(f"{update.done} of {update.total} cells{kept}. Mean (speed-ups: geometric), 95 % interval, n.")
+    reused = f"; {update.kept} were measured before" if update.kept else ""
+    parts.append(
+        f"{update.done} of {update.total} cells{reused}. Mean (speed-ups: geometric), 95 % confidence interval, n."
+    )
     parts += [update.note] if update.note else []
     parts.append(update.sweep.command(out))
     return "\n\n".join(parts) + "\n"

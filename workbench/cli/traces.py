@@ -1,4 +1,4 @@
-"""Traces from files: what is wrong with one is said with its name."""
+"""Read traces from files; error messages name the file."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from workbench.trace.files import read_regular
 
 
 def read_trace(path: Path) -> Trace:
-    """A recorded run from its file.
+    """Read a recorded run from its file.
 
     Raises:
-        WorkbenchError: it cannot be read, or holds no trace; the message names it.
+        WorkbenchError: the file cannot be read, or holds no trace.
     """
     from workbench.trace import export  # brings Polars
 
     try:
         return export.read(read_regular(path))
     except OSError as error:
-        raise WorkbenchError(f"{path} cannot be read: {error.strerror}.", "Give the file of a trace.") from None
+        raise WorkbenchError(f"{path} cannot be read: {error.strerror}.", "Give a trace file.") from None
     except WorkbenchError as error:
         raise type(error)(f"{path}: {error.message}", error.remedy) from None

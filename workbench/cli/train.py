@@ -1,4 +1,4 @@
-"""`workbench train`: the recipes behind the bundled models."""
+"""`workbench train`: run the training recipes of the bundled models and heads."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ FILE = Path(__file__).resolve().parents[1] / "training" / "recipes.json"
 
 
 def train(
-    name: Annotated[str | None, typer.Argument(help="The recipe; the recipes are listed when none is named.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Training recipe; without one, all recipes are listed.")] = None,
     settings: Settings = None,
     target: Annotated[
         str | None,
         typer.Option(
-            help="The model to train for, as --set target=…: name, folder or Hub id.", autocompletion=complete.targets
+            help="Model to train for, same as --set target=…: a name, folder or Hub id.",
+            autocompletion=complete.targets,
         ),
     ] = None,
     options: Annotated[
-        bool, typer.Option("--options", help="List what --set takes for this recipe, and train nothing.")
+        bool, typer.Option("--options", help="List this recipe's options for --set, and train nothing.")
     ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a bundled model again, or one like it, a head for a model of yours, or that of a method of your own.
+    """Train a bundled model again, a variant of it, a head for your own model, or a head for your own method.
 
-    `workbench train eagle-3 --target MODEL` does all that a head needs: the model's own answers, training, measuring;
-    `workbench train eagle-3 --options` says what can be set.
+    `workbench train eagle-3 --target MODEL` does all steps for a head: it generates the model's own answers, trains and
+    measures. `workbench train eagle-3 --options` lists the options.
 
-    Progress goes to standard error. Interrupted training goes on from its last checkpoint; --set resume=false starts
-    over and keeps the old checkpoint aside.
+    Progress goes to standard error. Interrupted training resumes from its last checkpoint; --set resume=false starts
+    over and moves the old checkpoint aside.
     """
     recipes = {recipe["name"]: recipe for recipe in json.loads(FILE.read_text(encoding="utf-8"))}
     if known.has_others() and name not in recipes:
@@ -78,7 +79,7 @@ def train(
 
 
 def text() -> str:
-    """What the file of recipes should hold now; `workbench docs` writes it, so that a list needs no PyTorch."""
+    """Return the current content for the file of recipes, which `workbench docs` writes: listing needs no PyTorch."""
     from workbench.training.recipes import RECIPES
 
     return json.dumps([_wire(recipe) for recipe in RECIPES.values()], ensure_ascii=False, indent=1) + "\n"
@@ -104,12 +105,12 @@ def _kinds(kind: Any) -> dict[str, str]:
 
 
 def _explain(recipe: dict[str, Any]) -> str:
-    """A recipe and its options, each with its default and what it is."""
+    """Return the description of a recipe: its options with defaults, types and explanations."""
     lines = [f"{recipe['name']}: {recipe['help']}"]
     for name, value in recipe["options"].items():
-        said = textwrap.wrap(recipe["docs"].get(name, ""), 100)
+        doc = textwrap.wrap(recipe["docs"].get(name, ""), 100)
         lines += ["", f"  --set {name}={'' if value is None else value}   ({recipe['kinds'][name]})"]
-        lines += [f"      {line}" for line in said]
+        lines += [f"      {line}" for line in doc]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""`workbench bench --suite verifiers`: what each verifier's judging costs, beside forwards of SmolLM2."""
+"""`workbench bench --suite verifiers`: measure the time of each verifier, as a share of SmolLM2's forward."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ KINDS = (".json", ".md")
 
 
 def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
-    """Measure all rules; SmolLM2's forwards too, in both its formats, where its weights are on this machine.
+    """Measure all verifiers, and SmolLM2's forwards in bfloat16 and float32 if its weights are on this machine.
 
     Raises:
-        BadParameter: a file of another kind is asked for.
+        BadParameter: a file of `out` has a suffix that the suite does not write.
     """
     checks.kinds_of("verifiers", out, KINDS)
     from workbench.bench import verifier_suite
@@ -32,13 +32,16 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
         name = f"{SMOLLM2.title}, {str(target.stored).removeprefix('torch.')}"
         return name, target.vocab_size, measure(models).target_s[verifier_suite.NODES]
 
-    there = here(SMOLLM2) is not None or packaged_file(SMOLLM2) is not None
-    if not there:
-        typer.echo(f"note: {SMOLLM2.title} is not on this machine: no shares of its forwards", err=True)
+    is_here = here(SMOLLM2) is not None or packaged_file(SMOLLM2) is not None
+    if not is_here:
+        typer.echo(
+            f"note: {SMOLLM2.title} is not on this machine, so verifier times are not given as a share of its forward",
+            err=True,
+        )
     report = verifier_suite.run_suite(
         resolve_device(device),
         repeats,
-        forwards=[functools.partial(forward, dtype) for dtype in ("bfloat16", "float32")] if there else (),
+        forwards=[functools.partial(forward, dtype) for dtype in ("bfloat16", "float32")] if is_here else (),
         told=lambda words: typer.echo(words, err=True),
     )
     forms = {".json": f"{json.dumps(report, ensure_ascii=False, indent=1)}\n", ".md": verifier_suite.page(report)}

@@ -1,4 +1,4 @@
-"""`workbench whatif`: why a recorded run is as fast as it is, and what other drafts would have given."""
+"""`workbench whatif`: explain the speed of a recorded run, and estimate it for other drafts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def whatif(
         list[str],
         typer.Argument(
             metavar="FILE [FILE2 …]",
-            help="A trace (JSON Lines or Parquet) or the name of a bundled recording. Further ones: plain decoding of "
-            "the same prompt to compare with, and runs of other drafters to combine with.",
+            help="A trace (JSON Lines or Parquet) or the name of a bundled recording. Further traces: plain decoding "
+            "of the same prompt, to compare with, and runs of other drafters, to combine with.",
         ),
     ],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Say why a recorded run is as fast as it is, and what other drafts would have given. No model is loaded.
+    """Explain the speed of a recorded run, and estimate it for other drafts. No model is loaded.
 
     Example: workbench whatif draft-tree autoregressive medusa
     """
@@ -47,11 +47,11 @@ def whatif(
 
 
 def read(name: str) -> Trace:
-    """A trace by its file, or by the name of a bundled recording.
+    """Read a trace from its file, or a bundled recording by its name.
 
     Raises:
-        UnknownNameError: neither.
-        WorkbenchError: it cannot be read.
+        UnknownNameError: there is neither such a file nor such a recording.
+        WorkbenchError: the file cannot be read.
     """
     from workbench.views import recorded
 
@@ -76,10 +76,10 @@ def _print(found: dict[str, Any]) -> None:
         fixed = [*lengths["fixed"], lengths["oracle"], lengths["recorded"]]
         rows = [(a["name"], _two(a["tau"]), f"{a['tokens_per_second']:.0f}", _two(a["relative"])) for a in fixed]
         _table(
-            console, "Other draft lengths, by the run's own times", ("draft", "τ", "tokens/s", "× as recorded"), rows
+            console, "Other draft lengths, with the times of this run", ("draft", "τ", "tokens/s", "× recorded"), rows
         )
         _error(console, found, "τ", "lengths")
-        _error(console, found, "× as recorded", "speeds")
+        _error(console, found, "× recorded", "speeds")
         _error(console, found, "no draft", "plain")
     if found["rescues"]:
         rows = [
@@ -87,37 +87,38 @@ def _print(found: dict[str, Any]) -> None:
             for e in found["rescues"]
         ]
         head = ("depth", "tested", "rank 1", "rank 2", "rank 3", "beyond", "unknown")
-        _table(console, "Where the target's token stood among the drafter's", head, rows)
-        taus = ", ".join(f"{w['width']} wide {w['tau']:.2f}" for w in found["widths"])
-        lost = "; unknown counts as lost" if any(e["unknown"] for e in found["rescues"]) else ""
-        console.print(f"τ of a tree, estimated from how often each depth passed where it was tested: {taus}{lost}")
+        _table(console, "Rank of the target's token in the drafter's distribution", head, rows)
+        taus = ", ".join(f"width {w['width']} {w['tau']:.2f}" for w in found["widths"])
+        lost = "; unknown ranks count as rejected" if any(e["unknown"] for e in found["rescues"]) else ""
+        console.print(f"τ of a tree, estimated from the acceptance rate at each depth: {taus}{lost}")
         _error(console, found, "τ of a tree", "width")
     for c in found["combinations"]:
         console.print(
-            f"{harmless(c['first'])} gives τ {c['tau_first']:.2f}, {harmless(c['second'])} {c['tau_second']:.2f}; the "
-            f"better of both at every place {c['tau']:.2f} ({c['tokens']} common tokens).",
+            f"{harmless(c['first'])} has τ {c['tau_first']:.2f}, {harmless(c['second'])} {c['tau_second']:.2f}; the "
+            f"better of the two at every position {c['tau']:.2f} ({c['tokens']} common tokens).",
             markup=False,
         )
     if found["combinations"]:
-        _error(console, found, "the better of both", "combination")
+        _error(console, found, "the better of the two", "combination")
     if theory["rate"] is not None:
         best = theory["best"]
         console.print(
-            f"Theory: τ {theory['tau']:.2f}; {theory['tau_by_position']:.2f} by position, {theory['tau_iid']:.2f} if "
-            "every draft were accepted alike"
+            f"Theory: τ {theory['tau']:.2f}; {theory['tau_by_position']:.2f} with an acceptance rate per position, "
+            f"{theory['tau_iid']:.2f} with one rate for all"
             + (
-                f"; {best['depth']} levels come out best by its mean costs, {best['speedup']:.2f} times plain decoding"
+                f"; at the run's mean costs, draft length {best['depth']} is best: {best['speedup']:.2f} times plain "
+                "decoding"
                 if best
                 else ""
             )
         )
-        _error(console, found, "by position", "by-position")
-        _error(console, found, "if every draft were accepted alike", "iid")
+        _error(console, found, "with an acceptance rate per position", "by-position")
+        _error(console, found, "with one rate for all", "iid")
         _error(console, found, "speed-up by the formula", "formula")
         for b in theory["transport"]:
             console.print(
-                f"{b['siblings']} sampled siblings: {b['accepted']:.0%} of {b['places']} places accepted one; no exact "
-                f"rule could exceed {b['bound']:.0%}."
+                f"{b['siblings']} sampled siblings: one was accepted at {b['accepted']:.0%} of {b['places']} "
+                f"positions; the bound for any lossless verifier is {b['bound']:.0%}."
             )
     rows = [
         (
@@ -131,16 +132,16 @@ def _print(found: dict[str, Any]) -> None:
     ]
     _table(
         console,
-        "Every definition of acceptance, from this one run",
-        ("whose", "name", "formula", "counts", "value"),
+        "Definitions of acceptance, evaluated on this run",
+        ("used by", "name", "formula", "counts", "value"),
         rows,
     )
 
 
 def _error(console: Console, found: dict[str, Any], name: str, key: str) -> None:
-    """Print the measured error of a prediction beside it."""
-    if said := found["errors"].get(key):
-        console.print(f"  {name}: {said}", markup=False)
+    """Print the measured error of a prediction, if it is known."""
+    if error := found["errors"].get(key):
+        console.print(f"  {name}: {error}", markup=False)
 
 
 def _table(console: Console, title: str, head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:

@@ -1,4 +1,4 @@
-"""`workbench bench --suite whatif`: every what-if beside the run that it predicts."""
+"""`workbench bench --suite whatif`: compare every what-if with the run that it predicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 def measure(
     load: Callable[[], Models], prompts: Sequence[BenchPrompt], tokens: int, timed: bool | None, as_json: bool
 ) -> None:
-    """Measure predictions (all; only of speeds; or only of token counts), save them on the board, and print it."""
+    """Measure the errors of predictions, save them on the board, and print the board.
+
+    `timed`: True: only predictions of speed; False: only those of token counts; None: all.
+    """
     from workbench.bench import board, boardfiles, whatif_errors, whatif_suite
     from workbench.cli.bench import progress_bar
 

@@ -1,4 +1,4 @@
-"""The API that app, notebooks and command line share: `from workbench.client import Workbench`."""
+"""The Python API, used by the app, the notebooks and the command line: `from workbench.client import Workbench`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Client", "RunHandle", "Workbench"]
 
 
 def __getattr__(name: str) -> Any:
-    """The client itself is imported when it is asked for: what only checks requests needs no models."""
+    """Import `Workbench` at first use: modules that only check requests need no models."""
     if name == "Workbench":
         from workbench.client.client import Workbench
 

@@ -1,4 +1,4 @@
-"""`Workbench()`: a private backend in this process. `Workbench(url)`: a running app's."""
+"""`Workbench()`: run a backend in this process. `Workbench(url)`: use the backend of a running app."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 
 class Workbench(Client):
-    """Everything one can ask of a backend: the calls of `workbench.client.protocol.Client`, and some that wait.
+    """Client of a backend: the calls of `workbench.client.protocol.Client`, plus blocking calls such as `generate`.
 
-    In this process, models are loaded at the first run.
+    A backend in this process loads models at the first run.
 
     Args:
-        url: address of a running app ("http://localhost:7860") or name of a Space ("owner/space"); None: a private
-            backend in this process. A private Space takes the token of the environment (`HF_TOKEN`).
-        key: what the app at `url` asks everybody for; None: for a server of this machine `WORKBENCH_API_KEY`, which
-            goes nowhere else, for one elsewhere `WORKBENCH_CONNECT_KEY`, for a Space none. The other arguments belong
-            to a private backend.
+        url: address of a running app ("http://localhost:7860") or name of a Space ("owner/space"); None: a backend in
+            this process. For a private Space, set `HF_TOKEN` in the environment.
+        key: API key of the app at `url`; None: `WORKBENCH_API_KEY` for a server on this machine (it is sent to no
+            other), `WORKBENCH_CONNECT_KEY` for a server elsewhere, none for a Space. The remaining arguments apply only
+            to a backend in this process.
         target: default target: bundled name, local folder or Hub id.
-        drafter: default draft model; "auto" is the bundled one for the bundled target.
+        drafter: default draft model; "auto": the one bundled for the target.
         device: "auto", "cpu", "cuda", ….
-        dtype: "auto", "float64", "float32", "bfloat16", "float16", "int8" (weights alone, on a CPU).
-        drafter_dtype: the same for draft models.
+        dtype: "auto", "float64", "float32", "bfloat16", "float16", "int8" (weights only, on CPU).
+        drafter_dtype: dtype of draft models, with the same choices.
         options: further options of `workbench.service.Backend`: `max_rows`, `limits`, `memory_bytes`, `allow_models`,
             `folders`.
 
     Raises:
-        WorkbenchError: nobody answers at the address, or it is no workbench.
+        WorkbenchError: the server cannot be reached, or is not a workbench.
 
     Example:
         >>> from workbench import Workbench
@@ -68,10 +68,10 @@ class Workbench(Client):
 
             self._backend = Backend(target, drafter, device, dtype, drafter_dtype, **options)
 
-    # -- runs that are waited for --------------------------------------------------------------------------------
+    # -- blocking calls ------------------------------------------------------------------------------------------
 
     def generate(self, prompt: str | list[int], method: str = "draft-model", **options: Any) -> Trace:
-        """Start a generation and wait for its end."""
+        """Run a generation to its end and return its trace. For `options` see `Client.start`."""
         return self.start(prompt, method, **options).wait()
 
     def compare(
@@ -82,22 +82,22 @@ class Workbench(Client):
         progress: Callable[[Step], None] | None = None,
         **settings: Any,
     ) -> Comparison:
-        """Compare methods on prompts: alone on the device, interleaved, repeated; see `workbench.bench.compare`.
+        """Compare methods on prompts: one run at a time, interleaved, repeated; see `workbench.bench.compare`.
 
         Args:
             prompts: a text, or several; or `workbench.bench.prompts.BenchPrompt`s.
-            lanes: one to four, each a method's name, a line like "draft-model:depth=3", or a `Lane`. Plain decoding is
-                measured beside them where it is not among them.
-            progress: called with every `workbench.bench.compare.Step`.
-            settings: what they have in common, see `workbench.bench.compare.Plan`: `target`, `max_new_tokens`, `seed`,
-                `sampling` (for example `{"temperature": 0.7}`), `stop`, `repeats`, and `images`: pictures (paths,
-                bytes, data-URLs, PIL images) that all prompts are questions about.
+            lanes: one to four, each a method's name, a string like "draft-model:depth=3", or a `Lane`. Plain decoding
+                is always measured too.
+            progress: function called with every `workbench.bench.compare.Step`.
+            settings: settings of all lanes, see `workbench.bench.compare.Plan`: `target`, `max_new_tokens`, `seed`,
+                `sampling` (for example `{"temperature": 0.7}`), `stop`, `repeats`, and `images` (paths, bytes,
+                data-URLs, PIL images), which belong to every prompt.
 
         Returns:
-            figures, texts, traces. Ctrl-C returns what was measured until then.
+            Figures, texts and traces; after Ctrl-C those measured so far.
 
         Raises:
-            WorkbenchError: the request is wrong. A lane that fails on the way says so in its `error`.
+            WorkbenchError: the request is wrong. An error of one lane during the comparison is in that lane's `error`.
 
         Example:
             >>> found = wb.compare("Once upon a time", ["draft-model", "prompt-lookup"])     # doctest: +SKIP
@@ -113,7 +113,7 @@ class Workbench(Client):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # -- what the backend answers: see `workbench.client.protocol.Client` --------------------------------------------
+    # -- calls of the backend: see `workbench.client.protocol.Client` ------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
         return self._backend.targets()

@@ -1,7 +1,7 @@
-"""The line to an app that runs elsewhere: calls of its endpoints, and their streams of events.
+"""Connection to a running app: calls of its endpoints, and their event streams.
 
-Calls go through `gradio_client`. A stream is followed over a connection of its own: the server notices at once when it
-ends.
+Calls go through `gradio_client`. Each stream has a connection of its own, so that the server notices at once when it
+is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.trace.kinds import is_object
 
 SILENCE_S = 30.0
-"""A stream that is silent for so long is lost; a living server says something twice a second."""
+"""Read time-out of a stream, in seconds; a working server sends a message twice per second."""
 
 
 class _Endpoint(Protocol):
@@ -29,7 +29,7 @@ class _Endpoint(Protocol):
 
 
 class _App(Protocol):
-    """What is used of `gradio_client.Client`, which has no types."""
+    """The part of `gradio_client.Client` used here; the package has no type hints."""
 
     src: str
     src_prefixed: str
@@ -46,18 +46,18 @@ class _App(Protocol):
 
 
 class Connection:
-    """The line to a running app.
+    """Connection to a running app.
 
     Args:
         url: address of the app, or name of a Space.
-        key: the key that it asks for; None: see `workbench.client.keys.key_for`.
+        key: API key of the app; None: see `workbench.client.keys.key_for`.
 
     Raises:
-        WorkbenchError: nobody answers there, or it is something else than a workbench.
+        WorkbenchError: the server cannot be reached, or is not a workbench.
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # gradio_client reports to its makers otherwise
+        os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # gradio_client sends usage statistics otherwise
         from gradio_client import Client  # pyright: ignore[reportMissingTypeStubs]
 
         self.url = url
@@ -66,28 +66,30 @@ class Connection:
         try:
             key = key_for(url, key)
             if key is not None and not (key.isascii() and key.isprintable()):
-                raise ParameterError("The key has characters that cannot be sent.", "Check that it is copied whole.")
-            user |= {"x-api-key": key} if key else {}  # a Space's token stands where keys usually do
-            # The token of the environment is for Spaces: no other server gets to see it.
+                raise ParameterError(
+                    "The key has characters that cannot be sent.", "Check that you copied all of it and nothing else."
+                )
+            user |= {"x-api-key": key} if key else {}  # the header `authorization` is for a Space's token
+            # The token of the environment is for Spaces: it is sent to no other server.
             token = None if is_hub else False
-            asked: dict[str, Any] = {"token": token, "verbose": False, "download_files": False, "headers": user}
-            self.app = cast("_App", Client(url, **asked))
+            options: dict[str, Any] = {"token": token, "verbose": False, "download_files": False, "headers": user}
+            self.app = cast("_App", Client(url, **options))
         except Exception as problem:
             raise unreachable(url, problem, has_key=key is not None) from problem
         if "/stream" not in self.endpoints():
             self.app.close()
-            raise WorkbenchError(f"{url} is no workbench.", "Give the address that `python app.py` prints.")
+            raise WorkbenchError(f"{url} is not a workbench.", "Give the address that `python app.py` prints.")
         self._sessions: list[str] = []
 
     def endpoints(self) -> set[str | bool | None]:
-        """Names of what can be asked there."""
+        """Return the names of the app's endpoints."""
         return {endpoint.api_name for endpoint in self.app.endpoints.values()}
 
     def call(self, name: str, *arguments: Any, **named: Any) -> dict[str, Any]:
-        """Ask an endpoint.
+        """Call an endpoint and return its answer.
 
         Raises:
-            WorkbenchError: what the server says is wrong, or that it cannot be reached.
+            WorkbenchError: the server answers with an error, or cannot be reached.
         """
         try:
             answer = self.app.predict(*arguments, **named, api_name=f"/{name}")
@@ -96,7 +98,7 @@ class Connection:
         return checked(answer)
 
     def events(self, name: str, arguments: Sequence[Any]) -> Generator[dict[str, Any], None, None]:
-        """The messages of a streaming endpoint, as Gradio's queue sends them (protocol sse_v3).
+        """Yield the messages of a streaming endpoint, as Gradio's queue sends them (protocol sse_v3).
 
         Closing the iterator closes the connection.
         """
@@ -114,14 +116,14 @@ class Connection:
             http.post("queue/join", json=body).raise_for_status()
             with http.stream("GET", "queue/data", params={"session_hash": session}) as response:
                 response.raise_for_status()
-                said: Any = None
+                current: Any = None
                 for line in response.iter_lines():
                     message: dict[str, Any] = json.loads(line[5:]) if line.startswith("data:") else {}
                     kind = message.get("msg")
                     if kind == "process_generating" and message["success"]:
-                        news = message["output"]["data"][0]  # from the second message on: what differs
-                        said = news if said is None else apply_diff(said, news)
-                        yield said if is_object(said) else json.loads(said or "{}")
+                        news = message["output"]["data"][0]  # a diff from the second message on
+                        current = news if current is None else apply_diff(current, news)
+                        yield current if is_object(current) else json.loads(current or "{}")
                     elif kind == "process_completed":
                         if not message["success"]:
                             raise WorkbenchError(str(message["output"].get("error")))
@@ -129,13 +131,13 @@ class Connection:
                         break
                     elif kind == "unexpected_error":
                         raise WorkbenchError(str(message.get("message")))
-        self._sessions.append(session)  # used up to its end, so it can be used again
+        self._sessions.append(session)  # its stream was read to the end, so the session can be reused
 
     def explained(self, run_id: str) -> dict[str, Any]:
-        """On which parts of its pictures the text of a run leans. It is broken off there when this process goes away.
+        """Return the attribution of a run's text to its images. The server stops computing if this process ends.
 
         Raises:
-            WorkbenchError: what the server says is wrong, or that it cannot be reached.
+            WorkbenchError: the server answers with an error, or cannot be reached.
         """
         answer: dict[str, Any] = {}
         try:
@@ -144,12 +146,14 @@ class Connection:
         except httpx.HTTPError as problem:
             raise unreachable(self.url, problem) from problem
         if "attribution" not in answer:
-            raise WorkbenchError("That app explains runs otherwise.", "Bring it and this one to one version.")
+            raise WorkbenchError(
+                "The app answers in another format; its version differs.", "Use the same version on both machines."
+            )
         return answer["attribution"]
 
     def hang_up(self) -> None:
-        """Close the line, and its threads."""
+        """Close the connection and its threads."""
         client = self.app
         client.close()
-        for pool in (client.executor, client.helper_executor, client.stream_executor):  # which it leaves open
+        for pool in (client.executor, client.helper_executor, client.stream_executor):  # `close` leaves them running
             pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""How a run is followed by whoever shows it: what is new, at a display's pace, until it has ended."""
+"""Stream the new rounds of a run to a viewer, at a display's rate, until the run ends."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from workbench.client import wire
 from workbench.client.handle import RunHandle
 
 UPDATES_PER_SECOND = 15.0
-"""Of a run that is held back, so that each of its rounds comes alone."""
+"""Update rate of a run with a pace, or not running, so that each of its rounds arrives alone."""
 AT_FULL_SPEED = 10.0
-"""What people see as one movement needs ten a second or more. An update takes some milliseconds from the cores that
-decode, and ten or more in a browser on the same machine: whoever measures looks at a run that nobody watches."""
+"""Update rate of a run at full speed, per second. Motion looks continuous from about ten updates per second on. An
+update takes some milliseconds from the cores that decode, and ten or more in a browser on the same machine; therefore
+measure runs that nobody watches."""
 SIGN_OF_LIFE_S = 0.5
-"""Something is said at least this often: Gradio notices that nobody listens any more only when something is said."""
+"""Maximum time between messages, in seconds: Gradio notices a disconnected client only when it sends a message."""
 
 
 async def follow(run: RunHandle, *, seen: int = 0) -> AsyncGenerator[dict[str, Any], None]:
-    """What a run does, as it does it. The engine never waits for this: it is asked for what it has recorded.
+    """Yield updates of a run while it runs. The engine never waits for this; it polls the recorded rounds.
 
     Args:
-        run: to be followed.
-        seen: how many rounds are known already.
+        run: run to follow.
+        seen: number of rounds that the viewer has.
 
     Yields:
-        what `Run.since` answers, made fit for strangers: rounds that are new, and the header only when it changed.
-        `{}` is a sign of life.
+        Answers of `Run.since`, scrubbed for clients: the new rounds, and the header only if it changed. `{}` is a
+        keep-alive message.
     """
-    said, header, spoken = None, None, time.monotonic()
+    last, header, sent = None, None, time.monotonic()
     while True:
         news = wire.news(run.since(seen))
         now = {name: value for name, value in news.items() if name not in ("rounds", "seq")}
-        if news["rounds"] or now != said:
+        if news["rounds"] or now != last:
             yield news | {"header": news["header"] if news["header"] != header else None}
-            spoken = time.monotonic()
-        elif time.monotonic() - spoken >= SIGN_OF_LIFE_S:
+            sent = time.monotonic()
+        elif time.monotonic() - sent >= SIGN_OF_LIFE_S:
             yield {}
-            spoken = time.monotonic()
-        said, header = now, news["header"]
+            sent = time.monotonic()
+        last, header = now, news["header"]
         seen += len(news["rounds"])
         if news["state"] in wire.ENDED and seen >= news["seq"]:
             return

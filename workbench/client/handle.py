@@ -1,4 +1,4 @@
-"""A run as every client sees it, wherever it runs."""
+"""`RunHandle`: the interface to a run, in this process or in a running app."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from workbench.trace.events import Round, Trace
 
 @runtime_checkable
 class RunHandle(Protocol):
-    """One generation: follow it, steer it, end it. Thread-safe.
+    """Interface to one generation: follow, change, pause or cancel it. Thread-safe.
 
-    `workbench.service.Run` (in this process) and `workbench.client.remoterun.RemoteRun` both are one.
+    Implemented by `workbench.service.Run` (in this process) and `workbench.client.remoterun.RemoteRun`.
     """
 
     id: str
@@ -24,30 +24,30 @@ class RunHandle(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the run has ended; no more rounds follow."""
         ...
 
     @property
     def trace(self) -> Trace | None:
-        """What was recorded so far; None before the models are loaded. Grows while the run goes on."""
+        """Trace recorded so far; None before the models are loaded. It grows while the run continues."""
         ...
 
     @property
     def message(self) -> str:
-        """What whoever waits should know: that a model is loaded, why the run failed; empty most of the time."""
+        """Status message for the user, such as a model being loaded or the reason of a failure; usually empty."""
         ...
 
     @property
     def explained(self) -> float | None:
-        """Share of its explanation that is done; None: none is under way, or nobody can say."""
+        """Finished share of `explain`, 0 to 1; None if it is not running or its progress is unknown."""
         ...
 
     def since(self, n: int) -> dict[str, Any]:
-        """Everything from round `n` on, as plain JSON."""
+        """Return the state and all rounds from number `n` on, as plain JSON."""
         ...
 
     def __iter__(self) -> Iterator[Round]:
-        """Rounds as they are recorded, to the end of the run."""
+        """Yield rounds as they are recorded, until the run ends."""
         ...
 
     def wait(self, timeout: float | None = None) -> Trace:
@@ -55,7 +55,7 @@ class RunHandle(Protocol):
 
         Raises:
             WorkbenchError: the run failed; the message says what to do.
-            TimeoutError: it takes longer than `timeout` seconds. The run goes on.
+            TimeoutError: the run takes longer than `timeout` seconds; it continues.
         """
         ...
 
@@ -68,37 +68,43 @@ class RunHandle(Protocol):
         sees: str = "both",
         pace: float | None = None,
     ) -> None:
-        """Switch method, parameters (of method and sampling alike), draft model or pictures, from the next round on.
+        """Change the method, parameters (of method and sampling), draft model or images, from the next round on.
 
-        `images` are as many as the prompt has; with sees="drafter" the target goes on with those it has read. `pace` is
-        in tokens a second: rounds are held back, so that people can follow, and the waiting is in no figure; 0: off.
+        Args:
+            method: name of a method; None: no change.
+            params: parameters by name; missing ones stay as they are.
+            drafter: name of a draft model; None: no change.
+            images: new images, as many as the prompt has; empty: no change.
+            sees: "both", or "drafter": the target keeps the images that it has read.
+            pace: tokens per second. Rounds are delayed for viewers, and no figure includes the delay; 0: no delay.
 
         Raises:
-            UnknownNameError, ParameterError, MethodUnavailableError: at once; the run goes on as it was.
+            UnknownNameError, ParameterError, MethodUnavailableError: the change is refused at once, and the run
+                continues unchanged.
         """
         ...
 
     def explain(self) -> dict[str, Any]:
-        """On which parts of the picture the text so far leans: see `Trace.attribution`, which it fills in.
+        """Attribute the text so far to regions of the image; also stores the result in `Trace.attribution`.
 
         Raises:
-            WorkbenchError: the run has no pictures, or cannot be explained.
+            WorkbenchError: the run has no images, or cannot be explained.
         """
         ...
 
     def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
-        """What its drafter remembers: looked at, saved, loaded, emptied. Once it has ended: only what it `keeps`.
+        """Inspect, save, load or reset the drafter's state. After the run's end this needs a run with `keeps=True`.
 
         Args:
-            action: "look", "save", "load" (beside what is there) or "reset" (to the text itself).
-            data: the file that is loaded.
+            action: "look", "save", "load" (adds to the present state) or "reset" (to the state of the text alone).
+            data: content of the file to load.
 
         Returns:
-            what there is now, see `workbench.engine.keeping.look`; of "save" the file, as `data`.
+            Description of the state, see `workbench.engine.keeping.look`; with "save" also the file, as `data`.
 
         Raises:
-            WorkbenchError: the drafter keeps nothing; or the file is of another tokenizer, target or drafter, broken or
-                too large. Nothing is changed.
+            WorkbenchError: the drafter has no state to save; or the file is damaged, too large, or of another
+                tokenizer, target or drafter. Nothing is changed.
         """
         ...
 
@@ -107,7 +113,7 @@ class RunHandle(Protocol):
         ...
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue a paused run."""
         ...
 
     def step(self) -> None:
@@ -115,5 +121,5 @@ class RunHandle(Protocol):
         ...
 
     def cancel(self) -> None:
-        """End the run; its trace is kept. Does nothing when it has ended."""
+        """End the run and keep its trace. Does nothing if the run has ended."""
         ...

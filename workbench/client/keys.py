@@ -1,4 +1,4 @@
-"""Keys that clients send: to whom, and which."""
+"""API keys of clients: choose the key for a server."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 
 KEY = "WORKBENCH_API_KEY"
-"""Environment variable with the key that servers of this machine ask for: other users of the machine cannot read it, as
-they can a command line."""
+"""Environment variable with the API key of servers on this machine; other users of the machine cannot read it, unlike a
+command line."""
 CONNECT_KEY = "WORKBENCH_CONNECT_KEY"
-"""Environment variable with the key of a server elsewhere that one means to connect to; no Space of the Hub gets it."""
+"""Environment variable with the API key of a server on another machine; it is never sent to a Space of the Hub."""
 HUB = (".hf.space", ".huggingface.co", ".hf.co")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine's own: only this machine can reach what listens there.
+    """Return whether a host name or address is a loopback one, which only this machine can reach.
 
     Example:
         >>> is_loopback("LocalHost"), is_loopback("127.0.0.1"), is_loopback("[::1]"), is_loopback("10.0.0.1")
@@ -31,37 +31,37 @@ def is_loopback(host: str) -> bool:
 
 
 def key_for(url: str, given: str | None = None, env: Mapping[str, str] | None = None) -> str | None:
-    """The key to send to a server: what was given for it, or what the environment has for it, see `variables`.
+    """Return the key for a server: `given`, or the one in the environment, see `variables`.
 
-    Warns where it would go to another machine unencrypted.
+    Warns if the key would be sent to another machine without encryption.
 
     Args:
         url: address of the server, or name of a Space.
-        given: on purpose, for this server.
-        env: the environment; by default this process's.
+        given: key that the user gave for this server.
+        env: environment variables; by default this process's.
 
     Example:
         >>> key_for("https://lab.example.org", env={KEY: "of my own server"}) is None
         True
     """
-    from httpx import URL  # as the client itself reads it; the command line's start need not wait for it
+    from httpx import URL  # the client's own parser; imported late for a fast start of the command line
 
     env = os.environ if env is None else env
     found = (given or "", *(env.get(name, "") for name in variables(url)))
     key = next((stripped for each in found if (stripped := each.strip())), None)
-    parts = URL(url) if "://" in url else None  # else a Space, which is asked over https
+    parts = URL(url) if "://" in url else None  # else a Space, which uses https
     if key is not None and parts is not None and parts.scheme == "http" and not is_loopback(parts.host):
         warnings.warn(
-            f"The key goes to {parts.host} unencrypted: whoever is on the way can read it. Use https.", stacklevel=2
+            f"The key goes to {parts.host} unencrypted, so others on the network can read it. Use https.", stacklevel=2
         )
     return key
 
 
 def variables(url: str) -> tuple[str, ...]:
-    """The environment variables whose key a server may get, the first that is set.
+    """Return the environment variables whose keys may be sent to a server, in order of precedence.
 
-    This machine's own key stays on it. A Space of the Hub gets none of them: it is somebody's among thousands, and its
-    name is quickly mistyped.
+    The key of this machine's servers is sent only to this machine. A Space of the Hub gets none: a mistyped name would
+    send the key to a stranger.
 
     Example:
         >>> variables("http://localhost:7860"), variables("https://lab.example.org"), variables("owner/space")

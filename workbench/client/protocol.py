@@ -1,4 +1,4 @@
-"""What every backend answers, wherever it is: in this process, behind a running app, on a Space, on ZeroGPU."""
+"""`Client`: the interface of every backend, in this process, in a running app, on a Space or on ZeroGPU."""
 
 from __future__ import annotations
 
@@ -18,145 +18,151 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Client(Protocol):
-    """The calls that faces make of a backend, and all that they know of it. Thread-safe.
+    """Interface of a backend, the only one that the app, the command line and the servers use. Thread-safe.
 
-    `workbench.client.Workbench`, `workbench.service.Backend`, `workbench.client.remote.Remote` and
-    `workbench.service.zerogpu.ZeroClient` each are one; what one of them cannot do, it refuses with the reason.
+    Implemented by `workbench.client.Workbench`, `workbench.service.Backend`, `workbench.client.remote.Remote` and
+    `workbench.service.zerogpu.ZeroClient`. A backend refuses a call that it cannot answer, with the reason.
     """
 
-    # -- what there is -------------------------------------------------------------------------------------------
+    # -- models, methods and state -------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
-        """Targets, the default one first: name, title, kind, detail."""
+        """Return the targets, the default one first: name, title, kind, detail."""
         ...
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
-        """Draft models: name, title, available, reason, detail."""
+        """Return the draft models: name, title, available, reason, detail."""
         ...
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
-        """Methods: name, title, promise, source, parameters, whether each can run with these models and why not."""
+        """Return the methods: name, title, promise, source, parameters, and whether each runs with these models."""
         ...
 
     def sampling_params(self) -> list[dict[str, Any]]:
-        """Parameters of sampling, shared by all methods."""
+        """Return the sampling parameters, which all methods share."""
         ...
 
     def presets(self) -> list[dict[str, Any]]:
-        """Prompts to start with."""
+        """Return the example prompts."""
         ...
 
     def definitions(self) -> dict[str, dict[str, str]]:
-        """What every figure divides by what, by name: {"title", "formula"}."""
+        """Return the definition of every figure, by name: {"title", "formula"}."""
         ...
 
     def device_label(self, target: str | None = None) -> str:
-        """Device and dtype of a target, for people."""
+        """Return a label with the device and dtype of a target."""
         ...
 
     def barred(self) -> dict[str, str]:
-        """What cannot be done with a run there ("pause", "step", "change", "pace", "memory"), and why."""
+        """Return the run actions that are missing here ("pause", "step", "change", "pace", "memory"), with reasons."""
         ...
 
     @property
     def offers(self) -> frozenset[str]:
-        """Calls that not every backend can answer, of those it can: "estimate", "pairing", "recommending"."""
+        """Optional calls that this backend supports, of "estimate", "pairing" and "recommending"."""
         ...
 
     @property
     def ready(self) -> bool:
-        """Whether it can be asked: whoever asks one that is still in the making waits."""
+        """Whether the backend has started; before that, calls block until it has."""
         ...
 
     @property
     def hub_only(self) -> bool:
-        """Whether names that are not listed are the Hub's alone: no folder of this machine is looked for."""
+        """Whether unlisted model names are Hub ids only, never folders on this machine."""
         ...
 
     @property
     def limits(self) -> Limits:
-        """What one user may ask for."""
+        """Limits per user."""
         ...
 
     def let_in(self, user: str, counted: bool = True) -> None:
-        """Count a request of a user that is no run, or only ask whether there is room for one.
+        """Count a request of a user that starts no run; with counted=False only check the rate limit.
 
         Raises:
-            CapacityError: their address has made too many in a minute.
+            CapacityError: the user's address has made too many requests within a minute.
         """
         ...
 
     def let_call(self, user: str, seconds: float = 0.0) -> None:
-        """Charge a user's address for a page's call, or ask whether it may make one.
+        """Charge a user's address the CPU time of a page's call, or check whether it may make one.
 
         Args:
-            user: key of who asks.
-            seconds: processor seconds that a call took; 0: only ask.
+            user: opaque key of the user.
+            seconds: CPU time of the call, in seconds; 0: only check.
 
         Raises:
-            CapacityError: nothing is charged, and the address owes seconds of earlier calls.
+            CapacityError: `seconds` is 0 and the address has used up its budget with earlier calls.
         """
         ...
 
     def health(self) -> dict[str, Any]:
-        """How the backend is doing, without names.
+        """Return the state of the backend, without names of users or models.
 
         Returns:
-            status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, how far a
-            load is ("dequantising 40 %", or empty), and memory in bytes: of models, their limit, traces, what is free.
+            Status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, progress
+            of a load ("dequantising 40 %", or empty), and memory in bytes: models, their limit, traces, free.
         """
         ...
 
     def metrics_text(self) -> str:
-        """Prometheus' text format: runs, rounds, tokens, τ and acceptance by method, queue, memory."""
+        """Return metrics in Prometheus' text format: runs, rounds, tokens, τ and acceptance by method, memory."""
         ...
 
     # -- models --------------------------------------------------------------------------------------------------
 
     def preload(self, also: Sequence[str] = ()) -> None:
-        """Start loading the default models in the background, then the published targets of these names."""
+        """Start loading the default models in the background, then the published targets in `also`."""
         ...
 
     def load(self, target: str | None = None, drafter: str | None = None) -> object:
         """Load models and wait for them.
 
         Raises:
-            WorkbenchError: they cannot be loaded.
+            WorkbenchError: the models cannot be loaded.
         """
         ...
 
     def unload(self, target: str) -> None:
-        """Give a target's memory back.
+        """Unload a target and free its memory.
 
         Raises:
-            WorkbenchError: it is not loaded, or runs are using it.
+            WorkbenchError: the target is not loaded, or runs are using it.
         """
         ...
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
-        """Draft with the heads in a folder of this machine before all others of their kind; or, `on` False, no longer.
+        """Prefer the heads in a local folder over all others of their kind; with `on` False, stop preferring them.
 
-        Generations that go on take them up from their next round on; returns how many do.
+        Running generations use them from their next round on.
+
+        Returns:
+            Number of running generations that change their heads.
 
         Raises:
-            ModelError: they cannot be read, or do not suit the target; nothing is changed.
-            MethodUnavailableError: that cannot be had there; see `offers`.
+            ModelError: the heads cannot be read, or do not fit the target; nothing is changed.
+            MethodUnavailableError: this backend does not support the call.
         """
         ...
 
     def loaded(self) -> list[dict[str, Any]]:
-        """Models in memory: name, role, bytes, dtype, device, runs, idle_s."""
+        """Return the models in memory: name, role, bytes, dtype, device, runs, idle_s."""
         ...
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
-        """Token ids of a conversation in the target's chat format, ready for the assistant's answer.
+        """Format a conversation with the target's chat template, up to the start of the assistant's answer.
 
         Args:
-            messages: each with `role` and `content`.
-            target: by default the backend's.
+            messages: messages with `role` and `content`.
+            target: name of a target; None: the backend's default.
+
+        Returns:
+            Token ids of the prompt.
 
         Raises:
-            PromptError: the target has no chat format, or the messages do not fit it.
+            PromptError: the target has no chat template, or the messages do not fit it.
         """
         ...
 
@@ -186,40 +192,40 @@ class Client(Protocol):
 
         Args:
             prompt: text, or token ids.
-            method: registry name.
-            params: of the method and of sampling, in one dict; what is missing has its default.
-            target: by default the backend's.
-            drafter: draft model; None: the one that belongs to the target; "none": none.
-            max_new_tokens: end after this many.
-            seed: decides every random number.
+            method: name of a method.
+            params: parameters of the method and of sampling, in one dict; missing ones take their defaults.
+            target: name of a target; None: the backend's default.
+            drafter: name of a draft model; None: the target's own; "none": no draft model.
+            max_new_tokens: maximum number of new tokens.
+            seed: seed of all random numbers of the run.
             stop: strings that end the text.
-            paused: wait for `resume` or `step` before the first round.
-            images: pictures for a target that reads them: bytes of files, data-URLs, paths or PIL images. Each takes
-                the place of one placeholder of the prompt; where there is none, they come first.
-            pace: tokens a second at which rounds are held back so that people can follow, and steer; 0: they are not.
-                The waiting is in no figure. A timed run is never held back, and none while others wait for its row.
-            user: opaque key for limits and fairness; "local" has no limit of runs. An app decides itself who asks.
-            lease_s: cancel the run when nobody followed it for so many seconds; None: never. A run in an app ends when
-                whoever started it goes.
-            extras: other ends, penalties, log-probabilities; see `workbench.engine.extras.Extras`.
-            memory: a file that `RunHandle.memory` saved: its drafter begins with that state.
-            keeps: leave the drafter's state behind, for `RunHandle.memory` to save once the run has ended.
+            paused: whether to wait for `resume` or `step` before the first round.
+            images: images for a vision target: bytes of files, data-URLs, paths or PIL images. Each replaces one
+                placeholder of the prompt; without placeholders, the images come before the text.
+            pace: display rate in tokens per second: rounds are delayed so that viewers can follow; 0: no delay. No
+                figure includes the delay. A timed run is never delayed, nor is any while others wait for its slot.
+            user: opaque key for limits and fairness; "local" has no limit of runs. An app sets the user itself.
+            lease_s: time without a follower after which the run is cancelled, in seconds; None: never. A run in an app
+                ends when the client that started it disconnects.
+            extras: further stop conditions, penalties, log-probabilities; see `workbench.engine.extras.Extras`.
+            memory: initial state of the drafter: a file saved by `RunHandle.memory`.
+            keeps: whether to keep the drafter's state after the run, so that `RunHandle.memory` can save it.
 
         Raises:
-            WorkbenchError: the request is wrong. What only shows when models are loaded ends the run with an error.
+            WorkbenchError: the request is wrong. An error that is found only after loading ends the run instead.
         """
         ...
 
     def run(self, run_id: str) -> RunHandle:
-        """A run by its id.
+        """Return a run by its id.
 
         Raises:
-            UnknownNameError: no such run, or it ended long ago. Other runs are not named.
+            UnknownNameError: there is no such run, or it ended long ago. The message names no other runs.
         """
         ...
 
     def estimate(self, request: dict[str, Any]) -> str:
-        """What a run of these options and this method is expected to cost, in words; empty where nobody can say."""
+        """Return the expected cost of a run with these options, as text; empty if it is unknown."""
         ...
 
     def comparing(
@@ -231,31 +237,32 @@ class Client(Protocol):
         user: str = LOCAL,
         **settings: Any,
     ) -> Iterator[Step]:
-        """Compare methods, step by step, for faces that show how far it is; closing the iterator ends it.
+        """Compare methods and yield the progress step by step; closing the iterator ends the comparison.
 
         Args:
-            prompts: as in `workbench.client.Workbench.compare`.
-            lanes: the same.
-            stopped: asked often; once it says yes, the last step comes with what was measured until then.
+            prompts: prompts, as in `workbench.client.Workbench.compare`.
+            lanes: lanes, as in `workbench.client.Workbench.compare`.
+            stopped: function that is polled; once it returns true, the last step follows, with the results so far.
             user: opaque key for limits and fairness.
-            settings: see `workbench.bench.compare.Plan`.
+            settings: settings of all lanes, see `workbench.bench.compare.Plan`.
 
         Raises:
-            WorkbenchError: the request is wrong. A lane that fails on the way says so in its `error`.
+            WorkbenchError: the request is wrong. An error of one lane during the comparison is in that lane's `error`.
         """
         ...
 
     def pairing(self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any) -> Iterator[Pairs]:
-        """Measure a speed-up pair by pair in the background.
+        """Measure a speed-up in the background, in pairs of one run of a method and one of plain decoding.
 
         Args:
-            prompt: what the method and plain decoding continue.
-            method: registry name.
-            params: of the method and of sampling.
-            options: as in `start`, and `stopped`, asked often; once it says yes, the last news come.
+            prompt: prompt of both runs.
+            method: name of a method.
+            params: parameters of the method and of sampling.
+            options: options of `start`, and `stopped`, a function that is polled; once it returns true, the last
+                update follows.
 
         Raises:
-            MethodUnavailableError: that cannot be had there; see `offers`.
+            MethodUnavailableError: this backend does not support the call; see `offers`.
         """
         ...
 
@@ -271,32 +278,32 @@ class Client(Protocol):
         user: str = LOCAL,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[Advice]:
-        """Measure in the background which method is fastest on prompts, step by step; closing the iterator ends it.
+        """Measure in the background which method is fastest on prompts; closing the iterator ends it.
 
         Args:
-            prompts: messages to the target; or `workbench.bench.prompts.BenchPrompt`s, or (name, token ids).
-            seconds: of measuring; waiting for others is not counted.
-            target: by default the backend's.
-            drafter: draft model; None: the one that belongs to the target.
-            max_new_tokens: length limit of every run.
-            methods: measured beside plain decoding; by default all exact ones that run.
+            prompts: user messages, `workbench.bench.prompts.BenchPrompt`s, or pairs (name, token ids).
+            seconds: measuring time; waiting for other runs is not counted.
+            target: name of a target; None: the backend's default.
+            drafter: name of a draft model; None: the target's own.
+            max_new_tokens: length limit of every run, in tokens.
+            methods: names of methods to measure besides plain decoding; empty: all exact methods that can run.
             user: opaque key for limits and fairness.
-            stopped: asked often; once it says yes, the last step comes with what was measured until then.
+            stopped: function that is polled; once it returns true, the last step follows, with the results so far.
 
         Raises:
-            WorkbenchError: the request is wrong, or that cannot be had there; see `offers`.
+            WorkbenchError: the request is wrong, or this backend does not support the call; see `offers`.
         """
         ...
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """All that decides what a measurement gives there, besides its settings: device, dtypes, machine, weights, ….
+        """Return the conditions of a measurement besides its settings: device, dtypes, machine, weights, ….
 
         Args:
-            lane: as in `comparing`.
-            target: by default the backend's.
+            lane: a lane, as in `comparing`.
+            target: name of a target; None: the backend's default.
 
         Returns:
-            see `workbench.bench.conditions`; None where nobody can say, because the weights are not there yet.
+            Conditions, see `workbench.bench.conditions`; None if the weights are not on the machine yet.
 
         Raises:
             WorkbenchError: there is no such lane or model.
@@ -304,5 +311,5 @@ class Client(Protocol):
         ...
 
     def close(self) -> None:
-        """End all runs of this client and give its threads back."""
+        """End all runs of this client and stop its threads."""
         ...

@@ -1,7 +1,7 @@
-"""A backend in another process: the same calls, through the endpoints that `workbench.ui.api` adds to the app.
+"""`Remote`: the client of a running app, through the endpoints that `workbench.ui.api` adds to it.
 
-Calls go through `gradio_client`. A run is followed over an event stream of its own: the server notices at once when
-the stream ends, and gives the run's row to somebody else.
+Calls go through `gradio_client`. Each run has an event stream of its own: the server notices at once when the stream
+is closed, and frees the run's slot in the batch.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from workbench.bench.steps import Step
     from workbench.engine.extras import Extras
 
-BY_V1 = "Ask the app's /v1/completions for them."
+BY_V1 = "Use the app's /v1/completions instead."
 
 
 class Remote(Connection):
-    """The backend of a running app.
+    """The backend of a running app; a `workbench.client.protocol.Client`.
 
     Args:
         url: address of the app, or name of a Space.
-        key: the key that it asks for; None: see `workbench.client.keys.key_for`.
+        key: API key of the app; None: see `workbench.client.keys.key_for`.
 
     Raises:
-        WorkbenchError: nobody answers there, or it is something else than a workbench.
+        WorkbenchError: the server cannot be reached, or is not a workbench.
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
         super().__init__(url, key)
         self._runs: list[RemoteRun] = []
 
-    # -- what there is: see `workbench.client.protocol.Client` ---------------------------------------------------------
+    # -- models, methods and state: see `workbench.client.protocol.Client` ---------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
         return self.call("targets")["targets"]
@@ -70,13 +70,13 @@ class Remote(Connection):
         return self.call("device_label", target)["device_label"]
 
     def barred(self) -> dict[str, str]:
-        """What an app of ZeroGPU cannot do with a run, it says when it is asked to."""
+        """Return nothing: an app on ZeroGPU refuses missing actions when they are called."""
         return {}
 
     offers: frozenset[str] = frozenset({"recommending"})
     ready = True
     hub_only = True
-    """A name that is not listed there is no folder of this machine."""
+    """Unlisted names are Hub ids, never folders on this machine."""
 
     @property
     def limits(self) -> Limits:
@@ -84,10 +84,10 @@ class Remote(Connection):
         return Limits(**{name: value for name, value in self.call("limits")["limits"].items() if name in known})
 
     def let_in(self, user: str, counted: bool = True) -> None:
-        """The app counts who asks it."""
+        """Do nothing: the app counts requests itself."""
 
     def let_call(self, user: str, seconds: float = 0.0) -> None:
-        """The app counts who asks it."""
+        """Do nothing: the app counts calls itself."""
 
     def health(self) -> dict[str, Any]:
         return self.call("health")["health"]
@@ -98,7 +98,7 @@ class Remote(Connection):
         return answer.text
 
     def preload(self, also: Sequence[str] = ()) -> None:
-        """A running app has its models loaded."""
+        """Do nothing: a running app has loaded its models."""
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:
         self.call("load", target, drafter)
@@ -126,15 +126,17 @@ class Remote(Connection):
         memory: bytes | None = None,
         **options: Any,
     ) -> RemoteRun:
-        """Start a generation there and follow it. It ends there when this process goes away, whatever its lease."""
+        """Start a generation in the app and follow it. It ends when this process ends, whatever its lease."""
         if extras is not None:
-            raise MethodUnavailableError("Penalties, other ends and log-probabilities are not to be had here.", BY_V1)
+            raise MethodUnavailableError(
+                "Penalties, further stop conditions and log-probabilities are not available through this client.", BY_V1
+            )
         pictures = [wire.data_url(image) for image in images]
         options |= {} if memory is None else {"memory": wire.base64_of(memory)}
         return self._follow("stream", Generation.arguments(prompt=prompt, method=method, images=pictures, **options))
 
     def run(self, run_id: str) -> RemoteRun:
-        """Follow a run that somebody else started. It goes on when this process goes away."""
+        """Follow a run that another client started. It continues when this process ends."""
         return self._follow("follow", [run_id])
 
     def comparing(
@@ -146,9 +148,9 @@ class Remote(Connection):
         user: str = LOCAL,
         **settings: Any,
     ) -> Iterator[Step]:
-        """The steps of a comparison there, which ends when nobody listens. `user` is decided by the server.
+        """Yield the steps of a comparison in the app; closing the iterator ends it. The app sets `user` itself.
 
-        Ctrl-C, or `stopped`, ends it there; what was measured until then is in the last step here.
+        Ctrl-C or `stopped` ends it in the app too; the last step has the results so far.
         """
         from workbench.bench.compare import Plan, prepare
         from workbench.bench.steps import Hearing, Step
@@ -157,13 +159,13 @@ class Remote(Connection):
         planned = prepare([prompts] if isinstance(prompts, str) else prompts, lanes, plan)
         texts = [{"text": p.prompt, "name": p.name, "group": p.group, "chat": p.chat} for p in planned.prompts]
         wanted = [measured.lane.to_wire() for measured in planned.lanes if not measured.added]
-        given = {name: getattr(plan, name) for name in Comparing.model_fields if hasattr(plan, name)}
-        asked, heard = Comparing.arguments(prompts=texts, lanes=wanted, **given), Hearing(planned)
+        common = {name: getattr(plan, name) for name in Comparing.model_fields if hasattr(plan, name)}
+        arguments, received = Comparing.arguments(prompts=texts, lanes=wanted, **common), Hearing(planned)
         last = Step(0, 0, "")
         try:
-            with contextlib.closing(self.events("comparing", asked)) as messages:
+            with contextlib.closing(self.events("comparing", arguments)) as messages:
                 for message in messages:
-                    last = heard.step(checked(message))
+                    last = received.step(checked(message))
                     if last.last:
                         break
                     yield last
@@ -179,28 +181,32 @@ class Remote(Connection):
         return ""
 
     def pairing(self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any) -> Iterator[Pairs]:
-        """Not here. Raises MethodUnavailableError."""
-        raise MethodUnavailableError("A speed-up is measured pair by pair where the models are.", "Use `compare`.")
+        """Raise MethodUnavailableError: pairs are measured only in the process that has the models."""
+        raise MethodUnavailableError(
+            "A speed-up can be measured in pairs only in the process that has the models.", "Use `compare`."
+        )
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
-        """Not over the network: raises MethodUnavailableError."""
-        raise MethodUnavailableError("Heads are chosen where the models are.", "Start the server with --head FOLDER.")
+        """Raise MethodUnavailableError: heads can be chosen only on the server's machine."""
+        raise MethodUnavailableError(
+            "Heads can be chosen only on the server's machine.", "Start the server with --head FOLDER."
+        )
 
     def recommending(
-        self, prompts: Sequence[Any], *, user: str = LOCAL, stopped: Callable[[], bool] = lambda: False, **asked: Any
+        self, prompts: Sequence[Any], *, user: str = LOCAL, stopped: Callable[[], bool] = lambda: False, **options: Any
     ) -> Iterator[Advice]:
-        """The steps of a recommendation there, which ends when nobody listens. `user` is decided by the server."""
+        """Yield the steps of a recommendation in the app; closing the iterator ends it. The app sets `user` itself."""
         if any(isinstance(p, tuple) for p in prompts):
-            raise PromptError("An app is given texts, not token ids.", "Give the prompts as texts.")
-        given = [p if isinstance(p, str) else {"text": p.prompt, "name": p.name, "chat": p.chat} for p in prompts]
-        return self._recommending(Recommending.arguments(prompts=given, **asked), stopped)
+            raise PromptError("A running app takes prompts as text, not as token ids.", "Give the prompts as texts.")
+        texts = [p if isinstance(p, str) else {"text": p.prompt, "name": p.name, "chat": p.chat} for p in prompts]
+        return self._recommending(Recommending.arguments(prompts=texts, **options), stopped)
 
-    def _recommending(self, asked: list[Any], stopped: Callable[[], bool]) -> Iterator[Advice]:
+    def _recommending(self, arguments: list[Any], stopped: Callable[[], bool]) -> Iterator[Advice]:
         from workbench.bench.advice import Advice
 
         last = None
         try:
-            with contextlib.closing(self.events("recommending", asked)) as messages:
+            with contextlib.closing(self.events("recommending", arguments)) as messages:
                 for message in messages:
                     last = Advice(**checked(message))
                     if last.last:
@@ -215,7 +221,7 @@ class Remote(Connection):
             yield dataclasses.replace(last, text=last.text if last.last else "stopped", found=found, last=True)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """What decides a measurement there; None where that app is too old to say."""
+        """Return the conditions of a measurement in the app; None if the app is too old for this call."""
         from workbench.bench.lanes import Lane
 
         if "/conditions" not in self.endpoints():
@@ -223,7 +229,7 @@ class Remote(Connection):
         return self.call("conditions", Lane.of(lane).to_wire(), target)["conditions"]
 
     def close(self) -> None:
-        """End the runs that were started here, and the threads."""
+        """End the runs that this client started, and stop its threads."""
         for run in self._runs:
             run.leave()
         self.hang_up()

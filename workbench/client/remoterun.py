@@ -1,4 +1,4 @@
-"""A run in a backend elsewhere, as if it were here."""
+"""`RemoteRun`: a local mirror of a run in another backend."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from workbench.trace.events import Footer, Header, Round, Trace
 
 
 class RemoteRun:
-    """A run in a backend elsewhere, mirrored here by a thread; a `workbench.client.RunHandle`.
+    """A run in another backend, mirrored here by a thread; a `workbench.client.RunHandle`.
 
     Args:
-        line: to where it runs.
-        events: its messages; the first one says its id, or why there is no run.
+        line: connection to the backend.
+        events: messages of the run; the first one has its id, or the error if there is no run.
 
     Raises:
-        WorkbenchError: the run could not be started, or is not known there.
+        WorkbenchError: the run could not be started, or the backend does not know it.
     """
 
     def __init__(self, line: Connection, events: Generator[dict[str, Any], None, None]) -> None:
@@ -57,7 +57,7 @@ class RemoteRun:
 
     @property
     def message(self) -> str:
-        """What the backend has to say about the run: that it loads a model, why it failed."""
+        """Status message of the backend, such as a model being loaded or the reason of a failure."""
         return self._last["message"]
 
     @property
@@ -104,8 +104,15 @@ class RemoteRun:
         pace: float | None = None,
     ) -> None:
         pictures = [wire.data_url(image) for image in images]
-        asked = {"method": method, "params": params, "drafter": drafter, "images": pictures, "sees": sees, "pace": pace}
-        self._line.call("change", *Changing.arguments(run=self.id, **asked))
+        options = {
+            "method": method,
+            "params": params,
+            "drafter": drafter,
+            "images": pictures,
+            "sees": sees,
+            "pace": pace,
+        }
+        self._line.call("change", *Changing.arguments(run=self.id, **options))
 
     def explain(self) -> dict[str, Any]:
         found = self._line.explained(self.id)
@@ -144,8 +151,8 @@ class RemoteRun:
                     break
         except (WorkbenchError, httpx.HTTPError) as error:
             problem = unreachable(self._line.url, error)
-        except BaseException as error:  # this thread's end would leave those who wait for it waiting
-            problem = WorkbenchError(f"The server's answer was not understood: {type(error).__name__}.")
+        except BaseException as error:  # if this thread died, `wait` would never return
+            problem = WorkbenchError(f"The server's answer could not be read: {type(error).__name__}.")
         finally:
             with contextlib.suppress(Exception):
                 self._events.close()
@@ -154,13 +161,13 @@ class RemoteRun:
 
     def _take(self, message: dict[str, Any]) -> None:
         if not message:
-            return  # a sign of life
+            return  # a keep-alive message
         with self._news:
             if message["header"] is not None:
                 header = Header.from_wire(message["header"])
                 if self._trace is None:
                     self._trace = Trace(header)
-                self._trace.header = header  # once more when prefill has ended
+                self._trace.header = header  # sent again when prefill has ended
             if self._trace is not None:
                 self._trace.rounds += [Round.from_wire(r) for r in message["rounds"]]
                 if message["footer"] is not None:
@@ -174,10 +181,10 @@ class RemoteRun:
             if self._trace is not None:
                 footer.text = self._trace.text
                 self._trace.footer = footer
-            told = wire.error_to_wire(problem)
-            self._last |= {"state": "error", "message": str(problem), "problem": told, "footer": footer.to_wire()}
+            error = wire.error_to_wire(problem)
+            self._last |= {"state": "error", "message": str(problem), "problem": error, "footer": footer.to_wire()}
             self._news.notify_all()
 
     def leave(self) -> None:
-        """Stop following; the server ends the run if it was started here."""
+        """Stop following the run; the server ends it if this client started it."""
         self._left = True

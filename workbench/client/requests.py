@@ -1,7 +1,7 @@
-"""What may be asked of a backend from outside, as models: checks, Gradio's endpoints and their words follow from them.
+"""Pydantic models of the requests to a backend; the checks, Gradio's endpoints and their texts are derived from them.
 
-A field that is missing or null has its default. What is wrong is said in the workbench's own words, by `wire`. The
-order of the fields is that of an endpoint's arguments.
+A missing or null field takes its default. Functions of `wire` check the values and word the errors. The order of the
+fields is the order of an endpoint's arguments.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def _is_true(value: Any) -> bool:
 
 
 class Request(BaseModel):
-    """What is asked for. Defaults are checked, too, so that what comes out is of one form.
+    """Base class of requests. Defaults are validated too, so that every value has the validated form.
 
     Attributes:
-        first: names of fields that an endpoint asks for although they have a default elsewhere.
+        first: names of fields that are required arguments of an endpoint, although they have a default elsewhere.
     """
 
     model_config = ConfigDict(validate_default=True, extra="ignore")
@@ -72,14 +72,14 @@ class Request(BaseModel):
 
     @classmethod
     def options(cls, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
-        """A request, checked: keywords of the call that answers it.
+        """Check a request and return the keyword arguments for the call that answers it.
 
         Args:
-            client: lists the models that may be named.
-            asked: fields by name; what is missing or None has its default, what else stands there is left alone.
+            client: client that lists the allowed models.
+            asked: fields by name; a missing or None field takes its default, unknown fields are ignored.
 
         Raises:
-            WorkbenchError: something in it is wrong.
+            WorkbenchError: a field is invalid.
         """
 
         @functools.cache
@@ -96,7 +96,7 @@ class Request(BaseModel):
 
     @classmethod
     def arguments(cls, **given: Any) -> list[Any]:
-        """The arguments of an endpoint that takes all fields, as JSON; what is not given has its default there."""
+        """Return the arguments of an endpoint that takes all fields, as JSON; missing fields take their defaults."""
         if unknown := set(given) - set(cls.model_fields):
             raise TypeError(f"unexpected keyword argument {', '.join(map(repr, sorted(unknown)))}")
         values = [given.get(name, field.default) for name, field in cls.model_fields.items()]
@@ -104,7 +104,7 @@ class Request(BaseModel):
 
     @classmethod
     def numbers(cls) -> dict[str, dict[str, Any]]:
-        """The fields that are numbers in a form, by name: their limits there, and what stands in it at first."""
+        """Return the number fields of a form, by name, with their limits and initial values."""
         found = {
             name: ParamSpec(name, "int", field.default, limit.ge, min(limit.le, PAGES), doc=field.description or "")
             for name, field in cls.model_fields.items()
@@ -114,43 +114,43 @@ class Request(BaseModel):
         return {name: spec.to_wire() for name, spec in found.items()}
 
     def understood(self, client: Client) -> dict[str, Any]:
-        """The fields, in the form in which the call takes them."""
+        """Return the fields as keyword arguments of the call."""
         return dict(self)
 
 
 class Target(Request):
-    """A target."""
+    """Request that names a target."""
 
     target: Model = Field(None, description=TARGET)
 
 
 class Models(Target):
-    """A target and a draft model."""
+    """Request that names a target and a draft model."""
 
     drafter: Model = Field(None, description=DRAFTER)
 
 
 class Loaded(Request):
-    """A target that is in memory."""
+    """Request that names a loaded target."""
 
     target: Annotated[str, PlainValidator(model_of)] = Field(description="name of a loaded target")
 
 
 class Conditions(Request):
-    """A lane whose conditions are asked for."""
+    """Request for the measuring conditions of a lane."""
 
     lane: Anything = Field(
-        description='a line like "draft-model:depth=3", or an object with method, params and drafter'
+        description='a string like "draft-model:depth=3", or an object with method, params and drafter'
     )
     target: Model = Field(None, description=TARGET)
 
     def understood(self, client: Client) -> dict[str, Any]:
-        """With the lane as plain data."""
+        """Return the fields, with the lane as plain data."""
         return dict(self) | {"lane": lane(client, self.lane)}
 
 
 class Conversation(Request):
-    """A conversation."""
+    """Request to format a conversation as a prompt."""
 
     messages: Annotated[list[dict[str, Any]], by(wire.messages)] = Field(
         description='each with role ("system", "user" or "assistant") and content'
@@ -159,53 +159,53 @@ class Conversation(Request):
 
 
 class OfRun(Request):
-    """A run."""
+    """Request that names a run."""
 
     run: Name = Field(description="id of the run")
 
 
 class News(OfRun):
-    """What is new of a run."""
+    """Request for the new rounds of a run."""
 
-    number: From0 = Field(0, description="the first round wanted")
+    number: From0 = Field(0, description="number of the first round to return, from 0")
 
 
 class Control(OfRun):
-    """What is done with a run."""
+    """Request to pause, resume, step or cancel a run."""
 
     action: Annotated[str, by(action_of)] = Field(description="pause, resume, step or cancel")
 
 
 class Remembering(OfRun):
-    """What is done with the state of a run's drafter."""
+    """Request to inspect, save, load or reset the state of a run's drafter."""
 
     action: Annotated[str, by(deed_of)] = Field("look", description="look, save, load or reset")
-    data: Packed = Field(None, description="a file that `memory` saved, in base64, where it is loaded")
+    data: Packed = Field(None, description="for load: a file saved by `memory`, in base64")
 
 
 class Changing(OfRun):
-    """A change of a run."""
+    """Request to change a run from its next round on."""
 
     method: Annotated[str | None, named(_text_or_none)] = Field(
-        None, description="a name that `methods` lists; empty: as it is"
+        None, description="a name that `methods` lists; empty: no change"
     )
-    params: Values = Field(None, description="parameters of the method and of sampling by name; what is missing stays")
-    drafter: Model = Field(None, description="name of a draft model; empty: as it is")
-    images: Pictures = Field(
-        None, description="other pictures as data-URLs, as many as the prompt has; empty: as they are"
+    params: Values = Field(
+        None, description="parameters of the method and of sampling by name; missing ones stay as they are"
     )
-    sees: Name = Field("both", description='who sees them, "both" or "drafter"')
+    drafter: Model = Field(None, description="name of a draft model; empty: no change")
+    images: Pictures = Field(None, description="new images as data-URLs, as many as the prompt has; empty: no change")
+    sees: Name = Field("both", description='models that see the new images: "both" or "drafter"')
     pace: Annotated[float | None, by(as_it_is)] = Field(
-        None, description="tokens a second at which rounds are held back from now on; empty: as it is"
+        None, description="display rate in tokens per second from now on; 0: no delay; empty: no change"
     )
 
     def understood(self, client: Client) -> dict[str, Any]:
-        """The run's id, and keywords of `RunHandle.change`."""
+        """Return the run's id and the keyword arguments of `RunHandle.change`."""
         return {name: value for name, value in self if name != "pace" or value is not None}
 
 
 class Generation(Request):
-    """A generation."""
+    """Request to start a generation."""
 
     first = ("prompt",)
     prompt: Annotated[str | list[int], by(wire.prompt)] = Field(
@@ -213,27 +213,30 @@ class Generation(Request):
     )
     method: Name = Field("draft-model", description="a name that `methods` lists")
     params: Values = Field(
-        None, description="parameters of the method and of sampling by name; what is missing has its default"
+        None, description="parameters of the method and of sampling by name; missing ones take their defaults"
     )
     target: Model = Field(None, description=TARGET)
     drafter: Model = Field(None, description=DRAFTER)
-    max_new_tokens: Annotated[int, Whole(1, 10**6)] = Field(128, description="end after so many tokens")
-    seed: Seed = Field(0, description="decides every random number of the run")
+    max_new_tokens: Annotated[int, Whole(1, 10**6)] = Field(128, description="maximum number of new tokens")
+    seed: Seed = Field(0, description="seed of all random numbers of the run")
     stop: Stops = Field(None, description="strings that end the text")
     paused: Annotated[bool, by(_is_true)] = Field(False, description="wait for `control` before the first round")
     images: Pictures = Field(None, description=IMAGES)
     pace: Annotated[float, by(pace_of), Limits(0, FASTEST)] = Field(
-        0.0, description="tokens a second at which rounds are held back so that people can follow; 0: they are not"
+        0.0, description="display rate in tokens per second: rounds are delayed for viewers; 0: no delay"
     )
-    memory: Packed = Field(None, description="a file that `memory` saved, in base64: its drafter's state to begin with")
+    memory: Packed = Field(None, description="initial state of the drafter: a file saved by `memory`, in base64")
     keeps: Annotated[bool, by(_is_true)] = Field(
-        False, description="leave the drafter's state behind, for `memory` to save once the run has ended"
+        False, description="keep the drafter's state after the run, so that `memory` can save it"
     )
 
     def understood(self, client: Client) -> dict[str, Any]:
-        """Keywords of `Workbench.start`. Where no method is named, one that runs: see `workbench.methods.choice`."""
-        spared = ("images", "pace", "memory", "keeps")  # where they ask for nothing; an empty file is a broken one
-        found = {name: value for name, value in self if value or value == b"" or name not in spared}
+        """Return the keyword arguments of `Workbench.start`.
+
+        Without a method, one that can run is chosen: see `workbench.methods.choice`.
+        """
+        optional = ("images", "pace", "memory", "keeps")  # omitted if empty, except an empty, hence damaged, file
+        found = {name: value for name, value in self if value or value == b"" or name not in optional}
         if "method" not in self.model_fields_set:
             reasons = {method["name"]: method["reason"] for method in client.methods(self.target, self.drafter)}
             found["method"] = choose(lambda name: reasons.get(name, f"There is no {name}."))[0]
@@ -241,24 +244,24 @@ class Generation(Request):
 
 
 class Comparing(Request):
-    """A comparison."""
+    """Request for a comparison of methods."""
 
     first = ("prompts", "lanes")
     prompts: Annotated[list[str], by(prompts_of)] = Field([""], description="texts to continue")
     lanes: Annotated[list[Any], by(lanes_of)] = Field(
         [],
-        description='one to four, each a line like "draft-model:depth=3", or an object with method, params and drafter',
+        description='one to four: strings like "draft-model:depth=3", or objects with method, params and drafter',
     )
     target: Model = Field(None, description=TARGET)
-    max_new_tokens: Tokens = Field(64, description="end each run after so many tokens")
-    seed: Seed = Field(0, description="decides every random number of the runs")
-    sampling: Values = Field(None, description="temperature and filters by name, the same for all")
+    max_new_tokens: Tokens = Field(64, description="maximum number of new tokens per run")
+    seed: Seed = Field(0, description="seed of all random numbers of the runs")
+    sampling: Values = Field(None, description="sampling parameters of all lanes by name, such as temperature")
     stop: Stops = Field(None, description="strings that end a text")
     repeats: Repeats = Field(3, description="repetitions of each lane and prompt")
-    images: Pictures = Field(None, description=f"{IMAGES}; the prompts are then questions about them")
+    images: Pictures = Field(None, description=f"{IMAGES}; they belong to every prompt")
 
     def understood(self, client: Client) -> dict[str, Any]:
-        """Keywords of `Workbench.comparing`."""
+        """Return the keyword arguments of `Workbench.comparing`."""
         found = dict(self) | {
             "prompts": [_named_prompt(prompt, i) for i, prompt in enumerate(self.prompts)],
             "lanes": [lane(client, each) for each in self.lanes],
@@ -268,43 +271,43 @@ class Comparing(Request):
 
 
 class Recommending(Request):
-    """What a recommendation is measured on."""
+    """Request for a recommendation of a method, measured on prompts."""
 
     first = ("prompts",)
     prompts: Annotated[list[Any], by(prompts_of)] = Field(
-        [""], description="messages to the target, each a text or an object with text, name and chat"
+        [""], description="user messages, each a text or an object with text, name and chat"
     )
     seconds: Annotated[int, Whole(SHORTEST_S, LONGEST_S)] = Field(
-        60, description="of measuring; waiting for others is not counted"
+        60, description="measuring time; waiting for other runs is not counted"
     )
     target: Model = Field(None, description=TARGET)
     drafter: Model = Field(None, description=DRAFTER)
-    max_new_tokens: Tokens = Field(64, description="end each run after so many tokens")
-    methods: Names = Field(None, description="names of methods; empty: all exact ones that run")
+    max_new_tokens: Tokens = Field(64, description="maximum number of new tokens per run")
+    methods: Names = Field(None, description="names of methods; empty: all exact methods that can run")
 
     def understood(self, client: Client) -> dict[str, Any]:
-        """Keywords of `Workbench.recommending`."""
-        asked = [p if is_object(p) else {"text": p, "chat": True} for p in self.prompts]
+        """Return the keyword arguments of `Workbench.recommending`."""
+        prompts = [p if is_object(p) else {"text": p, "chat": True} for p in self.prompts]
         return dict(self) | {
-            "prompts": [_named_prompt(prompt, i) for i, prompt in enumerate(asked)],
+            "prompts": [_named_prompt(prompt, i) for i, prompt in enumerate(prompts)],
             "methods": tuple(self.methods or ()),
         }
 
 
 class Sweeping(Request):
-    """The numbers of a sweep: what every cell has that no axis varies."""
+    """Numbers of a sweep that apply to every cell unless an axis varies them."""
 
-    limit: Annotated[int, Whole(1, 12)] = Field(2, description="prompts of each kind")
-    max_new_tokens: Tokens = Field(48, description="end each run after so many tokens")
-    seed: Seed = Field(0, description="decides every random number of the runs")
+    limit: Annotated[int, Whole(1, 12)] = Field(2, description="prompts of each group")
+    max_new_tokens: Tokens = Field(48, description="maximum number of new tokens per run")
+    seed: Seed = Field(0, description="seed of all random numbers of the runs")
     repeats: Repeats = Field(2, description="repetitions of each cell and prompt")
 
 
 def lane(client: Client, value: Any) -> dict[str, Any]:
-    """A lane as plain data; its draft model is one that the server lists, or a Hub id.
+    """Check a lane and return it as plain data; its draft model is one that the server lists, or a Hub id.
 
     Raises:
-        WorkbenchError: something in it is wrong.
+        WorkbenchError: the lane is invalid.
     """
     from workbench.bench.lanes import Lane  # brings PyTorch
 
@@ -314,7 +317,7 @@ def lane(client: Client, value: Any) -> dict[str, Any]:
 
 
 def _named_prompt(value: Any, index: int) -> Any:
-    """A text, or an object with text and perhaps name, group and chat, as a `workbench.bench.prompts.BenchPrompt`."""
+    """Convert a text, or an object with text, name, group and chat, to a `workbench.bench.prompts.BenchPrompt`."""
     from workbench.bench.prompts import BenchPrompt
 
     given: dict[Any, Any] = value if is_object(value) else {"text": value}

@@ -1,4 +1,4 @@
-"""What may stand in a field of a request: types that check what comes from outside, in the workbench's own words."""
+"""Field types of requests, which validate values from clients with the workbench's own error messages."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from workbench.core.errors import ParameterError, PromptError
 from workbench.trace.kinds import is_list
 
 ACTIONS = ("pause", "resume", "step", "cancel")
-"""What can be done with a run besides changing it: methods of `RunHandle`."""
+"""Actions on a run: methods of `RunHandle` without arguments."""
 
 
 DEEDS = ("look", "save", "load", "reset")
-"""What can be done with the state of a run's drafter: see `RunHandle.memory`."""
+"""Actions on the state of a run's drafter: see `RunHandle.memory`."""
 
 
 def by(check: Callable[[Any], Any]) -> PlainValidator:
-    """A check that is given the value alone."""
+    """Return a validator that calls a check with the value alone."""
     return PlainValidator(lambda value: check(value))
 
 
 def as_it_is(value: Any) -> Any:
-    """No check: whoever takes the value looks at it."""
+    """Return the value unchecked; the called function validates it."""
     return value
 
 
 def named(check: Callable[..., Any], *more: Any) -> PlainValidator:
-    """A check that is told the field's name."""
+    """Return a validator that calls a check with the field's name, the value and further arguments."""
 
     def checked(value: Any, info: ValidationInfo) -> Any:
         return check(info.field_name, value, *more)
@@ -42,59 +42,59 @@ def named(check: Callable[..., Any], *more: Any) -> PlainValidator:
 
 
 def model_of(value: Any, info: ValidationInfo) -> str | None:
-    """The name of a model that is listed, or a Hub id."""
+    """Check the name of a model: a listed one, or a Hub id; None if empty."""
     if value is None or value == "":
         return None
-    assert info.context is not None, "models are asked for by `Request.options`"
+    assert info.context is not None, "validate with `Request.options`, which lists the models"
     return wire.model_name(str(info.field_name), value, *info.context())
 
 
 def prompts_of(value: Any) -> list[Any]:
-    """One prompt, or a list of them."""
-    given: list[Any] = value if is_list(value) else [value]
-    if not 0 < len(given) <= wire.ITEMS:
-        raise PromptError("prompts is not a list of prompts.", f"Give 1 to {wire.ITEMS}.")
-    return given
+    """Check one prompt or a list of prompts, and return a list."""
+    prompts: list[Any] = value if is_list(value) else [value]
+    if not 0 < len(prompts) <= wire.ITEMS:
+        raise PromptError("prompts is not a list of prompts.", f"Give 1 to {wire.ITEMS} prompts.")
+    return prompts
 
 
 def lanes_of(value: Any) -> list[Any]:
-    """A list of lanes, each as it was sent."""
+    """Check that the value is a list of lanes; the lanes themselves are checked later."""
     if not is_list(value) or not 0 < len(value) <= wire.ITEMS:
         raise ParameterError("lanes is not a list of lanes.", 'For example: ["draft-model", "prompt-lookup:depth=5"].')
     return value
 
 
 def names_or_none(name: str, value: Any) -> list[str] | None:
-    """A list of names; nothing: all of them."""
+    """Check a list of names; None if empty, which means all names."""
     return wire.names(name, value) if value else None
 
 
 def pace_of(value: Any) -> float:
-    """Whether a number is a pace the backend says; what is none is refused here."""
+    """Check that a pace is a number; the backend checks its range."""
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise ParameterError("pace is not a number.", "Give tokens a second; 0 holds nothing back.")
+        raise ParameterError("pace is not a number.", "Give tokens per second; 0 means no delay.")
     return value
 
 
 def action_of(value: Any) -> str:
-    """One of `ACTIONS`."""
+    """Check that the value is one of `ACTIONS`."""
     if value not in ACTIONS:
         raise ParameterError("There is no such action.", f"Use one of {', '.join(ACTIONS)}.")
     return value
 
 
 def deed_of(value: Any) -> str:
-    """One of `DEEDS`."""
+    """Check that the value is one of `DEEDS`."""
     if value not in DEEDS:
         raise ParameterError("There is no such action.", f"Use one of {', '.join(DEEDS)}.")
     return value
 
 
 TARGET = "name of a target; empty: the default one"
-DRAFTER = 'name of a draft model; empty: the one that belongs to the target; "none": none'
-IMAGES = "pictures as data-URLs, for a target that reads them"
+DRAFTER = 'name of a draft model; empty: the target\'s own; "none": no draft model'
+IMAGES = "images as data-URLs, for a vision target"
 Anything = Annotated[Any, by(as_it_is)]
 Model = Annotated[str | None, PlainValidator(model_of)]
 Name = Annotated[str, named(wire.text)]
@@ -105,12 +105,12 @@ Pictures = Annotated[list[str] | None, by(wire.images)]
 Packed = Annotated[str | None, named(wire.packed)]
 From0 = Annotated[int, named(wire.whole)]
 PAGES = 2**53 - 1
-"""The largest whole number that a page has: JavaScript's. A seed may be larger where no page is asked."""
+"""Largest safe integer of JavaScript, hence of the pages. Other clients may send larger seeds."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a form's field for a number takes: see `Request.numbers`."""
+    """Limits of a number field in a form: see `Request.numbers`."""
 
     ge: int
     le: int = wire.INTEGERS - 1
@@ -118,10 +118,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Whole(Limits):
-    """A whole number from `ge` to `le`, checked."""
+    """A validated integer from `ge` to `le`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        """Checked as everything from outside, in the workbench's own words."""
+        """Validate with `wire.whole`, for the workbench's own error messages."""
 
         def checked(value: Any, info: ValidationInfo) -> int:
             return wire.whole(str(info.field_name), value, self.ge, self.le)

@@ -1,6 +1,6 @@
-"""What crosses the wire: requests are checked here, and errors become plain data and errors again.
+"""Checks of request values, and conversion of errors to JSON and back.
 
-Everything that reaches a server from outside passes through this module once, whichever door it came in by.
+Every value from a client passes through this module, whichever interface it came through.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from workbench.trace.kinds import is_list, is_object
 
 NAME_CHARS, MESSAGE_CHARS = 200, 600
 ITEMS = 64
-"""Entries of a list or an object, where it is not a prompt."""
+"""Maximum number of entries in a list or object that is not a prompt."""
 INTEGERS = 2**63
 ENDED = ("finished", "cancelled", "error")
-"""States of a run in which nothing more will come."""
+"""States of a run that has ended."""
 
 _KINDS = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -37,10 +37,10 @@ _SECRET = re.compile(r"\b(?:hf|sk)[_-][A-Za-z0-9_-]{8,}")
 
 
 def text(name: str, value: Any, longest: int | None = NAME_CHARS) -> str:
-    """A string of Unicode text.
+    """Check a string.
 
     Raises:
-        ParameterError: not a string, too long, or with half a character (a lone surrogate) in it.
+        ParameterError: the value is not a string, too long, or contains a lone surrogate.
     """
     if not isinstance(value, str):
         raise ParameterError(f"{name} is not text.", f"Give a string, not {_kind(value)}.")
@@ -49,28 +49,28 @@ def text(name: str, value: Any, longest: int | None = NAME_CHARS) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ParameterError(f"{name} has half a character in it.", "Send valid Unicode text.") from None
+        raise ParameterError(f"{name} contains a lone surrogate.", "Send valid Unicode text.") from None
     return value
 
 
 def whole(name: str, value: Any, least: int = 0, most: int = INTEGERS - 1) -> int:
-    """A whole number that fits 64 bits.
+    """Check an integer that fits 64 bits.
 
     Raises:
-        ParameterError: not one, below `least` or above `most`.
+        ParameterError: the value is not an integer, below `least` or above `most`.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most or value != int(value):
         to = f" to {most}" if most < INTEGERS - 1 else ""
-        raise ParameterError(f"{name} is not a whole number from {least}{to}.", "Give one.")
+        raise ParameterError(f"{name} is not a whole number from {least}{to}.", "Give such a number.")
     return int(value)
 
 
 def prompt(value: Any) -> str | list[int]:
-    """A prompt: text, or token ids. How long it may be is the backend's affair.
+    """Check a prompt: text, or token ids. The backend checks its length.
 
     Raises:
-        PromptError: neither.
+        PromptError: the value is neither text nor token ids.
     """
     if isinstance(value, str):
         try:
@@ -83,10 +83,10 @@ def prompt(value: Any) -> str | list[int]:
 
 
 def params(value: Any) -> dict[str, Any]:
-    """Parameters by name; the method that has them checks their ranges.
+    """Check an object of parameters; the method checks names and ranges.
 
     Raises:
-        ParameterError: not a flat object.
+        ParameterError: the value is not an object of numbers, strings and booleans.
     """
     if value is None:
         return {}
@@ -97,75 +97,77 @@ def params(value: Any) -> dict[str, Any]:
         if isinstance(item, str):
             text(name, item)
         elif not isinstance(item, int | float):
-            raise ParameterError(f"{name} is {_kind(item)}.", "A parameter is a number, a word, or true or false.")
+            raise ParameterError(f"{name} is {_kind(item)}.", "A parameter is a number, a string, true or false.")
     return value
 
 
 def names(name: str, value: Any, most: int = ITEMS) -> list[str]:
-    """A list of one or more strings.
+    """Check a list of one or more strings.
 
     Raises:
-        ParameterError: something else, or too many.
+        ParameterError: the value is not a list, empty, or too long.
     """
-    given = cast("Sequence[Any]", value)
-    if not isinstance(value, list | tuple) or not 0 < len(given) <= most:
-        raise ParameterError(f"{name} is not a list of names.", f"Give 1 to {most} of them.")
-    return [text(name, item) for item in given]
+    items = cast("Sequence[Any]", value)
+    if not isinstance(value, list | tuple) or not 0 < len(items) <= most:
+        raise ParameterError(f"{name} is not a list of names.", f"Give 1 to {most} names.")
+    return [text(name, item) for item in items]
 
 
 def stops(value: Any) -> tuple[str, ...]:
-    """Strings that end the text: one, a list of them, or none.
+    """Check the stop strings: one, a list, or none.
 
     Raises:
-        ParameterError: something else.
+        ParameterError: the value is something else.
     """
     found = [value] if isinstance(value, str) else value or []
     return tuple(names("stop", found)) if found else ()
 
 
 def images(value: Any) -> list[str]:
-    """Pictures as data-URLs; what is in them, `workbench.service.pictures` checks. Nothing else names a picture here.
+    """Check images as data-URLs; `workbench.service.pictures` checks their content.
 
     Raises:
-        PromptError: something else: a path or a web address would be the server's to open.
+        PromptError: an image is not a data-URL. Paths and web addresses are refused: the server must not open them.
     """
     if value is None:
         return []
     if not is_list(value) or len(value) > ITEMS:
-        raise PromptError("images is not a list of pictures.", 'Give data-URLs: "data:image/png;base64,…".')
+        raise PromptError("images is not a list of images.", 'Give data-URLs: "data:image/png;base64,…".')
     if not all(isinstance(url, str) and url.startswith("data:image/") for url in value):
-        raise PromptError("A picture is no data-URL.", 'Give data-URLs: "data:image/png;base64,…".')
+        raise PromptError("An image is not a data-URL.", 'Give data-URLs: "data:image/png;base64,…".')
     return value
 
 
 def base64_of(data: bytes) -> str:
-    """Bytes for the wire."""
+    """Encode bytes in base64."""
     return base64.b64encode(data).decode("ascii")
 
 
 def remembered(answer: dict[str, Any]) -> dict[str, Any]:
-    """What `RunHandle.memory` answers, for the wire."""
+    """Convert the answer of `RunHandle.memory` to JSON data: the file becomes base64."""
     return answer | ({"data": base64_of(answer["data"])} if "data" in answer else {})
 
 
 def packed(name: str, value: Any) -> bytes | None:
-    """A file in base64, of a drafter's state; None where there is none.
+    """Decode the base64 file of a drafter's state; None for None.
 
     Raises:
-        ParameterError: something else, or too large.
+        ParameterError: the value is not base64, or too large.
     """
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > 4 * MOST_BYTES // 3 + 4:
-        raise ParameterError(f"{name} is no file of a drafter's state.", f"Give one of at most {MOST_BYTES >> 20} MiB.")
+        raise ParameterError(
+            f"{name} is not a file of a drafter's state.", f"Give one of at most {MOST_BYTES >> 20} MiB."
+        )
     try:
         return base64.b64decode(value, validate=True)
     except ValueError:
-        raise ParameterError(f"{name} is not in base64.", "Send the file as it was saved.") from None
+        raise ParameterError(f"{name} is not in base64.", "Send the unchanged file that `save` returned.") from None
 
 
 def data_url(picture: Any) -> str:
-    """A picture of this process for the wire: bytes of a file, a data-URL, a path, or a PIL image.
+    """Convert an image to a data-URL: bytes of a file, a data-URL, a path, or a PIL image.
 
     Raises:
         PromptError: the file cannot be read.
@@ -182,8 +184,8 @@ def data_url(picture: Any) -> str:
         try:
             raw = read_regular(Path(picture).expanduser())
         except (OSError, TypeError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is no path"
-            raise PromptError(f"The picture cannot be read: {reason}.", "Give a file, or its bytes.") from None
+            reason = getattr(error, "strerror", None) or "it is not a path"
+            raise PromptError(f"The image cannot be read: {reason}.", "Give a file, or its bytes.") from None
     return f"data:image/{_format(raw)};base64,{base64.b64encode(raw).decode('ascii')}"
 
 
@@ -193,12 +195,12 @@ def _format(raw: bytes) -> str:
 
 
 def messages(value: Any) -> list[dict[str, Any]]:
-    """A conversation: messages with a role and a content, which may be a list of parts: text, and places of pictures.
+    """Check a conversation: messages with a role and a content, which is a text or a list of text and image parts.
 
-    A part of type "image_url" (OpenAI's) or "image" becomes {"type": "image"}; see `images_of` for what it holds.
+    A part of type "image_url" (OpenAI's) or "image" becomes {"type": "image"}; `images_of` returns its image.
 
     Raises:
-        PromptError: something else.
+        PromptError: the value is something else.
     """
     if not is_list(value) or not 0 < len(value) <= 8 * ITEMS:
         raise PromptError("messages is not a list of messages.", 'For example: [{"role": "user", "content": "Hello"}].')
@@ -206,10 +208,10 @@ def messages(value: Any) -> list[dict[str, Any]]:
 
 
 def images_of(value: list[dict[str, Any]]) -> list[str]:
-    """The pictures of a conversation that `messages` has let through, in their order.
+    """Return the images of a conversation that `messages` has checked, in order.
 
     Raises:
-        PromptError: one is no data-URL.
+        PromptError: an image is not a data-URL.
     """
     parts = [part for item in value if is_list(item["content"]) for part in item["content"]]
     return images([part.get("url", "") for part in parts if part["type"] == "image"])
@@ -223,12 +225,12 @@ def _part(value: Any) -> dict[str, Any]:
         return {"type": "image", "url": value["image_url"].get("url")}
     if kind == "image":
         return {"type": "image"}
-    raise PromptError("A part of a message is neither text nor a picture.", "Use the types text and image_url.")
+    raise PromptError("A part of a message is neither text nor an image.", "Use the types text and image_url.")
 
 
 def _message(value: Any) -> dict[str, Any]:
     if not is_object(value) or value.get("role") not in ("system", "developer", "user", "assistant"):
-        raise PromptError("A message has no role.", "Use system, user or assistant.")
+        raise PromptError("A message has no valid role.", "Use system, user or assistant.")
     content = value.get("content")
     role = "system" if value["role"] == "developer" else value["role"]
     if is_list(content) and len(content) <= ITEMS:
@@ -242,34 +244,37 @@ def _message(value: Any) -> dict[str, Any]:
 
 
 def model_name(name: str, value: Any, known: Sequence[str], hub_only: bool = False) -> str | None:
-    """The name of a model, or None. Folders and files of the server go by the names that it lists, and by no path.
+    """Check the name of a model. Folders and files of the server have listed names; paths are refused.
 
-    Not even by one that its command line was given: who guesses that would learn where on the machine models lie.
+    Even a path from the server's command line is refused: a correct guess would reveal where models are on the machine.
 
     Args:
-        name: of the field, for the message.
-        value: what was sent.
+        name: name of the field, for the error message.
+        value: value from the client.
         known: names that the server lists.
-        hub_only: whether the backend looks for other names on the Hub alone. Then no folder is looked for here either:
-            an answer that depended on it would tell of it.
+        hub_only: whether unlisted names are Hub ids only. Then no folder is looked up here either: an answer that
+            depended on a folder would reveal it.
+
+    Returns:
+        The name; None for an empty value.
 
     Raises:
-        ModelError: neither a listed name nor a Hub id.
+        ModelError: the value is neither a listed name nor a Hub id.
     """
     if value is None or value == "":
         return None
-    given = text(name, value)
-    is_id = _HUB_NAME.fullmatch(given) and ".." not in given and not is_gguf(given)
-    if given in known or (is_id and (hub_only or not _is_place(given))):
-        return given
-    raise ModelError(f"{given[:80]!r} is not the name of a model.", "Use a listed name, or a Hub id like owner/name.")
+    model = text(name, value)
+    is_id = _HUB_NAME.fullmatch(model) and ".." not in model and not is_gguf(model)
+    if model in known or (is_id and (hub_only or not _is_place(model))):
+        return model
+    raise ModelError(f"{model[:80]!r} is not the name of a model.", "Use a listed name, or a Hub id like owner/name.")
 
 
 def _is_place(name: str) -> bool:
-    """Whether what looks like a Hub id would be a folder or a file of the server, which goes before one of the Hub."""
+    """Return whether a name in the form of a Hub id is a folder or file of the server, which would take precedence."""
     try:
         return Path(name).exists()
-    except OSError:  # it is there, and may not be looked at
+    except OSError:  # it exists, but access is denied
         return True
 
 
@@ -282,15 +287,15 @@ def _kind(value: Any) -> str:
 
 
 def scrub(message: str) -> str:
-    """A message for strangers: no folders of this machine, no tokens, no novel."""
+    """Remove paths and access tokens from a message for clients, and limit its length."""
     clean = _SECRET.sub("…", _PATH.sub("…", message))
     return clean if len(clean) <= MESSAGE_CHARS else clean[:MESSAGE_CHARS] + "…"
 
 
 def error_to_wire(problem: BaseException) -> dict[str, Any]:
-    """An error as plain data: kind, message, remedy, and in how many seconds to ask again, where that is known.
+    """Convert an error to JSON data: kind, message, remedy, and the seconds to wait before a retry, if known.
 
-    What nobody foresaw goes to the log and is not told.
+    An unexpected exception is logged, and the client gets a general message.
     """
     if isinstance(problem, WorkbenchError):
         kind = type(problem).__name__
@@ -304,13 +309,13 @@ def error_to_wire(problem: BaseException) -> dict[str, Any]:
     logging.getLogger("workbench.wire").error("unexpected error", exc_info=problem)
     return {
         "kind": "WorkbenchError",
-        "message": "Something went wrong inside the workbench.",
-        "remedy": "The log of the server has the details; the server goes on.",
+        "message": "An internal error occurred.",
+        "remedy": "The server's log has the details; the server keeps running.",
     }
 
 
 def error_from_wire(data: dict[str, Any]) -> WorkbenchError:
-    """The inverse of `error_to_wire`."""
+    """Convert JSON data back to an error; the inverse of `error_to_wire`."""
     kind = _KINDS.get(str(data.get("kind")), WorkbenchError)
     problem, later = kind(str(data.get("message", "")), str(data.get("remedy", ""))), data.get("retry_after_s")
     if isinstance(problem, CapacityError) and type(later) is int:
@@ -319,9 +324,9 @@ def error_from_wire(data: dict[str, Any]) -> WorkbenchError:
 
 
 def news(since: dict[str, Any]) -> dict[str, Any]:
-    """What `Run.since` returned, with its messages made fit for strangers."""
+    """Return the answer of `Run.since` with its messages scrubbed for clients."""
     footer, problem = since["footer"], since.get("problem")
     if footer is not None and footer.get("error"):
         footer = footer | {"error": scrub(footer["error"])}
-    told = {"problem": error_to_wire(error_from_wire(problem))} if problem else {}
-    return since | {"message": scrub(since["message"]), "footer": footer} | told
+    scrubbed = {"problem": error_to_wire(error_from_wire(problem))} if problem else {}
+    return since | {"message": scrub(since["message"]), "footer": footer} | scrubbed

@@ -101,7 +101,7 @@ def _answer(scope: Any, problem: Exception) -> JSONResponse:
     logger.error("a request to %s failed", scope["path"], exc_info=problem)
     if scope["path"].startswith("/gradio_api/"):  # Gradio raises about requests that it does not understand
         return _told(400, "The request was not understood.", "The API page (/?view=api) shows how to ask.")
-    return _told(500, "Something went wrong inside the workbench.", "The log of the server has the details.")
+    return _told(500, "An internal error occurred.", "The server's log has the details.")
 
 
 def _told(status: int, message: str, remedy: str) -> JSONResponse:
