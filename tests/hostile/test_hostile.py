@@ -98,7 +98,7 @@ def is_error(answer: Any) -> bool:
     by_a_run = error.get("code", error.get("kind")) == "WorkbenchError"  # its message holds the remedy
     assert error["remedy"] or by_a_run, error
     assert len(error["message"]) < 2000
-    assert "Something went wrong" not in error["message"], error
+    assert "An internal error occurred" not in error["message"], error
     return True
 
 

@@ -126,9 +126,9 @@ def test_a_page_under_a_rebound_name_gets_nothing(rebound: Any, servers: Servers
     port = getattr(servers, which)
     page = rebound.new_page()
     page.goto(f"http://evil.test:{port}/")
-    assert "does not answer to evil.test" in page.inner_text("body")
+    assert "The host name evil.test is not allowed" in page.inner_text("body")
     got = attack(page, servers, f"http://evil.test:{port}", port)
-    refused = {what: said for what, said in got.items() if said.startswith("403 ") and "does not answer" in said}
+    refused = {what: said for what, said in got.items() if said.startswith("403 ") and "is not allowed for this workbench" in said}
     assert {what: said for what, said in got.items() if what not in refused and said != "nothing"} == {}
     assert len(refused) >= len(got) / 3
     assert RunStore().has(servers.run)

@@ -63,7 +63,7 @@ def complete(client: openai.OpenAI, **asked: Any) -> Any:
         (False, {"guided_json": {}}, "guided_json is not supported: decoding is not held to a grammar"),
         (True, {"response_format": {"type": "json_object"}}, "response_format is not supported"),
         (True, {"echo": True}, "/v1/completions has echo"),
-        (True, {"prompt": "x"}, "it belongs to /v1/completions"),
+        (True, {"prompt": "x"}, "use /v1/completions"),
         (False, {"use_beam_search": True}, "use_beam_search is not supported"),
     ],
 )

@@ -103,7 +103,7 @@ def test_thirty_calls_of_one_address_run_a_few_at_once_beside_anothers() -> None
         assert app.served == [ONE] * AT_ONCE + [OTHER]
         refused = [call.said for call in many if call.body]
         assert len(refused) == 30 - AT_ONCE - WAITING
-        assert "of your address wait" in refused[0]
+        assert "from your address are already waiting" in refused[0]
         app.go.set()
         await asyncio.gather(*tasks)
         assert app.most == {ONE: AT_ONCE, OTHER: 1}

@@ -142,7 +142,7 @@ def test_a_body_of_very_many_parts_is_refused_before_it_becomes_objects(monkeypa
     answer = ask(make(Metered()), "POST", "/v1/completions", content=body, headers=kind)
     monkeypatch.undo()
     assert answer.status_code == 400
-    assert "too many parts" in answer.text
+    assert "too many values" in answer.text
 
 
 def test_a_run_that_took_too_long_is_answered_with_the_reason() -> None:

@@ -85,7 +85,7 @@ def test_forty_large_posts_of_one_address_leave_the_next_turn_to_another(declare
         assert sum(post.read > 0 for post in many) == 1  # nobody's body is read before its turn
         refused = [post for post in many if post.status]
         assert len(refused) == 40 - 1 - 8
-        assert "of your address" in json.loads(refused[0].body)["error"]["message"]
+        assert "from your address" in json.loads(refused[0].body)["error"]["message"]
         slow.go.set()
         await asyncio.gather(*asked)
         assert slow.most == 2

@@ -1,1 +1,1 @@
-"""The backend over HTTP without pages: health, metrics, and an OpenAI-compatible API."""
+"""HTTP server without pages: health, metrics and an OpenAI-compatible API. Its middleware also serves the app."""

@@ -1,4 +1,4 @@
-"""`workbench serve`: the backend over HTTP, without pages."""
+"""The FastAPI application of `workbench serve`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.server.turns import LargeRequests, counter
 
 
 def make(client: Client, door: Door | None = None) -> FastAPI:
-    """The ASGI application over a `Workbench`, behind a door; by default one that this machine finds open."""
+    """Return the ASGI application for a `Workbench`, with its access control; by default for this machine only."""
     app = FastAPI(
         title="Speculative Decoding Workbench",
         version=workbench.__version__,
@@ -35,12 +35,12 @@ def make(client: Client, door: Door | None = None) -> FastAPI:
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
-        """The routes, to be read."""
+        """Return a page with the routes."""
         return HTMLResponse(page(app.openapi()))
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, problem: HTTPException) -> JSONResponse:
-        """What no route took, in the shape of all other errors."""
+        """Answer a request without a route, in the format of all other errors."""
         body = {"message": str(problem.detail), "type": "invalid_request_error", "param": None, "code": None}
         return JSONResponse({"error": body | {"remedy": "GET /docs lists the routes."}}, problem.status_code)
 

@@ -1,15 +1,13 @@
-"""Who asks: the address a request comes from, as far as it is known and not claimed.
+"""The client address of a request, from the connection and from trusted proxies only.
 
-A connection has an address; a header says whatever its sender wrote. `X-Forwarded-For` is therefore read only where
-the connection comes from a proxy that is trusted, and from its right: each proxy appends whom it heard, so the first
-entry from the right that is no trusted proxy is the last one that somebody trusted has seen. What stands left of it is
-the visitor's own invention.
+A client can write anything into a header, so `X-Forwarded-For` is read only if the connection comes from a trusted
+proxy, and from the right: each proxy appends the address of its peer. The first entry from the right that is not a
+trusted proxy is the last address that a trusted proxy has seen. Entries to the left of it may be forged.
 
-On a Hugging Face Space the connection comes from the Space's own proxy, at an address of its private network (as
-10.16.3.80 in embeddings-benchmark/mteb#4754), and nothing else reaches the container; so proxies at private addresses
-are trusted there, and visitors have public ones. That the proxy appends, rather than passes a visitor's header on, we
-have not seen with our own eyes: Hugging Face's chat-ui counts its proxies from the right too
-(huggingface/chat-ui#1105).
+On a Hugging Face Space the connection comes from the Space's proxy, at an address of its private network (such as
+10.16.3.80 in embeddings-benchmark/mteb#4754), and nothing else reaches the container. So proxies at private addresses
+are trusted there; visitors have public addresses. We have not verified that this proxy appends to the header rather
+than passing on a visitor's; Hugging Face's chat-ui counts its proxies from the right too (huggingface/chat-ui#1105).
 """
 
 from __future__ import annotations
@@ -25,28 +23,28 @@ from workbench.core.errors import ParameterError
 logger = logging.getLogger("workbench.server")
 
 VARIABLE = "WORKBENCH_TRUSTED_PROXY"
-"""Environment variable with trusted proxies, commas between them: the default of `--trusted-proxy`."""
+"""Environment variable with trusted proxies, separated by commas: the default of `--trusted-proxy`."""
 PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8", "::1", "fc00::/7")
-"""Where a Space's own proxy is."""
+"""Private networks, where a Space's proxy is."""
 UVICORNS = "FORWARDED_ALLOW_IPS"
-"""uvicorn's own variable for the same. It believes every process of this machine by default, and with "*" what stands
-leftmost; whoever starts a server empties it."""
+"""uvicorn's own variable for trusted proxies; our servers empty it. uvicorn trusts every process on this machine by
+default, and with "*" it takes the leftmost entry, which may be forged."""
 
 Network = IPv4Network | IPv6Network
 
 
 def from_environment(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The proxies that the environment names; those of a Space where it is one."""
+    """Return the trusted proxies of the environment; on a Space by default its own."""
     env = os.environ if env is None else env
     named = tuple(name.strip() for name in env.get(VARIABLE, "").split(",") if name.strip())
     return named or (PRIVATE if env.get("SPACE_ID") else ())
 
 
 def networks(proxies: Iterable[str]) -> tuple[Network, ...]:
-    """Addresses and networks, as they are written for `--trusted-proxy`.
+    """Parse the addresses and networks of `--trusted-proxy`.
 
     Raises:
-        ParameterError: one is neither.
+        ParameterError: an entry is neither an address nor a network.
 
     Example:
         >>> networks(["10.0.0.0/8", "::1"])
@@ -65,12 +63,12 @@ def _network(proxy: str) -> Network:
 
 
 def caller_of(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
-    """The address that a request comes from: the peer's, or what trusted proxies say about it.
+    """Return the client address of a request: the peer's, or the one that trusted proxies report.
 
     Args:
-        peer: other end of the connection.
-        forwarded: the values of all `X-Forwarded-For` headers, in their order.
-        trusted: proxies that are believed.
+        peer: address of the other end of the connection.
+        forwarded: values of all `X-Forwarded-For` headers, in order.
+        trusted: trusted proxies.
 
     Example:
         >>> near = networks(["10.0.0.0/8"])
@@ -79,22 +77,22 @@ def caller_of(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -
         >>> caller_of("1.2.3.4", ["6.6.6.6"], near)
         '1.2.3.4'
     """
-    said = [entry.strip() for value in forwarded for entry in value.split(",") if entry.strip()]
+    entries = [entry.strip() for value in forwarded for entry in value.split(",") if entry.strip()]
     seen = peer
-    while said and _is_in(seen, trusted):
-        entry = _bare(said.pop())
+    while entries and _is_in(seen, trusted):
+        entry = _bare(entries.pop())
         if _address(entry) is None:
-            break  # a trusted proxy names nobody: the proxy itself is all that is known
+            break  # not an address: the proxy itself is the last known one
         seen = entry
     return seen
 
 
 class Callers:
-    """ASGI middleware that gives every request the address it comes from, for everybody behind it.
+    """ASGI middleware that sets the client address of every request.
 
     Args:
-        app: what is behind it.
-        trusted: proxies that are believed, as addresses or networks.
+        app: next ASGI application.
+        trusted: trusted proxies, as addresses or networks.
     """
 
     def __init__(self, app: Any, trusted: Sequence[str] = ()) -> None:
@@ -103,17 +101,17 @@ class Callers:
         self._warned = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on with its address."""
+        """Pass a request on with its client address."""
         if scope["type"] in ("http", "websocket") and scope.get("client"):
             peer, port = scope["client"]
-            said = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
-            if said and not self._warned and not _is_in(peer, self.trusted):
+            forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+            if forwarded and not self._warned and not _is_in(peer, self.trusted):
                 self._warned = True
                 logger.warning(
-                    "A proxy that is not trusted sends X-Forwarded-For: all its visitors count as one address. "
-                    "--trusted-proxy names one that is."
+                    "A proxy that is not trusted sends X-Forwarded-For, so all its visitors count as one address. "
+                    "Add it with --trusted-proxy if you trust it."
                 )
-            address = caller_of(peer, said, self.trusted)
+            address = caller_of(peer, forwarded, self.trusted)
             scope = scope | {"client": (address, port if address == peer else 0)}
             if _is_in(peer, self.trusted):
                 scope |= _scheme(scope)
@@ -121,22 +119,22 @@ class Callers:
 
 
 def _scheme(scope: Any) -> dict[str, str]:
-    """The scheme that a trusted proxy was asked by, for links to the app itself."""
-    said = dict(scope["headers"]).get(b"x-forwarded-proto", b"").decode("latin-1").strip()
-    if said not in ("http", "https"):
+    """Return the scheme that the client used for a trusted proxy, for links to the app itself."""
+    proto = dict(scope["headers"]).get(b"x-forwarded-proto", b"").decode("latin-1").strip()
+    if proto not in ("http", "https"):
         return {}
-    return {"scheme": said.replace("http", "ws") if scope["type"] == "websocket" else said}
+    return {"scheme": proto.replace("http", "ws") if scope["type"] == "websocket" else proto}
 
 
 def _bare(entry: str) -> str:
-    """An entry of the header without its port: `1.2.3.4:5`, `[2001:db8::1]:5`."""
+    """Remove the port from an entry of the header: `1.2.3.4:5`, `[2001:db8::1]:5`."""
     if entry.startswith("["):
         return entry[1:].partition("]")[0]
     return entry.partition(":")[0] if entry.count(":") == 1 else entry
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """An address; of an IPv4 one inside an IPv6 one, the former. None: it is no address."""
+    """Parse an address, and unwrap an IPv4 address mapped into IPv6; None if it is not an address."""
     try:
         found = ip_address(text)
     except ValueError:

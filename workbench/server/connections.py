@@ -1,7 +1,7 @@
-"""Connections: one whose request does not begin or whose headers do not end in time is closed.
+"""Time limit for the headers of a request; connections that exceed it are closed.
 
-uvicorn waits for a request's headers without end, so that half-open connections stay until the machine has no file
-descriptors left. Bodies have a time of their own: `workbench.server.turns.BODY_S`.
+uvicorn waits for headers without limit, so half-open connections stay until the machine runs out of file descriptors.
+For the time limit of bodies see `workbench.server.turns.BODY_S`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from uvicorn.config import HTTP_PROTOCOLS
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 HEADERS_S = 20.0
-"""Seconds from the opening of a connection, or from the first byte of a later request, to the end of its headers."""
+"""Time limit in seconds, from the opening of a connection or the first byte of a later request to the headers' end."""
 
 
 class PunctualProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """uvicorn's protocol for HTTP, with a time-out for headers."""
+    """uvicorn's HTTP protocol, with a time limit for headers."""
 
     headers_s = HEADERS_S
     cycle: Any
@@ -40,7 +40,7 @@ class PunctualProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().connection_lost(exc)
 
     def _is_answering(self) -> bool:
-        """Whether a request's headers are here and its answer is not complete, or the connection has left HTTP."""
+        """Return whether a request is being answered, or the connection has become a web socket."""
         cycle = self.cycle
         is_other = self.transport.get_protocol() is not self  # a web socket
         return is_other or (cycle is not None and not cycle.response_complete)
@@ -60,5 +60,5 @@ class PunctualProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 def be_punctual() -> None:
-    """Let servers that others start in this process, as Gradio does, have the time-out too: uvicorn's "auto" has it."""
+    """Apply the time limit to servers that libraries such as Gradio start in this process: replace uvicorn's "auto"."""
     HTTP_PROTOCOLS["auto"] = f"{PunctualProtocol.__module__}:{PunctualProtocol.__qualname__}"

@@ -1,6 +1,6 @@
-"""The door of a server: who asks, names it answers to, pages that may ask, a key, who is this machine's user.
+"""Access control of a server: client addresses, host names, allowed origins, API key, and the machine's own user.
 
-The app and `serve` have the same, from the same options: whatever is served stands behind `Door.before`.
+The app and `serve` share it, with the same options: `Door.before` wraps the application that is served.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from workbench.service.checks import about
 _USER: ContextVar[bool] = ContextVar("workbench_user", default=True)
 _PROXIES = (b"via", b"x-real-ip", b"cf-connecting-ip")
 USER = "workbench.user"
-"""Entry of the scope of a request that came through an open door: whether it may come from this machine's user."""
+"""Scope entry of a request to an `open` server: whether it may come from this machine's user."""
 
 
 def is_user() -> bool:
-    """Whether the request that is being answered may come from this machine's user; true outside of requests.
+    """Return whether the current request may come from this machine's user; true outside of requests.
 
-    What Gradio answers from its queue (runs, sweeps) is in another context, and counts as outside: ask `marked` there,
-    with the request's scope.
+    Gradio's queue (runs, sweeps) answers in another context, which counts as outside: use `marked` with the request's
+    scope there.
     """
     return _USER.get()
 
 
 def marked(scope: Mapping[str, Any]) -> bool:
-    """The same of a request by its scope, wherever it is answered; true where no open door stands in front."""
+    """Return whether a request may come from this machine's user, from its scope; true if the server is not `open`."""
     return scope.get(USER, True)
 
 
 @dataclass(frozen=True)
 class Door:
-    """What stands in front of a server.
+    """Access control of a server.
 
     Attributes:
-        allow: names it answers to, pages that may ask.
-        key: what a request has to bring; None: nothing.
-        open: others may reach it and need no key, though it is not made for them: what belongs to this machine's user
-            is shown to requests from this machine only, and to those of a proxy never.
-        shared: it has names that somebody gave it, or proxies: requests from this machine may be a proxy's that says
-            nothing of itself, so none counts as the user's that comes under another name than this machine's, and with
-            trusted proxies none at all.
-        trusted: proxies that are believed when they say who asks; see `workbench.server.callers`.
-        public: strangers are meant to use it.
+        allow: host names of the server, and origins whose pages may call it.
+        key: API key that requests need; None: none.
+        open: whether other machines may reach the server without a key although it is a private one. Then the data of
+            this machine's user is shown only to requests from this machine that did not come through a proxy.
+        shared: whether the user gave the server host names or trusted proxies. Then a request from this machine may be
+            from a proxy that sends no header, so a request counts as the user's only if it uses a loopback host name,
+            and never if there are trusted proxies.
+        trusted: proxies whose forwarding headers are trusted; see `workbench.server.callers`.
+        public: whether the server is meant for everybody.
     """
 
     allow: Allowed = field(default_factory=Allowed)
@@ -64,13 +64,13 @@ class Door:
     shared: bool = False
 
     def before(self, app: Any) -> Any:
-        """The same ASGI application behind this door."""
+        """Return the ASGI application with the access control around it."""
         app = Users(app, self.is_users) if self.open else app
         app = Keys(app, self.key, self.allow.framed) if self.key else app
         return Callers(Origins(app, self.allow, forms=self.key is not None), self.trusted)
 
     def is_users(self, scope: Any) -> bool:
-        """Whether a request may come from this machine's user."""
+        """Return whether a request may come from this machine's user."""
         if not self.open:
             return True
         names = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name.lower() == b"host"]
@@ -78,22 +78,22 @@ class Door:
         return is_from_here(scope) and not (self.shared and (self.trusted or not is_local))
 
     def is_for_others(self, host: str) -> bool:
-        """Whether others than this machine's user may ask a server that listens there: its logs then hold no words."""
+        """Return whether others may use a server on this address; its logs then omit prompts and texts."""
         return self.public or self.shared or self.key is not None or not is_loopback(host)
 
     def warnings(self, host: str) -> list[str]:
-        """What whoever starts a server should know of it."""
+        """Return security warnings for the operator."""
         if self.key is None and not self.public and not is_loopback(host):
-            return [f"Everybody who can reach {host} can use this server; --api-key or {KEY} keeps strangers out."]
+            return [f"Everybody who can reach {host} can use this server; --api-key or {KEY} restricts access."]
         if self.key is None and not self.public and self.shared:
-            return [f"Who comes by another name or a proxy needs no key; --api-key or {KEY} keeps strangers out."]
+            return [f"Clients through a proxy or another host name need no key; --api-key or {KEY} restricts access."]
         if self.key is not None and len(self.key) < SHORT:
-            return [f"The key has {len(self.key)} characters: it could be found by trying. Use {SHORT} or more."]
+            return [f"The key has only {len(self.key)} characters and could be guessed. Use {SHORT} or more."]
         return []
 
 
 class Users:
-    """ASGI middleware: notes whether a request comes from this machine's user, as `is_users` says."""
+    """ASGI middleware that records whether a request comes from this machine's user, by `is_users`."""
 
     def __init__(self, app: Any, is_users: Callable[[Any], bool]) -> None:
         self.app, self.is_users = app, is_users
@@ -109,10 +109,10 @@ class Users:
 
 
 def is_from_here(scope: Any) -> bool:
-    """Whether a request comes from the machine that serves, and not through a proxy that says so in any usual way.
+    """Return whether a request comes from this machine and has no header of a proxy.
 
-    A proxy on this machine that adds no header and passes on one of this machine's names as `Host` looks like its user:
-    it has to be set up to say who asks, or the server needs a key.
+    A proxy on this machine that adds no header and sends a loopback name as `Host` looks like the user. Configure it to
+    send `X-Forwarded-For`, or give the server a key.
     """
     names = {name.lower() for name, _ in scope.get("headers", ())}
     try:
@@ -132,30 +132,30 @@ def door(
     env: Mapping[str, str] | None = None,
     public: bool = False,
 ) -> Door:
-    """The door of a server, from its options.
+    """Return the access control of a server, from its options.
 
     Args:
-        host: the address it listens on.
-        hosts: see `workbench.server.origins.allowed`, as for `origins` and `public`.
-        origins: pages of other servers that may ask.
-        key: the key; None: that of the environment, if there is one.
-        trusted: proxies that may say who asks; none: those of the environment.
-        env: the environment; by default this process's.
-        public: strangers are meant to use it, as they are on every Space.
+        host: address that the server listens on.
+        hosts: further host names, see `workbench.server.origins.allowed`.
+        origins: further origins whose pages may call the server.
+        key: API key; None: that of the environment, if set.
+        trusted: trusted proxies; empty: those of the environment.
+        env: environment variables; by default this process's.
+        public: whether the server is meant for everybody; true on every Space.
 
     Raises:
-        ParameterError: something is no name, no origin, no key or no address; `option` says which.
+        ParameterError: a host name, origin, key or address is invalid; `option` names the option.
     """
     env = os.environ if env is None else env
-    if key is not None and not key.strip():  # as from a variable that is not set: no reason to let everybody in
+    if key is not None and not key.strip():  # an unset shell variable must not open the server to everybody
         with about("api-key"):
-            raise ParameterError("The key is empty.", "Give one, or leave the option out.")
+            raise ParameterError("The key is empty.", "Give a key, or leave out the option.")
     key = (env.get(KEY, "") if key is None else key).strip() or None
     proxies = tuple(trusted) or callers.from_environment(env)
     callers.networks(proxies)
     public = public or bool(env.get("SPACE_ID"))
     allow = allowed(host, hosts, origins, env, public)
-    shared = bool(proxies or allow.given)  # "any" of a Space and Colab's names are not given
-    # Colab's own proxy lets its user in only; who comes by another name or through another proxy is anybody.
+    shared = bool(proxies or allow.given)  # `allow.given` excludes the names of Spaces and Colab
+    # Colab's own proxy admits only its user; other host names or proxies may admit anybody.
     mine = is_loopback(host) and bool(env.get("COLAB_RELEASE_TAG")) and not shared
     return Door(allow, key, open=key is None and not (public or mine), trusted=proxies, public=public, shared=shared)

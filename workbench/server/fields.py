@@ -1,6 +1,6 @@
-"""The fields of OpenAI's requests, and of vLLM's beside them: honoured, refused by name with the reason, or unknown.
+"""The fields of OpenAI's requests and vLLM's extensions: supported, refused with the reason, or unknown.
 
-A field that is not honoured is never ignored, unless it says nothing about the text (`user`, `metadata`, …).
+An unsupported field is ignored only if it has no effect on the text (`user`, `metadata`, …).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from workbench.engine.extras import Extras
 
 TOP = 20
-"""Likeliest tokens that may be asked for at a place: OpenAI's limit of `top_logprobs`."""
+"""Maximum number of most likely tokens per position: OpenAI's limit of `top_logprobs`."""
 CHOICES = 16
-"""Answers of one request, all prompts together; each is a run."""
+"""Maximum number of answers per request, over all prompts; each is a run."""
 IDS = 64
 BIASED = 1024
 SAMPLING = {name: spec.default for name, spec in known.sampling().items()} | {"temperature": 1.0}
-"""Parameters of sampling, which are fields here, with what they are where they are not given; 1 is OpenAI's own."""
+"""Sampling parameters, which are fields of a request, with their defaults; temperature 1 is OpenAI's default."""
 
 SILENT = {
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
     "parallel_tool_calls", "request_id", "cache_salt",
 }  # fmt: skip
-"""They say nothing about the text."""
-_GRAMMAR = "decoding is not held to a grammar here"
-_TOOLS = "the models here call no tools"
-_SEARCH = "what is found by search does not follow the target's law"
-_TEXT = "text is the only answer there is"
+"""Fields that have no effect on the text and are ignored."""
+_GRAMMAR = "grammar-constrained decoding is not implemented"
+_TOOLS = "tool calls are not implemented"
+_SEARCH = "text found by search does not follow the target's distribution"
+_TEXT = "answers are text only"
 NOT_HONOURED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "guided_json": (_GRAMMAR, ()),
     "guided_regex": (_GRAMMAR, ()),
@@ -56,66 +56,68 @@ NOT_HONOURED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "use_beam_search": (_SEARCH, (False,)),
     "length_penalty": (_SEARCH, (1,)),
     "early_stopping": (_SEARCH, (False,)),
-    "suffix": ("the models here continue a text, they do not fill gaps", ("",)),
+    "suffix": ("fill-in-the-middle is not implemented", ("",)),
     "prediction": ("drafts are chosen by speculation.method; prompt-lookup copies from the prompt", ()),
     "reasoning_effort": ("the models here do not reason before they answer", ("none",)),
     "verbosity": ("the models here have no such setting", ("medium",)),
-    "bad_words": ("words of several tokens cannot be barred; logit_bias bars tokens", ([],)),
-    "allowed_token_ids": ("logit_bias raises and lowers tokens", ([],)),
-    "include_stop_str_in_output": ("the text ends before what stopped it", (False,)),
+    "bad_words": ("words of several tokens cannot be excluded; logit_bias excludes tokens", ([],)),
+    "allowed_token_ids": ("use logit_bias to raise and lower tokens", ([],)),
+    "include_stop_str_in_output": ("the text always ends before the stop string", (False,)),
     "skip_special_tokens": ("special tokens have no text", (True,)),
     "spaces_between_special_tokens": ("special tokens have no text", (True,)),
-    "return_tokens_as_token_ids": ("tokens are told as text and bytes", (False,)),
-    "add_generation_prompt": ("a conversation always ends where the answer begins", (True,)),
-    "continue_final_message": ("a conversation always ends where the answer begins", (False,)),
-    "add_special_tokens": ("a prompt is read as the target's tokenizer reads it", (True,)),
+    "return_tokens_as_token_ids": ("tokens are returned as text and bytes", (False,)),
+    "add_generation_prompt": ("the generation prompt is always added", (True,)),
+    "continue_final_message": ("the generation prompt is always added", (False,)),
+    "add_special_tokens": ("the target's tokenizer decides which special tokens a prompt gets", (True,)),
     "chat_template": ("the target's own template is used", ()),
     "chat_template_kwargs": ("the target's own template is used", ({},)),
-    "priority": ("requests take turns", (0,)),
-    "logits_processors": ("code of a caller does not run here", ([],)),
-    "echo": ("a conversation is not repeated; /v1/completions has echo", (False,)),
-    "top_logprobs": ("completions give the number in logprobs", (0,)),
-    "messages": ("they belong to /v1/chat/completions", ()),
-    "prompt": ("it belongs to /v1/completions", ()),
+    "priority": ("users are served in turn", (0,)),
+    "logits_processors": ("code from clients is never run", ([],)),
+    "echo": ("chat completions do not repeat the conversation; /v1/completions has echo", (False,)),
+    "top_logprobs": ("in completions, logprobs is the number of tokens", (0,)),
+    "messages": ("use /v1/chat/completions", ()),
+    "prompt": ("use /v1/completions", ()),
 }
-"""Why a field is not honoured, and with which values it asks for nothing."""
+"""Unsupported fields, each with the reason, and the values with which it has no effect and is accepted."""
 
 
 def wrong(name: str, message: str, remedy: str) -> ParameterError:
-    """The error of a field, with its name apart."""
+    """Return the error for a field, with the field's name in `option`."""
     problem = ParameterError(message, remedy)
     problem.option = name
     return problem
 
 
 def number(name: str, value: Any, least: float, most: float = wire.INTEGERS - 1, whole: bool = False) -> float:
-    """A number in a range.
+    """Check a number in a range.
 
     Raises:
-        ParameterError: something else.
+        ParameterError: the value is not such a number.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most or (whole and value != int(value)):
         kind = "whole number" if whole else "number"
         upto = f" to {most:g}" if most < wire.INTEGERS - 1 else ""
-        raise wrong(name, f"{name} is not a {kind} from {least:g}{upto}.", "Give one, or leave it out.")
+        raise wrong(
+            name, f"{name} is not a {kind} from {least:g}{upto}.", "Send such a number, or leave out the field."
+        )
     return int(value) if whole else value
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or false.
+    """Check a boolean.
 
     Raises:
-        ParameterError: neither.
+        ParameterError: the value is not a boolean.
     """
     if not isinstance(value, bool):
-        raise wrong(name, f"{name} is not true or false.", "Use one of them.")
+        raise wrong(name, f"{name} is not a boolean.", "Use true or false.")
     return value
 
 
 def _ids(name: str, ids: Any) -> tuple[int, ...]:
     if not isinstance(ids, list) or len(ids) > IDS or not all(type(i) is int and 0 <= i < 2**31 for i in ids):
-        raise wrong(name, f"{name} is not a list of up to {IDS} token ids.", "Give one.")
+        raise wrong(name, f"{name} is not a list of up to {IDS} token ids.", "For example: [2, 50].")
     return tuple(ids)
 
 
@@ -135,12 +137,12 @@ def _bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
 
 def _object(name: str, value: Any, names: tuple[str, ...], remedy: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not set(value) <= set(names):
-        raise wrong(name, f"{name} is not understood.", remedy)
+        raise wrong(name, f"{name} is not a valid object.", remedy)
     return value
 
 
 def _tops(name: str, value: Any) -> int | None:
-    """How many of the likeliest tokens a completion tells; true is none of them, besides the token itself."""
+    """Return the number of most likely tokens to list; true means 0: the generated token alone."""
     if isinstance(value, bool):
         return 0 if value else None
     return int(number(name, value, 0, TOP, whole=True))
@@ -153,7 +155,7 @@ Penalty = Annotated[float, named(number, -2, 2)]
 
 
 class Fields(BaseModel):
-    """What both kinds of requests may hold besides `SAMPLING`. What is no fact of OpenAI's, a `Generation` checks."""
+    """Fields of both kinds of requests, besides `SAMPLING`. Fields of type `Any` are checked later by `Generation`."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -181,14 +183,14 @@ class Fields(BaseModel):
     truncate_prompt_tokens: Annotated[int | None, named(number, 1, wire.INTEGERS - 1, True)] = None
 
     def tops(self) -> tuple[int | None, int | None]:
-        """How many of the likeliest tokens are told at each place of the answer, and of the prompt; None: none is."""
+        """Return the numbers of most likely tokens per position of the answer and of the prompt; None: no logprobs."""
         raise NotImplementedError
 
     def extras(self) -> Extras:
-        """What is asked of a run beyond its sampling.
+        """Return the options of a run beyond its sampling parameters.
 
         Raises:
-            ParameterError: a field needs another one.
+            ParameterError: a field requires another one.
         """
         from workbench.engine.extras import Extras  # brings PyTorch
 
@@ -207,7 +209,7 @@ class Completion(Fields):
     logprobs: Annotated[int | None, named(_tops)] = None
 
     def tops(self) -> tuple[int | None, int | None]:
-        """A prompt that is repeated is told like the answer."""
+        """Return the numbers; with `echo`, the prompt gets the same number as the answer."""
         return self.logprobs, self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
 
 
@@ -220,36 +222,36 @@ class Chat(Fields):
     echo: ClassVar[bool] = False
 
     def tops(self) -> tuple[int | None, int | None]:
-        """The likeliest tokens of an answer have a field of their own."""
+        """Return the numbers; in chat completions the answer's is in `top_logprobs`."""
         if self.top_logprobs and not self.logprobs:
             raise wrong("top_logprobs", "top_logprobs needs logprobs.", 'Send "logprobs": true as well.')
         return self.top_logprobs or 0 if self.logprobs else None, self.prompt_logprobs
 
 
-def check_names(asked: dict[str, Any], chat: bool) -> None:
-    """Refuse fields that nobody knows, and those that would be ignored.
+def check_names(sent: dict[str, Any], chat: bool) -> None:
+    """Refuse unknown and unsupported fields.
 
     Raises:
-        ParameterError: with the nearest known name, or the reason.
+        ParameterError: the message has the nearest known name, or the reason why the field is not supported.
     """
-    honoured = {*(Chat if chat else Completion).model_fields, *SAMPLING}
-    for name, value in asked.items():
-        if name in honoured or name in SILENT:
+    supported = {*(Chat if chat else Completion).model_fields, *SAMPLING}
+    for name, value in sent.items():
+        if name in supported or name in SILENT:
             continue
         reason, neutral = NOT_HONOURED.get(name, ("", ()))
         if not reason:
-            near = difflib.get_close_matches(name, honoured, n=1, cutoff=0.6)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(sorted(honoured))}."
+            near = difflib.get_close_matches(name, supported, n=1, cutoff=0.6)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known fields: {', '.join(sorted(supported))}."
             raise wrong(name[: wire.NAME_CHARS], f"There is no field {name[: wire.NAME_CHARS]!r}.", hint)
         if value not in neutral:
             raise wrong(name, f"{name} is not supported: {reason}.", "Leave it out.")
 
 
-def read(asked: dict[str, Any], chat: bool) -> Completion | Chat:
-    """The fields of a request; what is null is as if it were not there.
+def read(sent: dict[str, Any], chat: bool) -> Completion | Chat:
+    """Validate the fields of a request; null fields count as missing.
 
     Raises:
-        ParameterError: a value that cannot be.
+        ParameterError: a value is invalid.
     """
-    given = {name: value for name, value in asked.items() if value is not None}
-    return (Chat if chat else Completion).model_validate(given)
+    present = {name: value for name, value in sent.items() if value is not None}
+    return (Chat if chat else Completion).model_validate(present)

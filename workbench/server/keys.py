@@ -1,6 +1,6 @@
-"""A key keeps strangers out: programs send it with each request, people type it once.
+"""API key of a server: programs send it with each request, people type it once into a form.
 
-Nothing of the server is reached without it but whether it lives, `/health` and `/ready`, and that without figures.
+Without the key, only `/health` and `/ready` answer, and only with the status.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from workbench.service.meter import Meter
 from workbench.service.users import user_key
 
 SHORT = 16
-"""A key of fewer characters could be found by trying."""
+"""Minimum length of a key that cannot be guessed, in characters."""
 WRONG = 10
-"""Wrong keys of one address in a minute; further ones are not looked at."""
+"""Maximum number of wrong keys of one address per minute; further ones are refused unchecked."""
 OPEN = ("/health", "/ready", "/gradio_api/startup-events")
-"""What is answered without the key. The last one Gradio asks itself while it starts; it says true or false."""
+"""Paths that need no key. Gradio itself calls the last one while it starts; its answer is true or false."""
 FORM_BYTES = 4096
 STAY_S = 30 * 24 * 3600
-"""How long a browser that was let in stays so."""
+"""Lifetime of a browser's cookie, in seconds."""
 STRANGER = "workbench.stranger"
-"""Entry of the scope: the request came without the key."""
+"""Scope entry of a request that came without the key."""
 _SALT = secrets.token_bytes(32)
 
 
 class Keys:
-    """ASGI middleware: who does not send the key gets nothing.
+    """ASGI middleware that refuses requests without the key.
 
-    The key is sent as `Authorization: Bearer KEY`, as OpenAI's clients do, or as `X-Api-Key: KEY`. A browser is shown a
-    form, and then holds a cookie that no script reads and no other site can use: see `_jar`. It follows from the key:
-    it is worth nothing once that has changed, and does not tell it. That of a short key follows from a secret of this
-    process as well and goes with it, or cookies could be made from guesses, which nobody counts.
+    The key is sent as `Authorization: Bearer KEY`, as by OpenAI's clients, or as `X-Api-Key: KEY`. A browser gets a
+    form and then a cookie, which scripts cannot read and other sites cannot use: see `_cookie_flags`. The cookie is an
+    HMAC derived from the key: it becomes invalid when the key changes, and does not reveal it. For a short key it also
+    depends on a secret of this process; otherwise cookies could be computed from guessed keys, with no limit on tries.
 
-    An address that has sent too many wrong keys is told to wait. A right one never has to where it is long: nobody
-    finds it by trying, and whoever shares an address with somebody who tries is not locked out. A short one has to wait
-    as well, or trying would go on; a browser that was let in does not.
+    An address that has sent too many wrong keys has to wait. A long right key is always accepted: it cannot be guessed,
+    and a client that shares its address with an attacker must not be locked out. A short right key has to wait as well,
+    or guessing could continue; a browser with the cookie does not.
 
     Args:
-        app: what stands behind it.
-        key: the key.
-        framed: whether pages of others may show the server's in a frame.
+        app: next ASGI application.
+        key: the API key.
+        framed: whether pages of other sites may show the server's pages in a frame.
     """
 
     def __init__(self, app: Any, key: str, framed: bool = False) -> None:
@@ -59,20 +59,20 @@ class Keys:
         self.key = key.encode()
         self.is_long = len(key) >= SHORT
         self._seed = self.key if self.is_long else _SALT + self.key
-        self.cookie = f"workbench-{self._derived('name')[:8]}"  # another app on this host has another
+        self.cookie = f"workbench-{self._derived('name')[:8]}"  # another app on this host has another name
         self.wrong = Meter(Limits(requests_per_minute=WRONG))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Let a request in that has the key, take a form with it, or ask for it."""
+        """Pass on a request with the key or cookie, process a login form, or ask for the key."""
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
         request = Request(scope, receive) if scope["type"] == "http" else None
-        if request is not None and _kind(request) == FORM:  # no other form is taken here
+        if request is not None and _kind(request) == FORM:  # the login form is the only one
             return await (await self._login(request))(scope, receive, send)
-        given = _given(scope)
+        keys = _sent_keys(scope)
         known, late = self._holds(scope), None
-        if not known and any(given):
-            known, late = self._try(scope, *given)
+        if not known and any(keys):
+            known, late = self._try(scope, *keys)
         if known:
             return await self.app(scope, receive, send)
         if request is None:
@@ -82,17 +82,18 @@ class Keys:
         return await (_wait(scope, late) if late else self._ask(request))(scope, receive, send)
 
     def _holds(self, scope: Any) -> bool:
-        """Whether a request has the cookie that follows from the key. Takes the same time, however wrong."""
+        """Return whether a request has the cookie derived from the key, in constant time."""
         cookies = b";".join(value for name, value in scope["headers"] if name.lower() == b"cookie")
         crumbs = [crumb.strip().partition(b"=") for crumb in cookies.split(b";")]
-        held = [value for name, _, value in crumbs if name == self.cookie.encode()]
-        found = [hmac.compare_digest(value, self._derived("cookie").encode()) for value in held]
+        values = [value for name, _, value in crumbs if name == self.cookie.encode()]
+        found = [hmac.compare_digest(value, self._derived("cookie").encode()) for value in values]
         return any(found)
 
     def _try(self, scope: Any, *given: bytes) -> tuple[bool, CapacityError | None]:
-        """Whether one of these is the key, which takes the same time, however wrong; or that the address has to wait.
+        """Check keys in constant time, and count wrong ones.
 
-        Counts those that are wrong.
+        Returns:
+            Whether one of them is the key; and the error, if the address has to wait.
         """
         found = [self._is(each) for each in given]
         known = any(found)
@@ -101,19 +102,19 @@ class Keys:
         try:
             self.wrong.let_in(user_key((scope.get("client") or ("",))[0]), counted=not known)
         except CapacityError as late:
-            said = "Too many wrong keys came from your address."
-            return False, CapacityError(said, late.remedy, late.retry_after_s)
+            message = "Too many wrong keys came from your address."
+            return False, CapacityError(message, late.remedy, late.retry_after_s)
         return known, None
 
     def _is(self, given: bytes) -> bool:
-        """Whether these bytes are the key. Digests are compared: not even its length can be measured."""
+        """Compare with the key by digests, so that timing reveals not even its length."""
         return hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(self.key).digest())
 
     def _derived(self, purpose: str) -> str:
         return hmac.new(self._seed, f"workbench browser {purpose}".encode(), hashlib.sha256).hexdigest()
 
     async def _login(self, request: Request) -> Response:
-        """What a form with a key gets: the page that was asked for and a cookie, or the form again."""
+        """Answer a login form: redirect to the requested page with a cookie, or show the form again."""
         body = b""
         async for chunk in request.stream():
             body += chunk
@@ -122,21 +123,22 @@ class Keys:
         given = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0]
         known, late = self._try(request.scope, given.strip().encode())
         if not known:
-            return _form(f"{late.message} {late.remedy}" if late else "That is not the key.", late)
+            return _form(f"{late.message} {late.remedy}" if late else "This key is wrong.", late)
         last = request.scope.get("raw_path", b"").decode("latin-1").rpartition("/")[2]
         query = f"?{request.url.query}" if request.url.query else ""
         answer = RedirectResponse(f"./{last}{query}", 303)  # to itself, under whatever path a proxy has it
-        given = f"{self.cookie}={self._derived('cookie')}; HttpOnly; Max-Age={STAY_S}; Path=/; {self._jar(request)}"
-        answer.headers.append("set-cookie", given)
+        flags = f"HttpOnly; Max-Age={STAY_S}; Path=/; {self._cookie_flags(request)}"
+        answer.headers.append("set-cookie", f"{self.cookie}={self._derived('cookie')}; {flags}")
         return answer
 
-    def _jar(self, request: Request) -> str:
-        """With which requests a browser sends the cookie: with those of this server's own pages.
+    def _cookie_flags(self, request: Request) -> str:
+        """Return the cookie attributes that decide with which requests a browser sends it.
 
-        Where others may show these in a frame, as the Hub does a Space, also inside of such a frame, which only https
-        makes possible; in a jar for each site around it ("Partitioned"), so that one who was let in inside of the Hub's
-        page is not let in inside of another's. Browsers that know no such jars send it with requests from any site:
-        what changes something is refused to those by its origin, see `workbench.server.origins`.
+        It is sent with requests of the server's own pages. If other sites may show these in a frame, as the Hub does a
+        Space, it is also sent inside of such a frame, which needs https. "Partitioned" gives each embedding site its
+        own cookie, so that a login inside the Hub's page is not valid inside another site's. Browsers without
+        partitioned cookies send it with requests of any site; `workbench.server.origins` refuses such requests if they
+        could change something.
         """
         if request.url.scheme != "https":
             return "SameSite=Strict"
@@ -148,18 +150,18 @@ class Keys:
         return refused(
             request.scope,
             401,
-            "This workbench needs a key.",
-            "Send it as Authorization: Bearer KEY; the workbench's own clients, with Workbench(url, key=…).",
+            "This workbench needs an API key.",
+            "Send it as Authorization: Bearer KEY; in Python, use Workbench(url, key=…).",
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
 
 
-def _given(scope: Any) -> tuple[bytes, bytes]:
-    """The keys that a request brings: as its bearer's, and as the workbench's own clients do."""
+def _sent_keys(scope: Any) -> tuple[bytes, bytes]:
+    """Return the keys of a request: from `Authorization: Bearer`, and from `X-Api-Key`."""
     headers = {name.lower(): value for name, value in scope["headers"]}
-    scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-    bearer = given.strip() if scheme.lower() == b"bearer" else b""
+    scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
+    bearer = value.strip() if scheme.lower() == b"bearer" else b""
     return bearer, headers.get(b"x-api-key", b"").strip()
 
 
@@ -172,7 +174,7 @@ def _later(late: CapacityError) -> dict[str, str]:
 
 
 def _form(problem: str, late: CapacityError | None = None) -> Response:
-    """The page that asks for the key. Whose pages may show it in a frame `Origins` says, which is in front of this."""
+    """Return the login page. The outer middleware `Origins` sets which pages may show it in a frame."""
     page = Path(__file__).with_name("key.html").read_text(encoding="utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
     headers = {"content-security-policy": policy, "cache-control": "no-store", "referrer-policy": "same-origin"}

@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's shapes, and in vLLM's for those of a prompt. In nats, of the target's own law."""
+"""Log-probabilities (nats, of the target's own distribution) in OpenAI's formats, and vLLM's for a prompt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def token(data: bytes) -> str:
-    r"""A token as text; one that holds a part of a character as OpenAI's completions write it.
+    r"""Return a token as text; a token with an incomplete character in the notation of OpenAI's completions.
 
     Example:
         >>> token(b" fox"), token(b"\xe4\xb8")
@@ -21,10 +21,10 @@ def token(data: bytes) -> str:
 
 
 def of_chat(scores: Sequence[Any]) -> dict[str, Any]:
-    """For `choices[].logprobs` of chat completions.
+    """Return `choices[].logprobs` of chat completions.
 
     Args:
-        scores: `workbench.engine.extras.Scored` of each token.
+        scores: a `workbench.engine.extras.Scored` per token.
     """
     return {
         "content": [_entry(one) | {"top_logprobs": [_entry(top) for top in one.top]} for one in scores],
@@ -37,11 +37,11 @@ def _entry(one: Any) -> dict[str, Any]:
 
 
 class OfCompletion:
-    """For `choices[].logprobs` of one completion, piece by piece: what was told is not read again.
+    """Builds `choices[].logprobs` of one completion in chunks, without converting earlier tokens again.
 
     Args:
-        before: where the prompt is repeated, its first token, of which there is no probability, and the others'.
-        echoed: the text of the prompt, where it is repeated.
+        before: with `echo`, the prompt's first token, which has no probability, and the scores of its other tokens.
+        echoed: with `echo`, the text of the prompt.
     """
 
     def __init__(self, before: tuple[str, Sequence[Any]] | None = None, echoed: str = "") -> None:
@@ -49,10 +49,10 @@ class OfCompletion:
         self._at, self._utf8 = 0, codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self, scores: Sequence[Any]) -> dict[str, Any]:
-        """The next piece; the first one begins with the prompt, where it is repeated.
+        """Return the next chunk; with `echo`, the first one begins with the prompt.
 
         Args:
-            scores: `workbench.engine.extras.Scored` of each token that was not told yet.
+            scores: a `workbench.engine.extras.Scored` per new token.
         """
         before, self._before = self._before, None
         offsets: list[int] = []
@@ -76,7 +76,7 @@ class OfCompletion:
         return {name: [value, *found[name]] for name, value in zip(found, (before[0], None, None, 0), strict=True)}
 
     def _pass(self, one: Any) -> int:
-        """Where in the text a generated token begins, in characters; a special one adds no text."""
+        """Return the offset of a generated token in the text, in characters; a special token adds no text."""
         at = self._at
         if not one.is_special:
             self._at += len(self._utf8.decode(one.data))
@@ -84,18 +84,18 @@ class OfCompletion:
 
 
 NEAR = 8
-"""Bytes of a text that may lie between two of its tokens, where a tokenizer has changed or left out some."""
+"""Maximum gap between two tokens in a text, in bytes: a tokenizer may change or drop some."""
 
 
 def offsets_in(text: str, tokens: Sequence[bytes]) -> list[int]:
-    r"""Return where in a text its tokens stand, in characters.
+    r"""Return the offsets of tokens in their text, in characters.
 
-    A token that has no text there, as the one that a tokenizer puts in front, stands where the next one does. A first
-    token may lack its space: some tokenizers put one in front of every text.
+    A token that is not in the text, such as a BOS token, gets the offset of the next one. The first token may have a
+    space that is not in the text: some tokenizers add one before every text.
 
     Args:
-        text: that was tokenised.
-        tokens: what each token reads as, in bytes; it may be a part of a character.
+        text: the tokenised text.
+        tokens: bytes of each token, possibly a part of a character.
 
     Example:
         >>> offsets_in("ab ä", [b"<s>", b" ab", b" ", b"\xc3", b"\xa4"])
@@ -113,7 +113,7 @@ def offsets_in(text: str, tokens: Sequence[bytes]) -> list[int]:
 
 
 def of_prompt(scores: Sequence[Any]) -> list[dict[str, Any] | None]:
-    """VLLM's `prompt_logprobs`: nothing for the first token, then by token id."""
+    """Return vLLM's `prompt_logprobs`: None for the first token, then an object by token id per token."""
     return [None, *({str(each.token): _ranked(each) for each in (*one.top, one)} for one in scores)]
 
 

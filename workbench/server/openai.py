@@ -1,7 +1,8 @@
-"""OpenAI's completions and chat completions: what is asked for, and what is answered. No HTTP here.
+"""Requests and answers of OpenAI's completions and chat completions, without HTTP.
 
-Reference: https://platform.openai.com/docs/api-reference; which fields there are, `workbench.server.fields` says. Ours:
-`speculation` = `{"method", "params", "drafter"}`; `usage.speculation` has the figures.
+Reference: https://platform.openai.com/docs/api-reference; for the supported fields see `workbench.server.fields`. Our
+additions: `speculation` = `{"method", "params", "drafter"}` in a request, `usage.speculation` with the figures of the
+run in an answer.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from workbench.trace.events import Trace
 from workbench.trace.metrics import summary
 
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256
-"""New tokens where nothing is said. 16 is OpenAI's own."""
+"""Default numbers of new tokens. 16 is OpenAI's default."""
 FIGURES = ("rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", "draft_utilisation", "target_forwards",
            "draft_forwards", "tokens_per_second", "prefill_seconds", "draft_seconds", "verify_seconds",
            "overhead_share")  # fmt: skip
@@ -38,19 +39,19 @@ FIGURES = ("rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A request, understood.
+    """A checked request.
 
     Attributes:
-        starts: for each answer, keywords of `Workbench.start`; `n` answers of the first prompt come first.
+        starts: keyword arguments of `Workbench.start` for each answer; the `n` answers to the first prompt come first.
         stop: strings that end the text.
-        model: as the client named it; a folder by its name.
-        chat: whether the answer is a message.
+        model: name of the model from the request.
+        chat: whether it is a chat completion.
         stream: whether the answer is streamed.
-        include_usage: whether a stream ends with its usage.
-        echo: whether the prompt is repeated in front.
-        n: answers to each prompt.
-        id: of the answer.
-        created: Unix time.
+        include_usage: whether a stream ends with a usage chunk.
+        echo: whether the answer starts with the prompt.
+        n: number of answers per prompt.
+        id: id of the answer.
+        created: time of the request, in Unix time.
     """
 
     starts: list[dict[str, Any]]
@@ -70,22 +71,22 @@ def understand(client: Client, body: Any, chat: bool) -> Wanted:
 
     Args:
         client: a `Workbench`.
-        body: the request's JSON.
-        chat: whether it came to `/v1/chat/completions`.
+        body: JSON body of the request.
+        chat: whether the request came to `/v1/chat/completions`.
 
     Raises:
-        WorkbenchError: something in it is wrong or not supported.
+        WorkbenchError: a field is invalid or not supported.
     """
     if not isinstance(body, dict):
-        raise ParameterError("The request is not an object.", "Send a JSON object.")
-    asked = {name: value for name, value in body.items() if value is not None}
-    fields.check_names(asked, chat)
-    found = fields.read(asked, chat)
-    wishes = found.extras()
+        raise ParameterError("The request is not a JSON object.", "Send a JSON object.")
+    sent = {name: value for name, value in body.items() if value is not None}
+    fields.check_names(sent, chat)
+    found = fields.read(sent, chat)
+    extras = found.extras()
     if found.stream and found.prompt_logprobs is not None:
-        raise fields.wrong("prompt_logprobs", "prompt_logprobs are not streamed.", "Leave stream out.")
-    told = fields.flag("include_usage", found.stream_options.get("include_usage", False))
-    sampling = {name: asked.get(name, default) for name, default in fields.SAMPLING.items()}
+        raise fields.wrong("prompt_logprobs", "prompt_logprobs cannot be streamed.", "Leave out stream.")
+    include_usage = fields.flag("include_usage", found.stream_options.get("include_usage", False))
+    sampling = {name: sent.get(name, default) for name, default in fields.SAMPLING.items()}
     usual = CHAT_TOKENS if chat else COMPLETION_TOKENS
     n_new = next((n for n in (found.max_completion_tokens, found.max_tokens) if n is not None), usual)
     options = Generation.options(client, found.speculation | {
@@ -102,23 +103,24 @@ def understand(client: Client, body: Any, chat: bool) -> Wanted:
         if pictures := wire.images_of(messages):
             options["images"] = pictures
             for name in ("prompt_logprobs", "truncate_prompt_tokens"):
-                if name in asked:
-                    raise fields.wrong(name, f"{name} is not to be had of a prompt with pictures.", "Leave it out.")
+                if name in sent:
+                    raise fields.wrong(name, f"{name} is not supported for a prompt with images.", "Leave it out.")
     n = found.n * len(prompts)
     if n > fields.CHOICES:
-        raise fields.wrong("n", f"{n} answers are too many.", f"Ask for {fields.CHOICES} at most.")
-    if wishes != type(wishes)():
-        options["extras"] = wishes
+        raise fields.wrong("n", f"{n} answers are too many.", f"Request at most {fields.CHOICES}.")
+    if extras != type(extras)():
+        options["extras"] = extras
     starts = [
         options | {"prompt": wire.prompt(prompt), "seed": (options["seed"] + i) % wire.INTEGERS}
         for prompt in prompts
         for i in range(found.n)
     ]
-    return Wanted(starts, options["stop"], str(found.model or ""), chat, found.stream, told, found.echo, found.n)
+    model = str(found.model or "")
+    return Wanted(starts, options["stop"], model, chat, found.stream, include_usage, found.echo, found.n)
 
 
 def _prompts(value: Any) -> list[Any]:
-    """One prompt, or several: OpenAI takes a string, token ids, or a list of either."""
+    """Return a list of prompts: OpenAI accepts a string, token ids, or a list of either."""
     several = isinstance(value, list) and bool(value) and all(isinstance(one, str | list) for one in value)
     return value if several else [value]
 
@@ -127,20 +129,20 @@ def _prompts(value: Any) -> list[Any]:
 
 
 def whole(wanted: Wanted, runs: Sequence[Any]) -> dict[str, Any]:
-    """The answer of a request that is not streamed, from runs that have ended."""
+    """Return the answer to a request without streaming, from its ended runs."""
     kind = "chat.completion" if wanted.chat else "text_completion"
     choices, more = [], {}
     for i, run in enumerate(runs):
         trace, teller = run.trace, Teller(wanted, run)
         prompt = teller.prompt()
-        told = {} if prompt is None else {"prompt_logprobs": logprobs.of_prompt(prompt)}
+        extra = {} if prompt is None else {"prompt_logprobs": logprobs.of_prompt(prompt)}
         choice: dict[str, Any] = {"index": i}
         if wanted.chat:
             choice["message"] = {"role": "assistant", "content": trace.text}
-            more |= told
+            more |= extra
         else:
             choice["text"] = echoed(wanted, trace) + trace.text
-            choice |= told
+            choice |= extra
         choice |= {"logprobs": teller.more(), "finish_reason": finish_reason(trace)}
         choices.append(choice)
     traces = [run.trace for run in runs]
@@ -148,33 +150,33 @@ def whole(wanted: Wanted, runs: Sequence[Any]) -> dict[str, Any]:
 
 
 def echoed(wanted: Wanted, trace: Trace) -> str:
-    """What stands before the generated text."""
+    """Return the text before the generated text: the prompt with `echo`, else nothing."""
     return trace.header.prompt if wanted.echo else ""
 
 
 class Teller:
-    """Log-probabilities of one answer, piece by piece: of each token once, so that a long stream costs no more.
+    """Log-probabilities of one answer, in chunks: each token is converted once, so cost is linear in the length.
 
     Args:
-        wanted: says in which shape.
-        run: its prompt was read.
+        wanted: the request, which determines the format.
+        run: a run that has finished prefill.
     """
 
     def __init__(self, wanted: Wanted, run: Any) -> None:
         self._request: Any = getattr(run, "request", None)
-        self._wishes = getattr(self._request, "extras", None)
+        self._extras = getattr(self._request, "extras", None)
         self._n = 0
         before = (run.trace.header.prompt_text[0], self.prompt() or []) if wanted.echo else None
         self._shape = logprobs.of_chat if wanted.chat else logprobs.OfCompletion(before, echoed(wanted, run.trace)).more
 
     def prompt(self) -> list[Any] | None:
-        """Those of the prompt; None where none were asked for."""
-        asked = self._wishes is not None and self._wishes.prompt_logprobs is not None
-        return list(self._request.prompt_scores) if asked else None
+        """Return the log-probabilities of the prompt; None if the request has none."""
+        is_requested = self._extras is not None and self._extras.prompt_logprobs is not None
+        return list(self._request.prompt_scores) if is_requested else None
 
     def more(self) -> dict[str, Any] | None:
-        """Those of the tokens that came since the last call, the prompt's before the first where it is repeated."""
-        if self._wishes is None or self._wishes.logprobs is None:
+        """Return the log-probabilities of the tokens since the last call; with `echo`, the first has the prompt's too."""
+        if self._extras is None or self._extras.logprobs is None:
             return None
         new = self._request.scores[self._n :]
         self._n += len(new)
@@ -184,7 +186,7 @@ class Teller:
 def piece(
     wanted: Wanted, index: int, trace: Trace, text: str, first: bool = False, last: bool = False, told: Any = None
 ) -> dict[str, Any]:
-    """A part of a streamed answer."""
+    """Return a chunk of a streamed answer; `told` are its log-probabilities."""
     if wanted.chat:
         delta = ({"role": "assistant"} if first else {}) | ({"content": text} if text or first else {})
         content: dict[str, Any] = {"delta": delta}
@@ -197,7 +199,7 @@ def piece(
 
 
 def accounts(wanted: Wanted, traces: Sequence[Trace]) -> dict[str, Any]:
-    """The last part of a streamed answer whose usage was asked for."""
+    """Return the last chunk of a streamed answer with `include_usage`."""
     kind = "chat.completion.chunk" if wanted.chat else "text_completion"
     return _envelope(wanted, traces[0], kind) | {"choices": [], "usage": usage(traces, wanted.n)}
 
@@ -214,24 +216,25 @@ def _envelope(wanted: Wanted, trace: Trace, kind: str) -> dict[str, Any]:
 
 
 def finish_reason(trace: Trace) -> str:
-    """OpenAI's word for the end of a text."""
+    """Return OpenAI's finish reason of a run."""
     return "length" if trace.footer.reason == "length" else "stop"
 
 
 def usage(traces: Sequence[Trace], n: int = 1) -> dict[str, Any]:
-    """Tokens, and the figures of the speculation; "prediction tokens" are OpenAI's name for drafted ones.
+    """Return the usage: numbers of tokens, and figures of speculative decoding.
 
-    Tokens are summed over the answers, a prompt's counted once for all of its answers; two prompts that are equal are
-    two prompts. The figures are those of the one answer; of several, a list of theirs is in `runs`.
+    "Prediction tokens" are OpenAI's name for drafted tokens. Tokens are summed over the answers; a prompt's tokens
+    count once for all of its answers, and equal prompts count separately. Figures of a single answer are in
+    `speculation`; of several answers, in the list `speculation.runs`.
 
     Args:
-        traces: of the answers; those to one prompt stand together.
-        n: answers to each prompt.
+        traces: traces of the answers, grouped by prompt.
+        n: number of answers per prompt.
     """
     figures = [summary(trace) for trace in traces]
     n_prompt = sum(len(trace.header.prompt_tokens) for trace in traces[::n])
     n_new = sum(one["tokens"] for one in figures)
-    told = [_speculation(trace, one) for trace, one in zip(traces, figures, strict=True)]
+    speculation = [_speculation(trace, one) for trace, one in zip(traces, figures, strict=True)]
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_new,
@@ -240,7 +243,7 @@ def usage(traces: Sequence[Trace], n: int = 1) -> dict[str, Any]:
             "accepted_prediction_tokens": sum(one["accepted"] for one in figures),
             "rejected_prediction_tokens": sum(one["tested"] - one["accepted"] for one in figures),
         },
-        "speculation": told[0] if len(told) == 1 else {"runs": told},
+        "speculation": speculation[0] if len(speculation) == 1 else {"runs": speculation},
     }
 
 
@@ -256,7 +259,7 @@ def _speculation(trace: Trace, figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_force(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters that act: not those of policies, growers and verifiers that were not chosen."""
+    """Return the parameters in effect: not those of policies, tree builders and verifiers that were not chosen."""
     try:
         specs = {**known.sampling(), **known.get(method).params}
     except UnknownNameError:  # a method of another process
@@ -265,8 +268,8 @@ def _in_force(method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def error(problem: BaseException) -> tuple[int, dict[str, Any]]:
-    """Status and body of an error, in OpenAI's shape, with the remedy apart as well."""
-    told = wire.error_to_wire(problem)
+    """Return the status and body of an error in OpenAI's format, with the remedy also in a field of its own."""
+    entry = wire.error_to_wire(problem)
     status, kind = 400, "invalid_request_error"
     if isinstance(problem, CapacityError):
         status, kind = 429, "rate_limit_error"
@@ -278,19 +281,19 @@ def error(problem: BaseException) -> tuple[int, dict[str, Any]]:
         status = 404
     elif not isinstance(problem, WorkbenchError):
         status, kind = 500, "server_error"
-    message = f"{told['message']} {told['remedy']}".strip()
+    message = f"{entry['message']} {entry['remedy']}".strip()
     param = getattr(problem, "option", "") or None
-    body = {"message": message, "type": kind, "param": param, "code": told["kind"], "remedy": told["remedy"]}
+    body = {"message": message, "type": kind, "param": param, "code": entry["kind"], "remedy": entry["remedy"]}
     return status, {"error": body}
 
 
 def sayable(text: str, stops: tuple[str, ...], since: int = 0) -> str:
-    r"""The beginning of a growing text that no stop string can take back any more.
+    r"""Return the prefix of a growing text that no stop string can remove any more.
 
     Args:
-        text: so far.
-        stops: what ends it.
-        since: stop strings that end before so many characters do not count.
+        text: text so far.
+        stops: stop strings.
+        since: number of characters at the start in which stop strings do not count.
 
     Example:
         >>> sayable("one two\n", ("\n\n",)), sayable("one STOP two", ("STOP",))
@@ -298,5 +301,5 @@ def sayable(text: str, stops: tuple[str, ...], since: int = 0) -> str:
     """
     ends = (text.find(stop, max(0, since - len(stop) + 1)) for stop in stops)
     text = text[: min((at for at in ends if at >= 0), default=len(text))]
-    held = max((n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
-    return text[: len(text) - held]
+    n_partial = max((n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
+    return text[: len(text) - n_partial]

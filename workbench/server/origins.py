@@ -1,8 +1,8 @@
-"""Which names this server answers to, and which pages may ask: one allow-list, in front of the app and of `serve`.
+"""Allow-list of host names and origins, for the app and for `serve`: protection from DNS rebinding and from CSRF.
 
-A browser sends requests for any page that is open in it. Two of its headers say what a server has to know: `Host`, the
-name that the page believes the server has (a name of somebody else's that was made to lead here, "DNS rebinding", is
-still that name), and `Origin`, the page that asks. Programs send no `Origin` and are not concerned.
+A browser sends requests for any page that is open in it. `Host` is the name by which the page addressed the server; in
+a DNS rebinding attack it is the attacker's name. `Origin` is the page that sends the request. Programs send no
+`Origin` and are not affected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workbench.service.checks import about
 
 ANY = "*"
 HOSTS, ORIGINS = "WORKBENCH_ALLOWED_HOSTS", "WORKBENCH_ALLOWED_ORIGINS"
-"""Environment variables with what `--allowed-host` and `--allowed-origin` would say, commas between."""
+"""Environment variables with the values of `--allowed-host` and `--allowed-origin`, separated by commas."""
 READS = ("GET", "HEAD")
 FORM = "application/x-www-form-urlencoded"
 PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443"}
@@ -31,15 +31,15 @@ PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443"}
 
 @dataclass(frozen=True)
 class Allowed:
-    """The names that a server answers to, and the origins of other pages that may ask it.
+    """Allowed host names of a server, and allowed origins of other pages.
 
     Attributes:
-        hosts: names without ports, in lower case; `*.example.org` is any name under it, `*` any name at all.
-        origins: `scheme://name[:port]`; `*` is any. A server's own pages need none.
-        any_address: every IP address is a name of this server: it listens on all of them. A browser that has an address
-            as the server's name was led here by nobody's names.
-        frames: whether pages of other origins may show the server's pages in a frame, and so lead clicks.
-        given: those of `hosts` that somebody gave this server on purpose, by option, environment or root path.
+        hosts: names without ports, in lower case; `*.example.org` is any subdomain, `*` any name.
+        origins: `scheme://name[:port]`; `*` is any. The server's own pages need no entry.
+        any_address: whether every IP address is allowed as a host name, for a server that listens on all addresses. An
+            IP address as `Host` cannot come from DNS rebinding.
+        frames: whether pages of other origins may show the server's pages in a frame, at the risk of clickjacking.
+        given: the part of `hosts` that came from an option, the environment or the root path.
     """
 
     hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
@@ -49,14 +49,14 @@ class Allowed:
     given: tuple[str, ...] = ()
 
     def host(self, host: str) -> bool:
-        """Whether the server answers to what a request has as `Host`."""
+        """Return whether the `Host` of a request is allowed."""
         name = split(host)[0]
         if ANY in self.hosts or name in self.hosts or (self.any_address and is_address(name)):
             return True
         return any(name.endswith(mine[1:]) for mine in self.hosts if mine.startswith("*."))
 
     def origin(self, origin: str, host: str) -> bool:
-        """Whether a page of `origin` may ask a server that it calls `host`: its own pages, and those allowed."""
+        """Return whether a page of `origin` may send requests to `host`: the server's own pages, and allowed ones."""
         if ANY in self.origins or origin in self.origins:
             return True
         scheme, _, rest = origin.partition("://")
@@ -67,21 +67,21 @@ class Allowed:
         default = PORTS[scheme]
         if name == mine and (port or default) == (mine_port or default):
             return True
-        # A proxy may call this server by another name than the browser does: the name it was given counts as well.
+        # A proxy may use another host name than the browser does, so the configured names count as well.
         return name in self.named and port in ("", default)
 
     @property
     def framed(self) -> bool:
-        """Whether pages of other sites may show the server's in a frame: any page, or some by their origins.
+        """Whether pages of other sites may show the server's pages in a frame.
 
-        An origin `*` may ask, and frames nothing; one whose name is this server's is of the same site.
+        Origin `*` allows requests but no frames; an origin with the server's own name is the same site.
         """
         others = (page for page in self.origins if page != ANY)
         return self.frames or any(ANY in self.hosts or not self.host(page.partition("://")[2]) for page in others)
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Given names that are one server's: on the usual port of such a name is a proxy of this one."""
+        """Names in `given` that belong to this server alone; a proxy of it may serve the default port of such a name."""
         return tuple(name for name in self.given if name != "localhost" and "*" not in name and not is_address(name))
 
 
@@ -92,22 +92,22 @@ def allowed(
     env: Mapping[str, str] | None = None,
     public: bool = False,
 ) -> Allowed:
-    """The allow-list of a server.
+    """Return the allow-list of a server.
 
-    This machine's own names are on it: `localhost`, the address it listens on, and its host name where others can reach
-    it. So is what a Space or a proxy says that the server is called (`SPACE_HOST`, a whole address in
-    `GRADIO_ROOT_PATH`), and Colab's proxies. A Space's proxy passes the browser's `Host` on (seen in the log of one in
+    It contains the machine's own names: `localhost`, the address that the server listens on, and the host name if other
+    machines can reach it. It also contains the names of a Space (`SPACE_HOST`), of a proxy (a full URL in
+    `GRADIO_ROOT_PATH`) and of Colab's proxies. A Space's proxy forwards the browser's `Host` (seen in a log in
     qdonnars/ohmywind#8).
 
     Args:
-        bound: the address it listens on.
-        hosts: further names.
-        origins: pages that may ask besides its own.
-        env: the environment; by default this process's.
-        public: strangers may reach it anyway: other pages may show it in a frame, as the Hub does a Space.
+        bound: address that the server listens on.
+        hosts: further host names.
+        origins: further origins whose pages may send requests.
+        env: environment variables; by default this process's.
+        public: whether the server is meant for everybody; then other pages may show it in a frame, as the Hub does.
 
     Raises:
-        ParameterError: something is no name or no origin; `option` says which.
+        ParameterError: a host name or an origin is invalid; `option` names the option.
     """
     env = os.environ if env is None else env
     bound = bound.strip("[]").lower()
@@ -116,7 +116,7 @@ def allowed(
         names += [socket.gethostname().lower(), f"{socket.gethostname().lower()}.local"]
     space = [name.strip().lower() for name in env.get("SPACE_HOST", "").split(",") if name.strip()]
     if env.get("SPACE_ID") and not space:
-        names.append(ANY)  # its proxy leads by names: none but the Space's own arrives here
+        names.append(ANY)  # the Space's proxy routes by name, so only the Space's own name arrives here
     if env.get("COLAB_RELEASE_TAG"):
         names += ["*.googleusercontent.com", "*.colab.dev"]
     root = urlsplit(env.get("GRADIO_ROOT_PATH", ""))
@@ -135,7 +135,7 @@ def allowed(
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is an IP address; version 6 in brackets, as in addresses of pages."""
+    """Return whether a host name is an IP address; IPv6 in brackets, as in URLs."""
     if ":" in name and not name.startswith("["):
         return False
     try:
@@ -145,7 +145,7 @@ def is_address(name: str) -> bool:
 
 
 def split(host: str) -> tuple[str, str]:
-    """Name and port of a `Host`; the port may be empty.
+    """Split a `Host` into name and port; the port may be empty.
 
     Example:
         >>> split("LocalHost.:7860"), split("[::1]:80"), split("example.org")
@@ -164,7 +164,7 @@ def _listed(text: str) -> list[str]:
 def _name(text: str) -> str:
     name, port = split(text.strip())
     if "/" in name or not name or " " in name or port:
-        raise ParameterError(f"{text!r} is no name of a server.", "For example: example.org, without http:// and port.")
+        raise ParameterError(f"{text!r} is not a host name.", "For example: example.org, without http:// and port.")
     return name
 
 
@@ -173,20 +173,22 @@ def _origin(text: str) -> str:
     if text.strip() == ANY:
         return ANY
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.path or parts.query:
-        raise ParameterError(f"{text!r} is no origin.", "For example: https://example.org, or http://localhost:3000.")
+        raise ParameterError(
+            f"{text!r} is not an origin.", "For example: https://example.org, or http://localhost:3000."
+        )
     name, port = split(parts.netloc)
     return f"{parts.scheme}://{name}" + (f":{port}" if port and port != PORTS[parts.scheme] else "")
 
 
 class Origins:
-    """ASGI middleware, in front of all others: refuses what a page elsewhere asks, or asks under another name.
+    """ASGI middleware that refuses requests of other origins or for other host names, before all other middleware.
 
-    Of what is let through, `Origin` is taken away: nothing behind this decides about origins once more.
+    It removes `Origin` from the requests that it passes on, so that no later code checks origins again.
 
     Args:
-        app: what stands behind it.
+        app: next ASGI application.
         allow: the allow-list.
-        forms: whether what stands behind takes forms, besides JSON: see `workbench.server.keys`.
+        forms: whether form bodies are allowed besides JSON: see `workbench.server.keys`.
     """
 
     def __init__(self, app: Any, allow: Allowed, forms: bool = False) -> None:
@@ -195,7 +197,7 @@ class Origins:
         self.forms = forms
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Let a request in, or say why not."""
+        """Pass a request on, or refuse it with the reason."""
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
         headers = _headers(scope)
@@ -207,7 +209,7 @@ class Origins:
             return await self.app(_without_origin(scope), receive, send)
         if refusal is None and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             refusal = Response(status_code=204, headers=self._preflight(headers))
-        more = self._said(headers, origin)
+        more = self._answer_headers(headers, origin)
 
         async def answer(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -219,13 +221,16 @@ class Origins:
         return None
 
     def _refusal(self, scope: Any, headers: dict[str, list[str]], origin: str) -> Response | None:
-        """Why a request is not let in; None: it is."""
+        """Return the answer that refuses a request; None if it is allowed."""
         hosts = headers.get("host", [])
         host = hosts[0] if len(hosts) == 1 else ""
         if not self.allow.host(host):
             name = split(host)[0][:100] or "no name"
             return refused(
-                scope, 403, f"This workbench does not answer to {name}.", f"Start it with --allowed-host {name}."
+                scope,
+                403,
+                f"The host name {name} is not allowed for this workbench.",
+                f"Start it with --allowed-host {name}.",
             )
         method = scope.get("method", "GET")
         if origin and not self.allow.origin(_tidy(origin), host):
@@ -237,26 +242,26 @@ class Origins:
         return None
 
     def _is_declared(self, headers: dict[str, list[str]]) -> bool:
-        """Whether a request that may change something says what it brings: no page elsewhere can say so unasked."""
+        """Return whether a request declares an allowed content type; a foreign page cannot without a CORS preflight."""
         kind = headers.get("content-type", [""])[0].partition(";")[0].strip().lower()
         return kind == "application/json" or (kind == FORM and self.forms)
 
-    def _said(self, headers: dict[str, list[str]], origin: str) -> dict[str, str]:
-        """Headers of every answer: that an allowed page may read it, and who may show it in a frame."""
-        said = {}
+    def _answer_headers(self, headers: dict[str, list[str]], origin: str) -> dict[str, str]:
+        """Return the headers of every answer: CORS for allowed origins, and the frame policy."""
+        found = {}
         if not self.allow.frames:
             local = "http://localhost:* http://127.0.0.1:*"  # a notebook on this machine
             given = "" if ANY in self.allow.origins else "".join(f" {page}" for page in self.allow.origins)
-            said["content-security-policy"] = f"frame-ancestors 'self' {local}{given}"
+            found["content-security-policy"] = f"frame-ancestors 'self' {local}{given}"
         tidy = _tidy(origin)
         if tidy in self.allow.origins:
-            said |= {"access-control-allow-credentials": "true"}
+            found |= {"access-control-allow-credentials": "true"}
         if origin and (tidy in self.allow.origins or ANY in self.allow.origins):
-            said |= {"access-control-allow-origin": origin, "vary": "Origin"}
-        return said
+            found |= {"access-control-allow-origin": origin, "vary": "Origin"}
+        return found
 
     def _preflight(self, headers: dict[str, list[str]]) -> dict[str, str]:
-        """What an allowed page may send."""
+        """Return the CORS preflight headers for an allowed origin."""
         wanted = ", ".join(headers.get("access-control-request-headers", []))
         return {
             "access-control-allow-methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
@@ -268,7 +273,7 @@ class Origins:
 def refused(
     scope: Any, status: int, message: str, remedy: str, code: str | None = None, headers: dict[str, str] | None = None
 ) -> Response:
-    """An answer to what is not let in: words for who visits with a browser, else an object in the shape of errors."""
+    """Return the answer to a refused request: plain text for a browser, else a JSON error."""
     if "text/html" in "".join(_headers(scope).get("accept", [])):
         return PlainTextResponse(f"{message} {remedy}\n", status, headers)
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": code, "remedy": remedy}
@@ -277,7 +282,10 @@ def refused(
 
 def _elsewhere(scope: Any, origin: str) -> Response:
     return refused(
-        scope, 403, f"A page of {origin[:100]} may not ask this workbench.", "Start it with --allowed-origin ORIGIN."
+        scope,
+        403,
+        f"Pages of {origin[:100]} may not send requests to this workbench.",
+        "Start it with --allowed-origin ORIGIN.",
     )
 
 
@@ -297,10 +305,10 @@ def _tidy(origin: str) -> str:
 
 
 def _is_from_elsewhere(headers: dict[str, list[str]]) -> bool:
-    """Whether a browser says that a page of another origin asks; of pictures and scripts it names no origin."""
+    """Return whether the browser marks a request as cross-origin; requests for images and scripts have no `Origin`."""
     return headers.get("sec-fetch-site", [""])[0] in ("cross-site", "same-site")
 
 
 def _is_visit(headers: dict[str, list[str]], method: str) -> bool:
-    """Whether somebody follows a link, or a page shows this one in a frame."""
+    """Return whether a request is a navigation: a followed link, or a frame."""
     return method in READS and headers.get("sec-fetch-mode", [""])[0] == "navigate"

@@ -1,8 +1,8 @@
-"""Calls of the pages: few at once for each address, charged by the processor time they take, none for who has left.
+"""Limits for calls of the pages: few at once per address, charged by CPU time, dropped if the caller disconnects.
 
-A page's call is small, and some of them are dear: a board of all claims took seven seconds of a processor once. Thirty
-loops of one address took a completion from .15 to 39 s, because a completion's rounds share the interpreter with them.
-So an address has a budget of processor seconds a minute, and few of its calls run at once.
+A page's call is small, but some take much time: a board of all claims once took seven seconds of CPU time. Thirty
+loops of calls from one address slowed a completion from 0.15 s to 39 s, because its rounds share the interpreter with
+them. So an address has a budget of CPU seconds per minute, and few of its calls run at once.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from workbench.service.caller import COST, LEFT
 from workbench.service.users import address_of, user_key
 
 AT_ONCE, WAITING = 3, 16
-"""Calls of one address that run at once, and that wait for that. A page that opens makes about six calls."""
+"""Maximum number of calls of one address that run at once, and that wait. Opening a page makes about six calls."""
 LEAST_S = 0.01
-"""Processor seconds that a call is charged at least: for its request, its JSON and its answer."""
+"""Minimum charge of a call in CPU seconds, for its request, JSON and answer."""
 SOON_S = 2
-"""Seconds after which an address with too many calls may ask again."""
+"""Retry time for an address with too many calls, in seconds."""
 LetCall = Callable[[str, float], None]
-"""Charges a user's address (seconds), or refuses it (0): see `workbench.client.protocol.Client.let_call`."""
+"""Function (user, seconds) that charges a user's address, or with 0 seconds refuses one over its budget; see
+`workbench.client.protocol.Client.let_call`."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """The calls of one address: `n` that run or wait, and the turns among them."""
+    """Calls of one address: `n` of them run or wait, and `turns` limits those that run."""
 
     turns: asyncio.Semaphore
     n: int = 0
@@ -39,11 +40,11 @@ class _Line:
 
 @dataclass(slots=True)
 class Turns:
-    """Turns of the calls of each address: a few run at once, others wait, and more are refused. For one event loop.
+    """Limits the concurrent calls of each address: some run, some wait, more are refused. For one event loop.
 
     Attributes:
-        at_once: calls of one address that run at once.
-        waiting: calls of one address that wait.
+        at_once: maximum number of running calls of one address.
+        waiting: maximum number of waiting calls of one address.
     """
 
     at_once: int = AT_ONCE
@@ -52,16 +53,16 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def hold(self, user: str) -> AsyncIterator[None]:
-        """Wait for a turn and hold it.
+        """Wait for permission to run, and hold it for the block.
 
         Raises:
-            CapacityError: too many calls of the user's address wait already.
+            CapacityError: too many calls of the user's address are waiting.
         """
         address = address_of(user)
         line = self._lines.setdefault(address, _Line(asyncio.Semaphore(self.at_once)))
         if line.n >= self.at_once + self.waiting:
             raise CapacityError(
-                f"{self.waiting} calls of your address wait already.", f"Try again in {SOON_S} s.", SOON_S
+                f"{self.waiting} calls from your address are already waiting.", f"Try again in {SOON_S} s.", SOON_S
             )
         line.n += 1
         try:
@@ -77,10 +78,10 @@ class Turns:
 
 
 class Bill:
-    """What calls cost their addresses.
+    """Charges addresses the CPU time of their calls.
 
     Args:
-        let_call: charges an address, or refuses it.
+        let_call: function that charges an address, or refuses it.
     """
 
     def __init__(self, let_call: LetCall) -> None:
@@ -88,10 +89,10 @@ class Bill:
 
     @contextlib.asynccontextmanager
     async def charged(self, user: str) -> AsyncIterator[None]:
-        """Refuse a user whose address owes time; charge the block's work to them otherwise, `LEAST_S` at least.
+        """Refuse a user whose address is over its budget; otherwise charge it the block's CPU time, at least `LEAST_S`.
 
         Raises:
-            CapacityError: the address owes time.
+            CapacityError: the address is over its budget.
         """
         self._let_call(user, 0.0)
         seconds: list[float] = []
@@ -104,25 +105,25 @@ class Bill:
 
 
 class PageCalls:
-    """ASGI middleware for calls of the pages. Stands behind `turns.LargeRequests`, which notices callers that leave.
+    """ASGI middleware for calls of the pages. Put it inside `turns.LargeRequests`, which detects disconnected callers.
 
     Args:
-        app: what is behind it.
-        let_call: charges an address, or refuses it.
-        turns: of each address's calls.
+        app: next ASGI application.
+        let_call: function that charges an address, or refuses it.
+        turns: limits of each address's concurrent calls.
     """
 
     def __init__(self, app: Any, let_call: LetCall = lambda *_: None, turns: Turns | None = None) -> None:
         self.app, self.bill, self.turns = app, Bill(let_call), turns or Turns()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on; a call once its body is here and it is its turn, if its caller is still there."""
+        """Pass a request on; a call waits for its body and for permission, and is dropped if its caller disconnects."""
         if scope["type"] != "http" or not is_call(scope):
             await self.app(scope, receive, send)
             return
         user = user_key((scope.get("client") or ("",))[0])
         async with self.bill.charged(user):
-            messages = await _whole(receive)
+            messages = await _read_request(receive)
             turn = contextlib.AsyncExitStack()
             async with turn:
                 if not await _unless_left(turn.enter_async_context(self.turns.hold(user)), receive):
@@ -130,8 +131,8 @@ class PageCalls:
                 await self.app(scope, _replayed(messages, receive), send)
 
 
-async def _whole(receive: Any) -> list[Any]:
-    """The messages of a request up to the end of its body."""
+async def _read_request(receive: Any) -> list[Any]:
+    """Receive the messages of a request up to the end of its body."""
     messages = [await receive()]
     while messages[-1].get("more_body", False):
         messages.append(await receive())
@@ -139,16 +140,16 @@ async def _whole(receive: Any) -> list[Any]:
 
 
 def _replayed(messages: list[Any], receive: Any) -> Callable[[], Any]:
-    """A `receive` that gives these messages first."""
+    """Return a `receive` that first returns these messages."""
 
-    async def heard() -> Any:
+    async def replay() -> Any:
         return messages.pop(0) if messages else await receive()
 
-    return heard
+    return replay
 
 
 async def _unless_left(work: Any, receive: Any) -> bool:
-    """Wait for something unless the caller leaves before; returns whether it came. Reads a disconnect only."""
+    """Wait for `work` unless the caller disconnects first; return whether it finished. Receives only a disconnect."""
     left = LEFT.get()
     if left is not None and left.is_set():
         work.close()
@@ -167,10 +168,10 @@ async def _unless_left(work: Any, receive: Any) -> bool:
 
 
 def call_counter(client: Client) -> LetCall:
-    """What charges addresses for calls; see `workbench.client.protocol.Client.let_call`."""
+    """Return a function that charges addresses for calls; see `workbench.client.protocol.Client.let_call`."""
 
     def let_call(user: str, seconds: float) -> None:
-        if client.ready:  # while it is in the making, asking it would hold up everybody
+        if client.ready:  # until it has started, a call to it would block the event loop
             client.let_call(user, seconds)
 
     return let_call

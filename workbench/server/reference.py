@@ -1,4 +1,4 @@
-"""`/docs` of `workbench serve`: its routes on one plain page, which loads nothing from anywhere."""
+"""`/docs` of `workbench serve`: a plain page with its routes, without external resources."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ STYLE = (
 
 
 def page(openapi: dict[str, Any]) -> str:
-    """The routes as HTML.
+    """Return an HTML page with the routes.
 
     Args:
-        openapi: the description of an API, as `/openapi.json` has it.
+        openapi: content of `/openapi.json`.
     """
     title = escape(f"{openapi['info']['title']} {openapi['info']['version']}")
-    rows = "".join(f"<dt><code>{escape(what)}</code></dt><dd>{escape(words)}</dd>" for what, words in routes(openapi))
+    rows = "".join(f"<dt><code>{escape(route)}</code></dt><dd>{escape(doc)}</dd>" for route, doc in routes(openapi))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1><dl>{rows}</dl>"
-        '<p>For programs: <a href="openapi.json">openapi.json</a>. OpenAI\'s clients reach <code>/v1</code>.</p>'
+        '<p>OpenAPI: <a href="openapi.json">openapi.json</a>. OpenAI clients: base path <code>/v1</code>.</p>'
         "</body></html>"
     )
 
 
 def routes(openapi: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What can be asked, as `GET /health`, and what it answers."""
+    """Yield each route, as `GET /health`, with its description."""
     for path, verbs in openapi["paths"].items():
-        for verb, told in verbs.items():
-            yield f"{verb.upper()} {path}", told.get("description") or told.get("summary", "")
+        for verb, operation in verbs.items():
+            yield f"{verb.upper()} {path}", operation.get("description") or operation.get("summary", "")

@@ -1,4 +1,4 @@
-"""Routes for programs: `/health`, `/ready`, `/metrics` and OpenAI's `/v1`."""
+"""HTTP routes: `/health`, `/ready`, `/metrics` and OpenAI's `/v1`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from workbench.trace.events import STOPPED, Trace
 
 POLL_S = 0.01
 PARTS = 500_000
-"""Commas and opening brackets in a body. Reading JSON holds up everybody, in whatever thread it is read, and takes
-long where there are many small things; text and pictures have few."""
+"""Maximum number of commas and opening brackets in a body. Parsing JSON holds the interpreter's lock and takes long for
+many small values; texts and images have few."""
 CLIENT_LEFT = 499
-"""Status for the log, where nobody reads the answer any more (nginx's number)."""
+"""Status for the log if the client has disconnected (nginx's number)."""
 
 
 def router(client: Client) -> APIRouter:
-    """The routes over a `workbench.client.Workbench` (or anything with the same methods)."""
+    """Return the routes for a `workbench.client.Workbench`, or another object with its methods."""
     routes = APIRouter()
 
     def doing() -> dict[str, Any]:
@@ -41,56 +41,56 @@ def router(client: Client) -> APIRouter:
 
     @routes.get("/health")
     def health(request: Request) -> Response:
-        """Whether the backend works, and how busy it is; 503 while it starts or when it does not work."""
+        """Return the state and load of the backend; 503 while it starts or does not work."""
         found = doing()
         return JSONResponse(_without_figures(request, found), 200 if found["status"] == "ok" else 503)
 
     @routes.get("/ready")
     def ready(request: Request) -> Response:
-        """Whether a request would be answered now: a model is in memory and the engine works; 503 until then."""
+        """Return whether requests can be answered now: a model is loaded and the engine works; 503 until then."""
         found = doing()
         why = f"the backend is {found['status']}" if found["status"] != "ok" else "no model is loaded"
         is_ready = found["status"] == "ok" and found["models"] > 0
-        told = {"ready": is_ready, "reason": "" if is_ready else why}
-        return JSONResponse(told | _without_figures(request, found), 200 if is_ready else 503)
+        answer = {"ready": is_ready, "reason": "" if is_ready else why}
+        return JSONResponse(answer | _without_figures(request, found), 200 if is_ready else 503)
 
     @routes.get("/metrics")
     def metrics() -> Response:
-        """All figures in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return PlainTextResponse(client.metrics_text(), media_type="text/plain; version=0.0.4")
 
     @routes.get("/v1/models")
     def models() -> Response:
-        """The targets."""
+        """List the targets."""
         return _answered(lambda: {"object": "list", "data": [_model(entry) for entry in client.targets()]})
 
     @routes.get("/v1/models/{name:path}")
     def model(name: str) -> Response:
-        """One target."""
+        """Return one target."""
 
         def find() -> dict[str, Any]:
             for entry in client.targets():
                 if entry["name"] == name:
                     return _model(entry)
-            raise ModelError("There is no such model.", "Ask for the list of models.")
+            raise ModelError("There is no such model.", "GET /v1/models lists the models.")
 
         return _answered(find)
 
     @routes.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        """OpenAI's completions."""
+        """Complete a text (OpenAI's completions)."""
         return await _complete(client, request, chat=False)
 
     @routes.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
-        """OpenAI's chat completions."""
+        """Answer a conversation (OpenAI's chat completions)."""
         return await _complete(client, request, chat=True)
 
     return routes
 
 
 def _without_figures(request: Request, found: dict[str, Any]) -> dict[str, Any]:
-    """What is told of the backend; to who has not sent the key, its status only."""
+    """Return the backend's state; only its status for a client that has not sent the key."""
     return {"status": found["status"]} if request.scope.get(STRANGER) else found
 
 
@@ -114,13 +114,13 @@ def _refused(problem: BaseException) -> Response:
 async def _complete(client: Client, request: Request, chat: bool) -> Response:
     user, let_in = user_of(request), counter(client)
     try:
-        let_in(user, False)  # each run counts itself
+        let_in(user, False)  # only a check: each run counts itself
         body = await read_json(request)
         wanted, runs = await asyncio.to_thread(_begin, client, body, chat, user)
     except ClientDisconnect:
         return Response(status_code=CLIENT_LEFT)
     except Exception as problem:
-        if not isinstance(problem, CapacityError):  # what began no run was a request too
+        if not isinstance(problem, CapacityError):  # count a request that started no run
             with contextlib.suppress(CapacityError):
                 let_in(user, True)
         return _refused(problem)
@@ -128,7 +128,7 @@ async def _complete(client: Client, request: Request, chat: bool) -> Response:
         await request.scope[READ]()
     keep = False
     try:
-        # A run that fails before its first token is answered with a status, streamed or not.
+        # A run that fails before its first token gets an error status, streamed or not.
         until_first = wanted.stream
         while any(not (run.ended or (until_first and run.trace is not None and run.trace.rounds)) for run in runs):
             if await request.is_disconnected():
@@ -149,14 +149,14 @@ async def _complete(client: Client, request: Request, chat: bool) -> Response:
 
 
 class Stream(StreamingResponse):
-    """A streamed answer whose runs end with the connection, even one that ends before the first word."""
+    """A streamed answer whose runs are cancelled when the connection closes, even before the first token."""
 
     def __init__(self, wanted: openai.Wanted, runs: list[Any]) -> None:
         super().__init__(_events(wanted, runs), media_type="text/event-stream")
         self.runs = runs
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer."""
+        """Send the stream, then cancel the runs."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -168,7 +168,7 @@ def _begin(client: Client, body: Any, chat: bool, user: str) -> tuple[openai.Wan
     runs: list[Any] = []
     try:
         for options in wanted.starts:
-            runs.append(client.start(**options, user=user))  # noqa: PERF401  those that were started are cancelled
+            runs.append(client.start(**options, user=user))  # noqa: PERF401  on an error, cancel the runs started so far
     except BaseException:
         _cancel(runs)
         raise
@@ -181,35 +181,40 @@ def _cancel(runs: list[Any]) -> None:
 
 
 def _finished(run: Any) -> Trace:
-    """The trace of a run that ended well."""
+    """Return the trace of a run that ended normally.
+
+    Raises:
+        OverdueError: the run reached its time limit.
+        WorkbenchError: the run failed or was cancelled.
+    """
     trace = run.wait(timeout=10)
     if trace.footer.reason == "limit":
-        raise OverdueError(run.message, "Ask for fewer tokens, or for a faster method.")
+        raise OverdueError(run.message, "Request fewer tokens, or use a faster method.")
     if trace.footer.reason in STOPPED:
         raise WorkbenchError("The run was cancelled by the server.", "Try again.")
     return trace
 
 
 class _Line:
-    """One answer of a stream: what was said of it so far."""
+    """One answer of a stream, and the part of it that was sent."""
 
     def __init__(self, wanted: openai.Wanted, index: int, run: Any) -> None:
         self.wanted, self.index, self.run = wanted, index, run
         self.trace: Trace = run.trace
         self.least = wanted.starts[index]["extras"].min_tokens if "extras" in wanted.starts[index] else 0
         self.teller = openai.Teller(wanted, run)
-        self.seen, self.text, self.said, self.n_tokens, self.since = 0, "", 0, 0, 0
+        self.seen, self.text, self.n_sent, self.n_tokens, self.since = 0, "", 0, 0, 0
         self.over = False
 
     def first(self) -> str:
-        """What comes before the text."""
+        """Return the event before the text: the role, or with `echo` the prompt."""
         if self.wanted.chat:
             return _event(openai.piece(self.wanted, self.index, self.trace, "", first=True))
         before = openai.echoed(self.wanted, self.trace)
         return _event(openai.piece(self.wanted, self.index, self.trace, before)) if before else ""
 
     def more(self) -> str:
-        """What is new; empty when nothing is."""
+        """Return an event with the new text; empty if there is none."""
         ended = self.run.ended
         rounds = self.trace.rounds[self.seen :]
         self.seen += len(rounds)
@@ -219,15 +224,15 @@ class _Line:
             if self.n_tokens <= self.least:
                 self.since = len(self.text)
         sayable = _finished(self.run).text if ended else openai.sayable(self.text, self.wanted.stop, self.since)
-        if len(sayable) <= self.said and not ended:
+        if len(sayable) <= self.n_sent and not ended:
             return ""
-        new, self.said, self.over = sayable[self.said :], len(sayable), ended
-        told = self.teller.more()
-        return _event(openai.piece(self.wanted, self.index, self.trace, new, last=ended, told=told))
+        new, self.n_sent, self.over = sayable[self.n_sent :], len(sayable), ended
+        scores = self.teller.more()
+        return _event(openai.piece(self.wanted, self.index, self.trace, new, last=ended, told=scores))
 
 
 async def _events(wanted: openai.Wanted, runs: list[Any]) -> AsyncIterator[str]:
-    """Server-sent events, as OpenAI names them; the pieces of several answers come as they are made."""
+    """Yield OpenAI's server-sent events; the chunks of several answers are interleaved as they arrive."""
     try:
         lines = [_Line(wanted, i, run) for i, run in enumerate(runs)]
         for line in lines:
@@ -251,22 +256,22 @@ def _event(data: dict[str, Any]) -> str:
 
 
 async def read_json(request: Request) -> Any:
-    """The JSON body of a request, up to a size.
+    """Read the JSON body of a request.
 
     Raises:
-        TooLargeError: it is larger.
-        ParameterError: not declared as JSON, or not JSON.
+        TooLargeError: the body is larger than `BODY_BYTES`.
+        ParameterError: the body is not declared as JSON, or is not JSON.
     """
-    # A page of another origin may send anything but this type without being asked by the browser for permission.
+    # Browsers let a page of another origin send other content types without a CORS preflight request.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ParameterError("The request is not declared as JSON.", "Send content-type: application/json.")
     try:
         body = await asyncio.wait_for(_body(request), BODY_S)
         if sum(body.count(mark) for mark in b",[{") > PARTS:
-            raise ParameterError("The request has too many parts.", f"Send at most {PARTS:,} values.")
+            raise ParameterError("The request has too many values.", f"Send at most {PARTS:,} values.")
         return json.loads(body, parse_constant=_no_constant)
     except asyncio.TimeoutError:
-        raise ParameterError("The request did not arrive in time.", "Send it at once.") from None
+        raise ParameterError("The request did not arrive in time.", "Send it without delay.") from None
     except (ValueError, RecursionError):
         raise ParameterError("The request is not JSON.", "Check its quotes, commas and numbers.") from None
 
@@ -285,6 +290,6 @@ def _no_constant(name: str) -> Any:
 
 
 def user_of(request: Request) -> str:
-    """Who asks, as an opaque key: address, and the key a client signs its requests with, where it has one."""
+    """Return the opaque user key of a request, from its address and its `Authorization` header."""
     address = request.client.host if request.client else ""
     return user_key(address, request.headers.get("authorization"))

@@ -1,4 +1,4 @@
-"""Files for https, checked before anything is served."""
+"""Certificate files for https, checked before the server starts."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from workbench.service.checks import about
 
 
 def certificate(certfile: str | None, keyfile: str | None) -> dict[str, Any]:
-    """Options for https as uvicorn and Gradio name them; empty where no file is named.
+    """Check certificate files, and return the https options of uvicorn and Gradio; empty without a certificate.
 
     Args:
-        certfile: the certificate and those that lead to it, in PEM format.
-        keyfile: its key; None: it is in the same file.
+        certfile: PEM file with the certificate and its chain.
+        keyfile: PEM file with the private key; None: it is in `certfile`.
 
     Raises:
-        WorkbenchError: the files cannot be read, or do not belong together; `option` says which.
+        WorkbenchError: a file cannot be read, or the key does not match; `option` names the option.
     """
     if certfile is None:
         if keyfile is not None:
             with about("ssl-certfile"):
-                raise WorkbenchError("A key for https needs its certificate.", "Give --ssl-certfile.")
+                raise WorkbenchError("A private key for https needs its certificate.", "Give --ssl-certfile.")
         return {}
     for option, name in (("ssl-certfile", certfile), ("ssl-keyfile", keyfile)):
         if name is not None and not Path(name).is_file():
@@ -34,7 +34,9 @@ def certificate(certfile: str | None, keyfile: str | None) -> dict[str, Any]:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, password=_no_password)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             why = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-            raise WorkbenchError(f"The certificate cannot be used: {why}.", "Give it and its key in PEM.") from None
+            raise WorkbenchError(
+                f"The certificate cannot be used: {why}.", "Give certificate and key in PEM format."
+            ) from None
     return {"ssl_certfile": certfile, "ssl_keyfile": keyfile or certfile}
 
 

@@ -1,8 +1,8 @@
-"""Large requests: few at a time, addresses take turns, and nothing goes on for a caller who has left.
+"""Limits for large requests: few at once, fairly shared by addresses, cancelled if the caller disconnects.
 
-A trace that the browser sends to have it analysed takes many times its size as Python objects, and its JSON is read
-where all requests are answered. So no large body is read before it has a place; until then it waits with its sender.
-No address has all places, and a body that does not arrive gives its place back: who sends slowly stops nobody else.
+A trace that a browser sends for analysis takes many times its size as Python objects, and its JSON is parsed in the
+event loop of all requests. So a large body is read only when one of a few places is free. No address can hold all
+places, and a request whose body arrives too slowly loses its place, so that a slow sender delays nobody else.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from workbench.service.users import address_of, user_key
 
 LARGE_BYTES = 64 << 10
 PLACES, WAITING = 2, 8
-"""Large requests that are read and answered at once, at most all but one of them of one address; those of one address
-that wait for that."""
+"""Maximum number of large requests that are processed at once (one address may have all places but one), and of large
+requests of one address that wait."""
 BODY_S = 30.0
-"""A request whose body takes longer to arrive is given up, large or small."""
+"""Time limit for the arrival of a request's body, large or small, in seconds."""
 READ = "workbench.read"
-"""Entry of the scope of a large request: gives its place to the next one, where its body has been read and understood
-and the answer takes long."""
+"""Scope entry of a large request: function that frees its place once the body is parsed, if the answer takes long."""
 LetIn = Callable[[str, bool], None]
-"""Counts a request of a user (True), or only asks whether there is room for one; refuses one too many."""
+"""Function (user, counted) that counts a request of a user, or only checks the rate limit; it refuses one too many."""
 SOON_S = 2
-"""Seconds after which an address whose requests wait may ask again."""
+"""Retry time for an address with too many waiting requests, in seconds."""
 
 
 class LargeRequests:
-    """ASGI middleware in front of everything that is sent a body.
+    """ASGI middleware that limits large requests.
 
     Args:
-        app: what is behind it.
-        let_in: counts a large call of a page; of other requests, which count when they begin a run, it asks only.
-        places: large requests at once.
-        waiting: large requests of one address that may wait.
-        body_s: seconds a large body may take to arrive.
+        app: next ASGI application.
+        let_in: function that counts a page's large call; for other requests, which are counted when they start a run,
+            it only checks the rate limit.
+        places: maximum number of large requests at once.
+        waiting: maximum number of waiting large requests of one address.
+        body_s: time limit for the arrival of a body, in seconds.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LargeRequests:
         self.held: Counter[str] = Counter()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on, a large one once it is its turn."""
+        """Pass a request on; a large one waits for a free place."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -72,19 +72,21 @@ class LargeRequests:
                 self.let_in(user, call)
                 await place.enter_async_context(self._place(user))
                 scope |= {READ: place.aclose}
-            receive = self._punctual(receive)
+            receive = self._with_deadline(receive)
             await (self._watched if call else self.app)(scope, receive, send)
 
     @contextlib.asynccontextmanager
     async def _place(self, user: str) -> AsyncIterator[None]:
-        """A place, once it is the user's turn."""
+        """Wait for a place in the user's turn, and hold it for the block."""
         address = address_of(user)
         if self._may(address):
             self._take(address)
         else:
             if self.waiting[address] >= self.most:
                 raise CapacityError(
-                    f"{self.most} large requests of your address wait already.", f"Try again in {SOON_S} s.", SOON_S
+                    f"{self.most} large requests from your address are already waiting.",
+                    f"Try again in {SOON_S} s.",
+                    SOON_S,
                 )
             self.waiting[address] += 1
             turn = address, asyncio.get_running_loop().create_future()
@@ -92,7 +94,7 @@ class LargeRequests:
             try:
                 await turn[1]
             except asyncio.CancelledError:
-                if not self.queue.remove(turn):  # its turn had come
+                if not self.queue.remove(turn):  # it had got a place already
                     self._give(address)
                 raise
             finally:
@@ -103,7 +105,7 @@ class LargeRequests:
             self._give(address)
 
     def _may(self, address: str) -> bool:
-        """Whether a place is free for an address."""
+        """Return whether a place is free for an address."""
         return self.free > 0 and self.held[address] < self.each
 
     def _take(self, address: str) -> None:
@@ -111,7 +113,7 @@ class LargeRequests:
         self.held[address] += 1
 
     def _give(self, address: str) -> None:
-        """A place of an address goes to whoever is next."""
+        """Free a place of an address and give it to the next waiting request."""
         self.free += 1
         _less(self.held, address)
         while (turn := self.queue.pop(self._may)) is not None:
@@ -119,12 +121,12 @@ class LargeRequests:
                 self._take(turn[0])
                 turn[1].set_result(None)
 
-    def _punctual(self, receive: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
-        """What hears a request, until its body is here and no longer than a body may take."""
+    def _with_deadline(self, receive: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+        """Return a `receive` that raises `LateError` if the body does not arrive in time."""
         loop = asyncio.get_running_loop()
         until, whole = loop.time() + self.body_s, False
 
-        async def heard() -> Any:
+        async def receive_in_time() -> Any:
             nonlocal whole
             if whole:
                 return await receive()
@@ -135,14 +137,14 @@ class LargeRequests:
             whole = not message.get("more_body", False)
             return message
 
-        return heard
+        return receive_in_time
 
     async def _watched(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request; once its body is here, notice when the caller leaves."""
+        """Answer a request; after its body has arrived, set `LEFT` if the caller disconnects."""
         left, whole = threading.Event(), asyncio.Event()
 
-        async def heard() -> Any:
-            if whole.is_set():  # somebody else asks whether the caller is there: it is known from the watcher
+        async def receive_body() -> Any:
+            if whole.is_set():  # the application waits for a disconnect, which only `until_gone` may receive
                 await asyncio.shield(gone)
                 return {"type": "http.disconnect"}
             message = await receive()
@@ -161,30 +163,30 @@ class LargeRequests:
         token = LEFT.set(left)
         gone = asyncio.ensure_future(until_gone())
         try:
-            await self.app(scope, heard, send)
+            await self.app(scope, receive_body, send)
         finally:
             LEFT.reset(token)
             gone.cancel()
 
 
 def is_large(scope: Any) -> bool:
-    """Whether a request has a large body, or one that does not say how large it is."""
+    """Return whether a request has a large body, or one of undeclared size."""
     names = {name for name, _ in scope["headers"]}
     return scope["method"] == "POST" and (declared(scope) > LARGE_BYTES or b"content-length" not in names)
 
 
 def counter(client: Client) -> LetIn:
-    """What counts the requests of a client's users; see `workbench.client.Workbench.let_in`."""
+    """Return a function that counts the requests of users; see `workbench.client.protocol.Client.let_in`."""
 
     def let_in(user: str, counted: bool) -> None:
-        if client.ready:  # while it is in the making, asking it would hold up everybody
+        if client.ready:  # until it has started, a call to it would block the event loop
             client.let_in(user, counted)
 
     return let_in
 
 
 def _less(counts: Counter[str], name: str) -> None:
-    """One less; what is 0 is forgotten."""
+    """Decrement a count, and delete it at 0."""
     counts[name] -= 1
     if not counts[name]:
         del counts[name]
