@@ -87,7 +87,7 @@ def description(report: dict[str, Any]) -> list[str]:
     if "tensors" in report:
         lines.append(f"parameters: {report['parameters']:,} in {len(report['tensors'])} tensors in use")
         vocabulary = report["draft_vocabulary"]
-        lines.append(f"proposes: {'all tokens' if kept is None else f'{vocabulary:,} tokens'}")
+        lines.append(f"proposes: {'all tokens' if vocabulary is None else f'{vocabulary:,} tokens'}")
         if report["not_read"]:
             lines.append(f"unused: {', '.join(report['not_read'])}")
         drafts = ", ".join(report["drafts_with"])

@@ -175,7 +175,7 @@ class Teller:
         return list(self._request.prompt_scores) if is_requested else None
 
     def more(self) -> dict[str, Any] | None:
-        """Return the log-probabilities of the tokens since the last call; with `echo`, the first has the prompt's too."""
+        """Return the log-probabilities of the tokens since the last call; with `echo`, first the prompt's too."""
         if self._extras is None or self._extras.logprobs is None:
             return None
         new = self._request.scores[self._n :]

@@ -81,7 +81,7 @@ class Allowed:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Names in `given` that belong to this server alone; a proxy of it may serve the default port of such a name."""
+        """Names in `given` that belong to this server alone; a proxy of it may serve their default port."""
         return tuple(name for name in self.given if name != "localhost" and "*" not in name and not is_address(name))
 
 
