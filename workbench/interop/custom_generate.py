@@ -1,9 +1,9 @@
-"""Any registered method as a decoding loop of transformers' `generate`.
+"""Run any registered method as the decoding loop of transformers' `generate`.
 
     out = model.generate(**inputs, max_new_tokens=100, custom_generate=speculative("prompt-lookup", depth=4))
 
-The user's model runs as it is, without a copy. Only this callable form of `custom_generate` is supported; the string
-form runs code from a repository's `custom_generate/generate.py` and needs `trust_remote_code=True`.
+The user's model is used without a copy. Only this callable form of `custom_generate` is supported: the string form runs
+code from a repository's `custom_generate/generate.py` and needs `trust_remote_code=True`.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
 
 MOST_PADDING = 0.1
-"""Share of the rows of an embedding that may be padding: models of one tokenizer pad theirs differently."""
+"""Maximum share of an embedding table that may be padding: models with one tokenizer pad their tables differently."""
 
 
 @dataclass
 class SpeculativeOutput(GenerateDecoderOnlyOutput):
-    """What `generate(..., return_dict_in_generate=True)` returns.
+    """Result of `generate(..., return_dict_in_generate=True)`.
 
     Attributes:
-        sequences: int64 [B, L + new], prompts included, shorter rows padded on the right.
-        figures: one dict a row: tau, acceptance_rate, tokens, rounds, … (`workbench.trace.metrics.summary`).
-        traces: the recorded generations, one a row.
+        sequences: int64 [B, L + new], prompts included, shorter sequences padded on the right.
+        figures: one dict per sequence: tau, acceptance_rate, tokens, rounds, … (`workbench.trace.metrics.summary`).
+        traces: recorded generations, one per sequence.
     """
 
     figures: list[dict[str, Any]] | None = None
@@ -67,24 +67,25 @@ def speculative(
     record: bool = False,
     **params: Any,
 ) -> Speculative:
-    """A registered method in the form that `generate` takes as `custom_generate`.
+    """Return a registered method as a value for `custom_generate` of `generate`.
 
-    Greedy decoding gives the tokens of `generate` itself, whatever the drafter. Sampling keeps the law of `generate`
-    (for methods that promise it), not its random numbers: these follow from `seed`, or else from torch's global
-    generator, so that `torch.manual_seed` or `transformers.set_seed` repeats a run. Logits processors and stopping
-    criteria are asked about every position, each row with its own history; they must depend on nothing else.
+    Greedy decoding returns the same tokens as `generate` itself, with any drafter. Sampling follows the same
+    distribution as `generate` (for lossless methods), but uses other random numbers: they depend on `seed`, or else on
+    torch's global generator, so that `torch.manual_seed` or `transformers.set_seed` repeats a run. Logits processors
+    and stopping criteria are called at every position, with the sequence's own history; they must depend on nothing
+    else.
 
     Args:
-        method: registry name, see `workbench methods`.
-        assistant: draft model, as an object or as bundled name, folder or Hub id, for methods that need one.
-            `assistant_model` of `generate` serves as well.
-        seed: of the run; row b of a batch uses `seed + b`.
-        tokenizer: the model's, for methods that read text; others use it for the texts in traces alone.
-        record: keep the likeliest tokens and the entropy at every node in the traces, too.
-        params: the method's parameters.
+        method: name of a method, see `workbench methods`.
+        assistant: draft model for methods that need one: an object, bundled name, folder or Hub id. `assistant_model`
+            of `generate` works as well.
+        seed: seed of the run; sequence b of a batch uses `seed + b`.
+        tokenizer: the model's tokenizer, for methods that read text; others use it only for the texts in traces.
+        record: whether traces also contain the most likely tokens and the entropy at every node.
+        params: parameters of the method.
 
     Raises:
-        WorkbenchError: no such method or parameter, or a value out of range.
+        WorkbenchError: there is no such method or parameter, or a value is out of range.
 
     Example:
         >>> speculative("prompt-lookup", depth=4)
@@ -93,18 +94,17 @@ def speculative(
     configured = registry.get(method).with_params(**params)
     if not configured.drafts:
         raise MethodUnavailableError(
-            f"{configured.method.title} cannot run in generate, which asks processors and criteria about one token "
-            "behind the other: it writes in rounds of its own.",
-            "Choose a method that drafts, or run it in the workbench.",
+            f"{configured.method.title} cannot run in generate, whose processors and criteria need tokens one by one.",
+            "Choose a method that drafts, or run this one in the workbench.",
         )
     return Speculative(configured, params, assistant, seed, tokenizer, record)
 
 
 class Speculative:
-    """The decoding loop; made by `speculative`. Keeps nothing between calls but the traces of the last one.
+    """The decoding loop; create it with `speculative`. It keeps only the traces of the last call.
 
     Attributes:
-        traces: of the last call, one a row.
+        traces: traces of the last call, one per sequence.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Speculative:
 
     @property
     def figures(self) -> list[dict[str, Any]]:
-        """Figures of the last call, one dict a row: tau, acceptance_rate, tokens, rounds, …."""
+        """Figures of the last call, one dict per sequence: tau, acceptance_rate, tokens, rounds, …."""
         return [metrics.summary(trace) for trace in self.traces]
 
     def __call__(
@@ -141,10 +141,10 @@ class Speculative:
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Int[Tensor, "B L_plus_new"] | SpeculativeOutput:
-        """Called by `generate` in place of its own loop.
+        """Generate; called by `generate` in place of its own loop.
 
         Raises:
-            WorkbenchError: an option that speculation cannot honour, by name; or the run failed.
+            WorkbenchError: an option is not supported, which the message names; or the run failed.
         """
         streamer = streamer or _argument_of_generate("streamer")
         assistant = self._assistant or assistant_model or _argument_of_generate("assistant_model")
@@ -152,23 +152,23 @@ class Speculative:
         refuse(generation_config, logits_processor, synced_gpus, streamer, len(input_ids), model, model_kwargs)
         if isinstance(assistant, str):
             assistant = self._assistant = load_model(assistant, model.device, model.dtype)
-        rows_asked = histories(input_ids, model_kwargs.get("attention_mask"))
+        sequence_histories = histories(input_ids, model_kwargs.get("attention_mask"))
         assert generation_config.max_length is not None
         seed = int(torch.randint(2**62, ()).item()) if self._seed is None else self._seed
-        with _hooks_taken_off(model, assistant):
-            models = self._models(model, assistant, tokenizer, generation_config.max_length, len(rows_asked))
-            engine = Engine(models, len(rows_asked), self._record)
+        with _hooks_removed(model, assistant):
+            models = self._models(model, assistant, tokenizer, generation_config.max_length, len(sequence_histories))
+            engine = Engine(models, len(sequence_histories), self._record)
             most = generation_config.max_length - input_ids.shape[1]
             stop = BatchStop(stopping_criteria, input_ids, pad_of(generation_config) or 0, most)
             rows = list[Row]()
-            for history in rows_asked:
+            for history in sequence_histories:
                 request = Request(
                     history.prompt,
                     self._configured,
                     sampling=sampling(logits_processor, generation_config, history),
                     max_new_tokens=most,
                     seed=seed + history.row,
-                    stop_at_eos=False,  # the criteria know the configuration's end-of-text tokens
+                    stop_at_eos=False,  # the stopping criteria contain the configuration's EOS tokens
                     stop_when=Stop(stopping_criteria, history),
                     on_round=_Feed(streamer) if streamer is not None else None,
                 )
@@ -176,7 +176,7 @@ class Speculative:
             while any(row.status not in ENDED for row in rows):
                 engine.step()
                 texts = [row.committed[row.prompt_length :] for row in rows]
-                rows_asked[0].texts[:] = texts
+                sequence_histories[0].texts[:] = texts
                 if stop.is_needed and all(row.status != ERROR for row in rows):
                     stop.decide(texts)
                     for row, end in zip(rows, stop.ends, strict=True):
@@ -196,13 +196,13 @@ class Speculative:
     def _models(
         self, model: PreTrainedModel, assistant: PreTrainedModel | None, tokenizer: Any, length: int, n_rows: int
     ) -> Models:
-        """The user's models as the engine wants them: for this call only, with room for this call."""
+        """Return the user's models for the engine, with KV caches for this call only."""
         models = Models(Runner(model, length, n_rows, past_trained=True), tokenizer, _name_of(model))
         _admit(models.target, models.target_name)
         if models.target.context < length:
-            why = models.target.why_context or f"it has positions for {models.target.context} tokens"
+            why = models.target.why_context or f"its context is {models.target.context} tokens"
             raise ModelError(
-                f"{models.target_name} cannot write up to {length} tokens here: {why}.",
+                f"{models.target_name} cannot generate up to {length} tokens here: {why}.",
                 f"Set max_length={models.target.context} or less.",
             )
         models.drafter_problem = "No draft model was given: use speculative(…, assistant=…)."
@@ -214,18 +214,18 @@ class Speculative:
             sizes = sorted((models.drafter.vocab_size, models.target.vocab_size))
             if sizes[1] - sizes[0] > MOST_PADDING * sizes[1]:
                 raise ModelError(
-                    f"The assistant has {models.drafter.vocab_size} tokens, the model {models.target.vocab_size}: "
-                    "these cannot be those of one tokenizer.",
-                    "Take an assistant with the model's tokenizer, or a method that needs none.",
+                    f"The assistant has a vocabulary of {models.drafter.vocab_size} tokens, the model one of "
+                    f"{models.target.vocab_size}: they cannot have the same tokenizer.",
+                    "Use an assistant with the model's tokenizer, or a method that needs none.",
                 )
         return models
 
 
 def _admit(runner: Runner, name: str) -> None:
-    """Refuse a model that the engine cannot call; one in training mode with the likeliest reason.
+    """Refuse a model that the engine cannot use; for one in training mode, give that as the likely reason.
 
     Raises:
-        ModelError: with what to do.
+        ModelError: the model cannot be used.
     """
     try:
         admit(runner, name)
@@ -233,7 +233,7 @@ def _admit(runner: Runner, name: str) -> None:
         if not runner.model.training:
             raise
         raise ModelError(
-            f"{name} is in training mode, and what it says of one text differs from call to call, as with dropout.",
+            f"{name} is in training mode, and its logits differ between calls with the same input, as with dropout.",
             "Call model.eval() first.",
         ) from error
 
@@ -243,7 +243,7 @@ def _admit(runner: Runner, name: str) -> None:
 
 @dataclass(frozen=True)
 class _Feed:
-    """Gives a streamer the tokens of each round, one at a time, as it expects them."""
+    """Sends the tokens of each round to a streamer, one at a time."""
 
     streamer: Any
 
@@ -253,26 +253,26 @@ class _Feed:
 
 
 def _argument_of_generate(name: str) -> Any:
-    """An argument of the `generate` that called `__call__`; None when something else did.
+    """Return an argument of the `generate` that called `__call__`; None for another caller.
 
-    Transformers 5.23 keeps `streamer` and `assistant_model` from callables, and a streamer that is never ended would
-    keep its reader waiting.
+    Transformers 5.23 does not pass `streamer` and `assistant_model` to callables, and without `streamer.end()` the
+    reader of the streamer would wait forever.
     """
     frame = sys._getframe(2)
     return frame.f_locals.get(name) if frame.f_code.co_name == "generate" else None
 
 
 @contextmanager
-def _hooks_taken_off(*models: nn.Module | None) -> Iterator[None]:
-    """Leave no hook of the engine on the user's models."""
+def _hooks_removed(*models: nn.Module | None) -> Iterator[None]:
+    """Remove the hooks that the block registers on the user's models."""
     modules = [m for model in models if model is not None for m in model.modules()]
     hooks = [registered for m in modules for registered in (m._forward_hooks, m._forward_pre_hooks)]
     before = [set(registered) for registered in hooks]
     try:
         yield
     finally:
-        for registered, kept in zip(hooks, before, strict=True):
-            for key in set(registered) - kept:
+        for registered, earlier in zip(hooks, before, strict=True):
+            for key in set(registered) - earlier:
                 del registered[key]
 
 
@@ -287,27 +287,27 @@ def _finished(row: Row) -> Trace:
 
 
 def _assemble(prompts: Int[Tensor, "B L"], traces: Sequence[Trace], config: GenerationConfig) -> Tensor:
-    """Prompts and new tokens as one tensor; rows that ended earlier are padded on the right."""
+    """Return prompts and new tokens as one tensor; shorter sequences are padded on the right."""
     new = [trace.token_ids for trace in traces]
     longest = max(len(ids) for ids in new)
     pad = pad_of(config)
     if pad is None and any(len(ids) < longest for ids in new):
-        raise ParameterError("Rows ended at different lengths and there is no pad token.", "Set pad_token_id.")
+        raise ParameterError("The sequences have different lengths, and there is no pad token.", "Set pad_token_id.")
     return with_texts(prompts, new, longest, pad or 0)
 
 
 def _name_of(model: PreTrainedModel) -> str:
-    """Its name here: of a bundled model the one by which its trained heads are found."""
+    """Return the model's name; for a bundled model, the name by which its heads are found."""
     return named(str(getattr(model, "name_or_path", ""))) or type(model).__name__
 
 
 class TokenizerNeededError(MethodUnavailableError, AttributeError):
-    """A method asked for the tokenizer, which was not given; to `getattr` with a default it is a missing attribute."""
+    """A method needs the tokenizer, which was not given; also an AttributeError, for `getattr` with a default."""
 
 
 @dataclass(frozen=True)
 class _Ids:
-    """Stands in for the tokenizer where none was given: traces show token ids, anything else is refused."""
+    """Substitute for a missing tokenizer: traces show token ids, any other use raises an error."""
 
     method: str
     all_special_ids: tuple[int, ...] = field(default=())
@@ -320,7 +320,7 @@ class _Ids:
 
     def __getattr__(self, name: str) -> Any:
         raise TokenizerNeededError(
-            f"{self.method} needs the model's tokenizer, which generate does not hand on.",
+            f"{self.method} needs the model's tokenizer, which generate does not pass on.",
             f"Use speculative({self.method!r}, …, tokenizer=tokenizer).",
         )
 

@@ -1,4 +1,4 @@
-"""A Llama model as a GGUF file, for llama.cpp: exact in float32 and float16, with its byte-level BPE tokenizer."""
+"""Write a Llama model with its byte-level BPE tokenizer as a GGUF file for llama.cpp, in float32 or float16."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.weight")
 
 
 def export_gguf(model: Any, tokenizer: Any, path: Path, name: str = "model", half: bool = False) -> Path:
-    """Write a model and its tokenizer.
+    """Write a model and its tokenizer to a GGUF file.
 
     Args:
-        model: a `LlamaForCausalLM` of transformers, with its weights as they are loaded.
-        tokenizer: its tokenizer.
-        path: of the file.
-        name: for the file's metadata.
-        half: matrices as float16; else float32. Norms are always float32.
+        model: a `LlamaForCausalLM` of transformers.
+        tokenizer: the model's tokenizer.
+        path: path of the file.
+        name: name in the file's metadata.
+        half: whether matrices are float16 instead of float32. Norms are always float32.
 
     Raises:
-        ModelError: it is no such model or tokenizer, or has something that is not written here.
+        ModelError: the model or tokenizer is of another kind, or has a feature that is not supported here.
         WorkbenchError: the package `gguf` is not installed.
     """
     try:
         import gguf
     except ModuleNotFoundError:
-        raise WorkbenchError("Writing GGUF needs the package gguf.", "pip install gguf") from None
+        raise WorkbenchError("Writing GGUF needs the package gguf.", "Install it: pip install gguf") from None
     _refuse(model.config)
     with replacing(path) as part:
         _write(gguf, part, model, tokenizer, name, half)
@@ -81,7 +81,7 @@ def _write(gguf: Any, path: Path, model: Any, tokenizer: Any, name: str, half: b
 
 
 def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and values as GGUF has them, in float32. A head that is the embedding is left out."""
+    """Yield the tensors with their GGUF names, in float32, without an LM head that is tied to the embedding."""
     config = model.config
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -89,7 +89,7 @@ def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
         found = _LAYER.fullmatch(name)
         title = f"blk.{found[1]}.{_IN_LAYER.get(found[2])}.weight" if found else _NAMES.get(name)
         if title is None or ".None." in title:
-            raise ModelError(f"GGUF's Llama has no place for the weight {name}.", "Use a plain Llama model.")
+            raise ModelError(f"GGUF's Llama has no tensor for the weight {name}.", "Use a plain Llama model.")
         values = weight.detach().to("cpu", torch.float32).numpy()
         if title.endswith("attn_q.weight"):
             values = _interleaved(values, config.num_attention_heads)
@@ -99,7 +99,7 @@ def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """llama.cpp rotates neighbouring dimensions of a head, transformers those half a head apart."""
+    """Reorder a weight for RoPE: llama.cpp rotates neighbouring dimensions of a head, transformers halves of it."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
@@ -107,15 +107,15 @@ def _interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
 def _refuse(config: Any) -> None:
     wrong = ""
     if config.model_type != "llama":
-        wrong = f"it is of the family {config.model_type}"
+        wrong = f"its model type is {config.model_type}"
     elif config.attention_bias or config.mlp_bias:
         wrong = "it has biases"
     elif config.hidden_act != "silu":
         wrong = f"its activation is {config.hidden_act}"
     elif config.rope_parameters.get("rope_type", "default") != "default":
-        wrong = f"its positions are scaled ({config.rope_parameters['rope_type']})"
+        wrong = f"its RoPE is scaled ({config.rope_parameters['rope_type']})"
     if wrong:
-        raise ModelError(f"This model cannot be written as GGUF here: {wrong}.", "llama.cpp's own converter may do it.")
+        raise ModelError(f"This model cannot be written as GGUF here: {wrong}.", "Try llama.cpp's own converter.")
 
 
 def _add_tokenizer(writer: Any, tokenizer: Any, config: Any) -> None:
@@ -124,8 +124,9 @@ def _add_tokenizer(writer: Any, tokenizer: Any, config: Any) -> None:
     splitter = _splitter(known["pre_tokenizer"] or {}, bool(model.get("ignore_merges")))
     if model["type"] != "BPE" or known["normalizer"] or splitter is None:
         raise ModelError(
-            "This tokenizer cannot be written as GGUF here: it is no byte-level BPE whose splitting llama.cpp knows.",
-            "llama.cpp's own converter may do it.",
+            "This tokenizer cannot be written as GGUF here: it is not a byte-level BPE with a pre-tokenizer that "
+            "llama.cpp knows.",
+            "Try llama.cpp's own converter.",
         )
     added = {token["id"]: token for token in known["added_tokens"]}
     texts = {i: text for text, i in model["vocab"].items()} | {i: token["content"] for i, token in added.items()}
@@ -152,7 +153,7 @@ def _add_tokenizer(writer: Any, tokenizer: Any, config: Any) -> None:
 
 
 def _splitter(pre_tokenizer: dict[str, Any], ignores_merges: bool) -> str | None:
-    """Return llama.cpp's name for the way a tokenizer cuts text before BPE; None where it has none."""
+    """Return llama.cpp's name for a pre-tokenizer; None if it has none."""
     expressions: list[str] = []
     parts = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     for part in parts:

@@ -1,6 +1,7 @@
-"""Heads that were trained here, in the layouts of other engines: vLLM's speculators, vLLM's Medusa, SafeAILab's EAGLE.
+"""Export heads that were trained here to layouts of other engines: vLLM's speculators and Medusa, SafeAILab's EAGLE.
 
-What a layout cannot say is not written: every refusal names it. What was written reads back to the same drafts.
+Heads with a feature that a layout lacks are refused, and the error names the feature. An exported checkpoint gives the
+same drafts when it is read back.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SPECULATIVE_TOKENS = 5
-"""What the written configurations propose; a server's own setting counts before it."""
+"""Draft length in the exported configurations; a server's own setting takes precedence."""
 ARCHITECTURE = "LlamaForCausalLM"
 
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """Heads of ours, and what is known of their target.
+    """Heads that were trained here, with the configuration of their target.
 
     Attributes:
-        name: of their folder.
-        config: theirs.
-        weights: theirs.
-        target: its name.
-        layer: its configuration.
+        name: name of the heads' folder.
+        config: configuration of the heads.
+        weights: weights of the heads, by name.
+        target: name of the target.
+        layer: configuration of the target.
     """
 
     name: str
@@ -48,13 +49,13 @@ class Ours:
 
     @property
     def kept(self) -> list[int] | None:
-        """Tokens that they propose; None: all."""
+        """Ids of the reduced output vocabulary; None: all tokens."""
         return self.config.get("draft_vocabulary")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A checkpoint to be written."""
+    """A checkpoint to write."""
 
     layout: str
     config: dict[str, Any]
@@ -63,29 +64,32 @@ class Written:
 
 
 def export_heads(name: str, folder: Path, to: str = "speculators", force: bool = False) -> dict[str, Any]:
-    """Write heads in another layout; returns {"layout", "tensors", "bytes", "notes"}.
+    """Export heads to another layout.
 
     Args:
-        name: bundled heads, or the folder of some.
-        folder: to write.
+        name: name of bundled heads, or a folder with heads.
+        folder: folder to write.
         to: "speculators" or "vllm".
-        force: whether the folder may hold something.
+        force: whether the folder may contain files.
+
+    Returns:
+        {"layout", "tensors", "bytes", "notes"}.
 
     Raises:
-        ParameterError: there is no such layout, or the folder holds something.
-        ModelError: these heads cannot be read, or that layout cannot say them: with what could.
+        ParameterError: there is no such layout, or the folder is not empty.
+        ModelError: the heads cannot be read, or the layout lacks one of their features; with another layout to use.
     """
     if to not in ("speculators", "vllm"):
         error = ParameterError(f"There is no layout {to!r:.40} to write.", "Use speculators or vllm.")
         error.option = "to"
         raise error
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not force:
-        raise ParameterError(f"{folder} holds something.", "Name a new folder, or use --force.")
+        raise ParameterError(f"{folder} is not an empty folder.", "Choose a new folder, or use --force.")
     ours = _ours(name)
     kind = ours.config["workbench_head"]
     write = WRITERS.get((kind, to))
     if write is None:
-        raise ModelError(f"No layout of {to} holds {kind} heads.", _instead(kind))
+        raise ModelError(f"{to} has no layout for {kind} heads.", _instead(kind))
     found = write(ours)
     return _write(found, folder)
 
@@ -94,7 +98,7 @@ def _instead(kind: str) -> str:
     others = [to for known, to in WRITERS if known == kind]
     if others:
         return f"Use --to {others[0]}."
-    return f"Heads that can be written: {', '.join(sorted({known for known, _ in WRITERS}))}."
+    return f"Heads that can be exported: {', '.join(sorted({known for known, _ in WRITERS}))}."
 
 
 def _ours(name: str) -> Ours:
@@ -106,17 +110,17 @@ def _ours(name: str) -> Ours:
     config = config_of(place) if place.is_dir() else {}
     if "workbench_head" not in config:
         names = [known for known, folder in bundled().items() if "workbench_head" in config_of(folder)]
-        raise ModelError(f"{name} holds no heads that were trained here.", f"Bundled are: {', '.join(names)}.")
+        raise ModelError(f"{name} has no heads that were trained here.", f"Bundled heads: {', '.join(names)}.")
     check_weights(place)
     try:
         weights = read_weights(place / "model.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
-        raise ModelError(f"The weights of {name} cannot be read: {error}.", "Fetch them again.") from None
+        raise ModelError(f"The weights of {name} cannot be read: {error}.", "Download or train them again.") from None
     target = str(config.get("target"))
     if (there := folder_of(target)) is None:
         raise ModelError(
-            f"{name} was trained for {target}, which is not on this machine: its sizes belong into the checkpoint.",
-            "Load it once: `workbench models` says how.",
+            f"{name} was trained for {target}, which is not on this machine; its configuration is needed.",
+            f"Load {target} once: `workbench models` shows how.",
         )
     return Ours(place.resolve().name, config, weights, target, config_of(there))
 
@@ -137,11 +141,13 @@ def _write(found: Written, folder: Path) -> dict[str, Any]:
             said.write_bytes((json.dumps(found.config, indent=2) + "\n").encode())
             save_file(weights, part, metadata={"format": "pt"})
         (folder / files[0]).chmod(0o644)
-    except (OSError, SafetensorError) as error:  # safetensors keeps an error of the system as words
+    except (OSError, SafetensorError) as error:  # safetensors converts system errors to text
         if folder.is_dir() and not any(folder.iterdir()) and not was_there:
             folder.rmdir()
         why = getattr(error, "strerror", None) or str(error).rsplit("error: ", 1)[-1]
-        raise WorkbenchError(f"{folder} cannot be written: {why}.", "Make room, or name another folder.") from None
+        raise WorkbenchError(
+            f"{folder} cannot be written: {why}.", "Free disk space, or choose another folder."
+        ) from None
     n_bytes = (folder / "model.safetensors").stat().st_size
     return {"layout": found.layout, "tensors": len(weights), "bytes": n_bytes, "notes": list(found.notes)}
 
@@ -150,23 +156,27 @@ def _write(found: Written, folder: Path) -> dict[str, Any]:
 
 
 def _eagle_to_speculators(ours: Ours) -> Written:
-    """Type `mtp`, which has all four norms, or type `eagle`, which has the one on the feature in no case."""
+    """Convert an EAGLE layer to type `mtp` (all four norms) or to type `eagle` (no norm on the feature)."""
     norms = tuple(ours.config["net"].get("norms", NORMS))
     theirs = {NORMS: MTP, (): SPECULATORS, ("norm_embed", "before", "after"): SPECULATORS}
     if norms not in theirs:
         raise ModelError(
-            f"speculators' layouts have no layer with just these norms: {', '.join(norms)}.",
-            "They have one with all of ours (mtp), one without the feature's, and one without any.",
+            f"speculators' layouts have no layer with exactly these norms: {', '.join(norms)}.",
+            "Supported are all four norms (mtp), all but the feature's, or none.",
         )
     layout, notes = theirs[norms], list[str]()
     inner = _layer(ours)
     if layout == MTP:
         config: dict[str, Any] = {"architectures": ["MTPDraftModel"], "num_nextn_predict_layers": 1}
-        notes.append("vLLM loads speculators' type mtp for families with an MTP layer of their own; Llama is none yet")
+        notes.append(
+            "vLLM loads speculators' type mtp only for model families with an MTP layer, which Llama does not have yet"
+        )
     else:
         config = {"architectures": ["EagleSpeculator", "LlamaDecoderLayer"], "layernorms": bool(norms)}
         config |= {"transformer_layer_architecture": "LlamaDecoderLayer", "fusion_bias": "fuse.bias" in ours.weights}
-        notes.append("speculators has the type eagle up to 0.3; --to vllm writes what vLLM reads by itself")
+        notes.append(
+            "speculators supports type eagle up to version 0.3; --to vllm writes a layout that vLLM reads directly"
+        )
     kind = "mtp" if layout == MTP else "eagle"
     config |= {
         "speculators_model_type": kind,
@@ -176,35 +186,37 @@ def _eagle_to_speculators(ours: Ours) -> Written:
     }
     weights = _renamed(ours, layout) | _maps(ours)
     if ours.kept is not None:
-        notes.append(f"d2t and t2d keep the {len(ours.kept):,} tokens that it proposes; engines may propose all")
+        notes.append(f"d2t and t2d map the reduced vocabulary of {len(ours.kept):,} tokens; some engines may ignore it")
     return Written(layout, config, weights, tuple(notes))
 
 
 def _eagle_to_vllm(ours: Ours) -> Written:
-    """SafeAILab's layout, which vLLM's method `eagle` reads: a layer without norms, a fusion without a bias."""
+    """Convert to SafeAILab's layout, which vLLM's method `eagle` reads: no norms, and no bias in the fusion."""
     norms = ours.config["net"].get("norms", NORMS)
     if norms:
         raise ModelError(
-            f"vLLM's EAGLE layer has none of the norms of {ours.name} ({', '.join(norms)}).",
+            f"vLLM's EAGLE layer lacks the norms of {ours.name} ({', '.join(norms)}).",
             "Use --to speculators, whose type mtp has them.",
         )
     if "fuse.bias" in ours.weights:
-        raise ModelError(f"vLLM's EAGLE layer has no bias in its fusion; {ours.name} has.", "Use --to speculators.")
+        raise ModelError(
+            f"vLLM's EAGLE layer has no bias in its fusion, but {ours.name} has one.", "Use --to speculators."
+        )
     config = _layer(ours) | {"architectures": [ARCHITECTURE], "bias": False}
     return Written(SAFEAILAB, config, _renamed(ours, SAFEAILAB), ("vLLM: --speculative-config method eagle",))
 
 
 def _layer(ours: Ours) -> dict[str, Any]:
-    """The configuration of a Llama of one layer: the heads' own.
+    """Return the heads' own layer as the configuration of a Llama with one layer.
 
     Raises:
-        ModelError: its attention heads do not share the width, which our own reader of these layouts takes for granted.
+        ModelError: head size times number of heads is not the width, which our reader of these layouts assumes.
     """
     net, weights = ours.config["net"], ours.weights
     if (size := net.get("head_size", 0)) and size * net["heads"] != net["width"]:
         raise ModelError(
-            f"The {net['heads']} attention heads of {ours.name} have {size} numbers each, not {net['width']} together: "
-            "layouts are written of such alone as share the width.",
+            f"The {net['heads']} attention heads of {ours.name} have size {size}, but their total must be the width "
+            f"{net['width']} to be exported.",
             "Train it with head_size=0.",
         )
     rope = {"rope_theta": 10_000.0, "rope_type": "default"} | net.get("rope", {})
@@ -236,7 +248,7 @@ def _speculators(ours: Ours, kind: str) -> dict[str, Any]:
 
 
 def _renamed(ours: Ours, layout: str) -> dict[str, Tensor]:
-    """Our tensors by a layout's names, the joined ones apart."""
+    """Return our tensors by a layout's names, with fused tensors (qkv, gate and up) split."""
     weights = dict(ours.weights)
     for kind in ("weight", "bias"):
         if (joined := weights.pop(f"qkv.{kind}", None)) is not None:
@@ -261,7 +273,7 @@ def _maps(ours: Ours) -> dict[str, Tensor]:
 
 
 def _medusa_to_vllm(ours: Ours) -> Written:
-    """VLLM's own layout: blocks, and the rows of the target's LM head that they share, or LM heads of their own."""
+    """Convert to vLLM's own layout: blocks, and the rows of the target's LM head that they share, or own LM heads."""
     import torch
 
     heads, layers = ours.config["n_heads"], ours.config.get("n_layers", 1)
@@ -290,16 +302,19 @@ def _medusa_to_vllm(ours: Ours) -> Written:
 
 
 def _lm_head(target: str) -> Tensor:
-    """The target's LM head, read by itself."""
+    """Read the target's LM head from its files."""
     from safetensors import safe_open
 
     files = sorted(Path(locate(target)).glob("*.safetensors"))
-    for name in ("lm_head.weight", "model.embed_tokens.weight"):  # in all files: one that is tied has the second alone
+    for name in (
+        "lm_head.weight",
+        "model.embed_tokens.weight",
+    ):  # search all files: a model with tied weights has only the second name
         for path in files:
             with safe_open(path, "pt") as file:
                 if name in file.keys():  # noqa: SIM118 (no mapping)
                     return file.get_tensor(name)
-    raise ModelError(f"{target} has no LM head by a usual name.", "Take heads of a Llama.")
+    raise ModelError(f"{target} has no LM head under a usual name.", "Use heads of a Llama model.")
 
 
 WRITERS: dict[tuple[str, str], Callable[[Ours], Written]] = {
@@ -307,4 +322,4 @@ WRITERS: dict[tuple[str, str], Callable[[Ours], Written]] = {
     ("eagle", "vllm"): _eagle_to_vllm,
     ("medusa", "vllm"): _medusa_to_vllm,
 }
-"""What writes heads of a kind in a layout."""
+"""Export functions, by kind of heads and layout."""

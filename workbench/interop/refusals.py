@@ -1,4 +1,4 @@
-"""What speculation cannot honour of what `generate` was asked for: it is refused by name."""
+"""Refuse options of `generate` that speculative decoding does not support, by name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 from workbench.core.errors import ParameterError
 
 KEEP_STATE = ("ClassifierFreeGuidance", "SynthID", "WhisperNoSpeech", "DiaEOSDelay")
-"""Parts of the names of processors that advance a state of their own at each call. Drafted tokens that are rejected
-cannot be taken back from it."""
+"""Parts of the names of processors with a state that changes at each call, and would keep rejected drafts."""
 MODES = ("greedy_search", "sample", "assisted_generation")
 OURS = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position")
 """Arguments of forward that `generate` prepares; the engine has its own cache, positions and masks."""
@@ -27,10 +26,10 @@ def refuse(
     model: PreTrainedModel,
     model_kwargs: dict[str, Any],
 ) -> None:
-    """Say no, by name, to what would silently be ignored.
+    """Refuse options that would be ignored silently.
 
     Raises:
-        ParameterError: something of it was asked for.
+        ParameterError: an unsupported option is set; the message names it.
     """
     mode = config.get_generation_mode()
     refused = [f"generation mode {mode.value}"] if mode.value not in MODES else []
@@ -49,12 +48,13 @@ def refuse(
         refused += [name] if any(part in name for part in KEEP_STATE) else []
     if refused:
         raise ParameterError(
-            f"speculative() cannot honour: {', '.join(refused)}.", "Leave it out, or call generate without it."
+            f"speculative() does not support: {', '.join(refused)}.",
+            "Leave it out, or call generate without custom_generate.",
         )
 
 
 def _counts_otherwise(model_kwargs: dict[str, Any]) -> bool:
-    """Whether positions were given that are not those `generate` would have counted, padding left out."""
+    """Return whether the given position ids differ from those that `generate` would compute, ignoring padding."""
     positions, mask = model_kwargs.get("position_ids"), model_kwargs.get("attention_mask")
     if positions is None:
         return False

@@ -1,4 +1,4 @@
-"""What transformers' `generate` says of a row, in the engine's words: its prompt, its law, when it stops."""
+"""Convert the arguments of transformers' `generate` to the engine's: prompts, sampling parameters, stop conditions."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import DISCARDED
 
 ROW_BY_ROW = ("RepetitionPenaltyLogitsProcessor", "Encoder", "PrefixConstrained")
-"""Beginnings of the names of transformers' own processors that keep something for each row of the batch."""
+"""Name prefixes of transformers' own processors that have state for each sequence of the batch."""
 
 
 @dataclass(frozen=True)
 class History:
-    """A row's tokens as `generate`'s own loop would show them: prompts padded on the left to one length.
+    """Tokens of a sequence in the format of `generate`'s own loop, with prompts padded on the left to one length.
 
     Attributes:
-        prompts: of the whole batch.
-        row: index in it.
-        skipped: padding before the row's prompt, in tokens.
-        texts: new tokens of all rows so far, shared by the batch.
+        prompts: padded prompts of the whole batch.
+        row: index of the sequence in the batch.
+        skipped: number of padding tokens before the prompt.
+        texts: new tokens of all sequences so far, shared by the batch.
     """
 
     prompts: Int[Tensor, "B L"]
@@ -48,21 +48,21 @@ class History:
 
     @property
     def prompt(self) -> list[int]:
-        """Its tokens, without padding."""
+        """Tokens of the prompt, without padding."""
         return self.prompts[self.row, self.skipped :].tolist()
 
     def padded(self, ids: Int[Tensor, "1 n"]) -> Int[Tensor, "1 n_plus_skipped"]:
-        """Tokens of its text behind the padding before its prompt."""
+        """Return the sequence's tokens with the padding of its prompt in front."""
         left = self.prompts[self.row : self.row + 1, : self.skipped]
         return torch.cat([left, ids.to(left.device)], dim=1)
 
 
 @dataclass(frozen=True)
 class Processor:
-    """A logits processor for one row.
+    """A logits processor of transformers, applied to one sequence.
 
-    One that may keep an entry for each row of the batch is given the whole batch: this row as far as it is asked about,
-    the others as far as they are written, and padding where they are not.
+    A processor that may have state for each sequence gets the whole batch: this sequence up to the evaluated position,
+    the others as far as they are generated, padded after that.
     """
 
     processor: Any
@@ -71,7 +71,7 @@ class Processor:
 
     def __call__(self, ids: Int[Tensor, "1 n"], scores: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
         n_rows, row, ids = len(self.history.prompts), self.history.row, self.history.padded(ids)
-        if n_rows == 1 or not _knows_rows(self.processor):
+        if n_rows == 1 or not _needs_batch(self.processor):
             return self.processor(ids, scores.to(ids.device)).to(scores.device)
         history = self.history
         new = ids.shape[1] - history.prompts.shape[1]
@@ -84,37 +84,40 @@ class Processor:
 def with_texts(
     prompts: Int[Tensor, "B L"], texts: Sequence[Sequence[int]], n: int, pad: int
 ) -> Int[Tensor, "B L_plus_n"]:
-    """Return prompts and n new tokens of each row; shorter texts are padded on the right."""
+    """Return prompts and n new tokens of each sequence; shorter texts are padded on the right."""
     new = [[*text, *[pad] * (n - len(text))] for text in texts]
     tail = torch.tensor(new, dtype=prompts.dtype, device=prompts.device).view(len(prompts), n)
     return torch.cat([prompts, tail], dim=1)
 
 
-def _knows_rows(processor: Any) -> bool:
+def _needs_batch(processor: Any) -> bool:
     kind = type(processor)
     return kind.__module__ != LogitNormalization.__module__ or kind.__name__.startswith(ROW_BY_ROW)
 
 
 def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]:
-    """One a row.
+    """Return a history for each sequence of the batch.
 
     Raises:
-        ParameterError: padding anywhere but on the left.
+        ParameterError: a prompt has padding elsewhere than on the left.
     """
     texts: list[Sequence[int]] = [()] * len(prompts)
     if mask is None:
         return [History(prompts, row, 0, texts) for row in range(len(prompts))]
     skipped = mask.long().argmax(1)
     if not torch.equal(mask.bool(), torch.arange(mask.shape[1], device=mask.device) >= skipped.unsqueeze(1)):
-        raise ParameterError("A prompt is masked elsewhere than on its left.", "Set tokenizer.padding_side to 'left'.")
+        raise ParameterError(
+            "The attention mask of a prompt has zeros elsewhere than on the left.",
+            "Set tokenizer.padding_side to 'left'.",
+        )
     return [History(prompts, row, n, texts) for row, n in enumerate(skipped.tolist())]
 
 
 def sampling(processors: LogitsProcessorList, config: GenerationConfig, history: History) -> SamplingParams:
-    """The law of the configuration.
+    """Return the sampling parameters of the configuration.
 
-    The usual filters at the end of the list become the engine's own, which drafters share; what stands before them,
-    and filters in any other order, are applied as they are.
+    The usual filters at the end of the list become the engine's own, which drafters share. Processors before them, and
+    filters in any other order, are applied unchanged.
     """
     left = [p for p in processors if not isinstance(p, LogitNormalization)]
     values: dict[str, Any] = {"temperature": 1.0 if config.do_sample else 0.0}
@@ -134,7 +137,7 @@ def pad_of(config: GenerationConfig) -> int | None:
 
 
 def _of_row(processor: Any, row: int) -> Any:
-    """The same processor; one that asks a function by the row's number asks it for this row only."""
+    """Return the processor; if it calls a function with the sequence's index, fix the index to `row`."""
     if not isinstance(processor, PrefixConstrainedLogitsProcessor):
         return processor
     allowed = processor._prefix_allowed_tokens_fn
@@ -142,9 +145,9 @@ def _of_row(processor: Any, row: int) -> Any:
 
 
 class Stop:
-    """Stop conditions of one row that are known after every token; the engine counts the length.
+    """Stop conditions of one sequence, checked after every token; the engine counts the length.
 
-    End-of-text tokens end their row. Other criteria are asked here only where the batch is one row: see `BatchStop`.
+    EOS tokens end their sequence. Other criteria are checked here only for a batch of one: see `BatchStop`.
     """
 
     def __init__(self, criteria: StoppingCriteriaList, history: History) -> None:
@@ -161,20 +164,20 @@ class Stop:
 
 
 class BatchStop:
-    """Stopping criteria of several rows: asked once for every step, with the batch that `generate`'s own loop shows.
+    """Stopping criteria of several sequences, called once per step with the batch of `generate`'s own loop.
 
-    Rows of the engine advance by different numbers of tokens. A step is decided when every row that goes on has reached
-    it; what a row has written beyond its end is dropped (`first_tokens`). Without an end-of-text token `generate` lets
-    a row that has ended write on until all have, and so does this.
+    The engine's sequences advance by different numbers of tokens. A step is decided when every active sequence has
+    reached it; tokens after the end of a sequence are dropped (`first_tokens`). Without an EOS token, `generate`
+    continues an ended sequence until all have ended, and so does this class.
 
     Args:
-        criteria: of `generate`.
-        prompts: padded on the left.
-        pad: token shown for rows that have ended.
-        most: new tokens of every row.
+        criteria: stopping criteria of `generate`.
+        prompts: prompts, padded on the left.
+        pad: padding token for ended sequences.
+        most: maximum number of new tokens per sequence.
 
     Attributes:
-        ends: new tokens of each row; None while that is open.
+        ends: number of new tokens of each sequence; None while it is undecided.
     """
 
     def __init__(self, criteria: StoppingCriteriaList, prompts: Int[Tensor, "B L"], pad: int, most: int) -> None:
@@ -186,7 +189,7 @@ class BatchStop:
         self.is_needed = bool(self._others) and len(prompts) > 1
 
     def decide(self, texts: Sequence[Sequence[int]]) -> None:
-        """Decide all steps that can be. `texts`: new tokens of each row so far."""
+        """Decide all steps that every active sequence has reached. `texts`: new tokens of each sequence so far."""
         found = self._found
         while any(end is None for end in found):
             step = self._step + 1
@@ -206,7 +209,7 @@ class BatchStop:
 
 
 def _split(criteria: StoppingCriteriaList) -> tuple[set[int], StoppingCriteriaList]:
-    """End-of-text tokens, and the criteria that are neither these nor a length."""
+    """Return the EOS tokens, and the criteria other than EOS and maximum length."""
     eos, others = set[int](), StoppingCriteriaList()
     for criterion in criteria:
         tokens = getattr(criterion, "eos_token_id", None)
@@ -218,16 +221,16 @@ def _split(criteria: StoppingCriteriaList) -> tuple[set[int], StoppingCriteriaLi
 
 
 def first_tokens(trace: Trace, n: int) -> None:
-    """Drop from a trace what was written after the first n new tokens, n ≥ 1."""
-    kept, left = list[Round](), n
+    """Drop all new tokens after the first n from a trace, n ≥ 1."""
+    rounds, left = list[Round](), n
     for record in trace.rounds:
         if left > 0:
-            kept.append(_first_of(record, left))
+            rounds.append(_first_of(record, left))
             left -= len(record.emitted)
-    if len(kept) == len(trace.rounds) and kept[-1] is trace.rounds[-1]:
+    if len(rounds) == len(trace.rounds) and rounds[-1] is trace.rounds[-1]:
         return
-    trace.rounds = kept
-    trace.footer.text = trace.footer.text[: kept[-1].emitted[-1].end]
+    trace.rounds = rounds
+    trace.footer.text = trace.footer.text[: rounds[-1].emitted[-1].end]
     trace.footer.reason = "criterion"
 
 

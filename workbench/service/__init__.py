@@ -1,6 +1,6 @@
 """The shared backend: models loaded once, one engine thread, runs of many users.
 
-The backend itself is imported when it is asked for: what only checks requests needs no PyTorch.
+`Backend` and `Run` are imported at first use, because modules that only check requests need no PyTorch.
 """
 
 from __future__ import annotations

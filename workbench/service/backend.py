@@ -1,7 +1,7 @@
-"""One process, one device, one engine thread: models are loaded once, and all users' runs share them.
+"""`Backend`: one process, one device and one engine thread; models are loaded once and shared by all users' runs.
 
-The engine's thread is in `rounds`, models come by `loading` and are in a `modelpool`, runs are in a `runregister` and
-listen to `steering`; here is what users can ask for.
+The engine thread is in `rounds`. `loading` loads models into a `modelpool`, `runregister` holds the runs, and
+`steering` changes them. This module has the calls for users.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ log = logging.getLogger("workbench.service")
 
 
 class Backend(BaseBackend):
-    """Loads models, runs generations, keeps their traces for a while.
+    """Loads models, runs generations, and keeps their traces for a while.
 
     Args:
         target: default target.
-        drafter: default draft model; "auto" is the bundled one for the bundled target.
-        device: of all models.
-        dtype: of targets; see `workbench.engine.pretrained.resolve_dtype`.
-        drafter_dtype: of draft models.
-        max_rows: runs that share a target's rounds.
-        limits: what users may ask for.
-        memory_bytes: for weights and caches of all models; by default a share of the device's memory.
-        allow_models: names that may be used besides the bundled ones and the defaults; None: any bundled name, folder
+        drafter: default draft model; "auto": the one bundled for the target.
+        device: device of all models.
+        dtype: number format of targets; see `workbench.engine.pretrained.resolve_dtype`.
+        drafter_dtype: number format of draft models.
+        max_rows: maximum number of sequences in a target's batch.
+        limits: limits of users.
+        memory_bytes: memory for weights and KV caches of all models; None: a share of the device's memory.
+        allow_models: models that may be used besides the bundled ones and the defaults; None: any bundled name, folder
             or Hub id.
-        folders: whether users may name folders and files of this machine; False for a server, whose users are others.
+        folders: whether users may name folders and files on this machine; False for a server with other users.
     """
 
     offers = frozenset({"pairing", "recommending", "heads"})
@@ -91,10 +91,10 @@ class Backend(BaseBackend):
             self._names, self._pool, lambda pair: self.load(*pair), self.let_in, self._turns, self.wake
         )
 
-    # -- what there is -------------------------------------------------------------------------------------------
+    # -- lists ---------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
-        """The default target, then bundled ones, those allowed by name, and those loaded from elsewhere."""
+        """Return the default target, then the bundled, the allowed and the loaded ones."""
         loaded = [target.name for target in self._pool.targets()]
         names = [self._names.target, *self._names.allowed, *loaded]
         listed = [entry for entry in choices.targets(list(dict.fromkeys(names))) if self._names.may_use(entry["name"])]
@@ -102,7 +102,7 @@ class Backend(BaseBackend):
         return sorted(found, key=lambda entry: entry["name"] != self._names.target)
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
-        """Draft models with, for each, whether it fits the target and why not."""
+        """Return the draft models, with whether each fits the target, and the reason if not."""
         return choices.drafters(self._names.pair(target, "none")[0])
 
     def _pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
@@ -126,14 +126,14 @@ class Backend(BaseBackend):
         return {kind: info.name for kind, info in models.heads.items() if info.folder.resolve() not in ours}
 
     def device_label(self, target: str | None = None) -> str:
-        """Device and dtype of a target, as in "CPU · float32"."""
+        """Return device and dtype of a target, for example "CPU · float32"."""
         device = resolve_device(self._options["device"])
         dtype = resolve_dtype(self._options["dtype"], device, self._names.pair(target, "none")[0])
         return f"{device.type.upper()} · {str(dtype).removeprefix('torch.')}"
 
     @property
     def hub_only(self) -> bool:
-        """Whether names that are not listed are the Hub's alone: no folder of this machine is looked for."""
+        """Whether unlisted model names are Hub ids only, never folders on this machine."""
         return not self._names.folders
 
     # -- models --------------------------------------------------------------------------------------------------
@@ -142,7 +142,8 @@ class Backend(BaseBackend):
         """Load models now and wait for them.
 
         Raises:
-            WorkbenchError: they cannot be loaded. A draft model of another vocabulary can: for methods that translate.
+            WorkbenchError: the models cannot be loaded. A draft model with another vocabulary can be, for methods that
+                translate tokens.
         """
         pair = self._pair(target, drafter)
         models = self._loading.wait(pair)
@@ -151,34 +152,34 @@ class Backend(BaseBackend):
         return models
 
     def preload(self, also: Sequence[str] = ()) -> None:
-        """Start loading the default models in the background, then the published targets of these names."""
+        """Start loading the default models in the background, then the published targets in `also`."""
         self._loading.threads.submit(self._background.run, self._names.pair(None, None), also)
 
     def unload(self, target: str | None = None) -> None:
-        """Take a target and its draft models out of memory.
+        """Unload a target and its draft models.
 
         Raises:
-            UnknownNameError: it is not loaded.
+            UnknownNameError: the target is not loaded.
             CapacityError: a run uses it.
         """
         self._pool.unload(self._names.name(target or self._names.target))
 
     def loaded(self) -> list[dict[str, Any]]:
-        """What is in memory: name, role, bytes, dtype, device, runs that use it, idle_s since its last use."""
+        """Return the models in memory: name, role, bytes, dtype, device, runs that use it, idle_s since last use."""
         return self._pool.loaded()
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
-        """Token ids of a conversation in the target's chat format, ready for the answer. Loads the target.
+        """Format a conversation with the target's chat template, and return its token ids. Loads the target.
 
         Raises:
-            PromptError: the target has no chat format, or the messages do not fit it.
+            PromptError: the target has no chat template, or the messages do not fit it.
         """
         pair = self._pair(target, None)
         models = self._pool.get(pair) or self._loading.wait(pair)
         return chat_ids(models.tokenizer, messages, self.limits)
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
-        """Draft with the heads in a folder from now on; see `workbench.client.protocol.Client.prefer_heads`."""
+        """Prefer the heads in a folder; see `workbench.client.protocol.Client.prefer_heads`."""
         if not on:
             own.prefer(folder, False)
             self._pool.find_heads()
@@ -190,18 +191,18 @@ class Backend(BaseBackend):
             target = trained_for(dict(head.config))
             loaded = self._pool.target(target)
             infos = [] if loaded is None else own_infos(target, loaded.models[None].target)
-            said = [info.problem for _, info in infos if info.folder == head.folder]
-            if any(said):
-                raise ModelError(said[0], "Train it again for this target.")
+            problems = [info.problem for _, info in infos if info.folder == head.folder]
+            if any(problems):
+                raise ModelError(problems[0], "Train it again for this target.")
         except ModelError:
             own.prefer(folder, False)
             self._pool.find_heads()
             raise
         drafting = [known.name for known in registry.methods() if head.kind in known.needs]
-        return sum(self._taken(run, drafting) for run in self._runs.active() if run.planned[2][0] == target)
+        return sum(self._switch_heads(run, drafting) for run in self._runs.active() if run.planned[2][0] == target)
 
-    def _taken(self, run: Run, drafting: Sequence[str]) -> bool:
-        """Let a run that goes on draft with heads that have changed."""
+    def _switch_heads(self, run: Run, drafting: Sequence[str]) -> bool:
+        """Make a running generation use the changed heads; return whether it does."""
         if run.alone or run.background or run.row is None:
             return False
         method = run.planned[0].method.name
@@ -228,7 +229,7 @@ class Backend(BaseBackend):
         run.request = request
         run.trace_bytes += picture_bytes(asked.pictures)
         self._runs.add(run, asked.max_new_tokens)
-        models = self._pool.get(pair)  # once the run is registered, nobody gives up what it holds
+        models = self._pool.get(pair)  # after registering the run, whose models are then not evicted
         if models is None:
             self._loading.queue_once_loaded(run, request, pair)
             return run
@@ -240,29 +241,31 @@ class Backend(BaseBackend):
         return run
 
     def pairing(self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any) -> Iterator[Any]:
-        """Measure a speed-up pair by pair in the background; see `workbench.bench.pairing.measure_pairs`."""
-        from workbench.bench.pairing import measure_pairs  # statistics, which few visits need
+        """Measure a speed-up in pairs in the background; see `workbench.bench.pairing.measure_pairs`."""
+        from workbench.bench.pairing import measure_pairs  # imported late: few visits need statistics
 
         self.let_in(options.get("user", LOCAL))
         return measure_pairs(self, prompt, method, params, **options)
 
     def recommending(self, prompts: Sequence[Any], **options: Any) -> Iterator[Any]:
         """Measure which method is fastest on prompts; see `workbench.bench.advice.advise`."""
-        from workbench.bench.advice import advise  # statistics, which few visits need
+        from workbench.bench.advice import advise  # imported late: few visits need statistics
 
         self.let_in(options.get("user", LOCAL))
         return advise(self, prompts, **options)
 
     def others_run(self, besides: Run | None = None) -> bool:
-        """Whether somebody's run goes on, those left aside that stand paused or measure in the background."""
+        """Return whether other runs are active, not counting paused ones and background measurements."""
         return any(run is not besides and not run.background and run.state != PAUSED for run in self._runs.active())
 
     def _queue(self, run: Run, request: Request, models: Models) -> None:
-        """Check what only the models can tell, then wait for a row."""
+        """Make the checks that need loaded models, then queue the run for the batch."""
         method = request.configured().method
         reason = lacking(request.configured(), models)
         if reason:
-            raise MethodUnavailableError(f"{method.title} cannot run: {reason}", "See the list of methods.")
+            raise MethodUnavailableError(
+                f"{method.title} cannot run: {reason}", "Choose an available method from the list."
+            )
         request.configured().drafter.make_ready(models)
         if request.pictures:
             request.prompt, request.images = read(models, request.prompt, request.pictures)
@@ -278,44 +281,44 @@ class Backend(BaseBackend):
         self._rounds.put(run, request, models)
 
     def _on_round(self, run: Run, record: Round) -> None:
-        """In the engine's thread, after each round."""
+        """Count a round and notify followers; called in the engine thread after each round."""
         self._telemetry.round(record, run.trace.rounds[-2] if run.trace and record.index else None)
         run.trace_bytes += round_bytes(record)
         run.notify()
 
-    # -- what runs ask of their host -----------------------------------------------------------------------------
+    # -- calls from runs: see `workbench.service.run.Host` -------------------------------------------------------
 
     def change(self, run: Run, *asked: Any, **named: Any) -> None:
-        """Check a change against what the run will then be, and hand it to the row. Loads a new draft model."""
+        """Check a change against the run's planned settings and pass it to the engine. Loads a new draft model."""
         self._steering.change(run, *asked, **named)
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """On which parts of its pictures the text of a run leans; kept in its trace. In the caller's thread."""
+        """Attribute the text of a run to its images, and store it in the trace. Runs in the caller's thread."""
         return self._steering.explain(run)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
-        """What a run's drafter remembers: looked at, saved, loaded, emptied."""
+        """Inspect, save, load or reset the state of a run's drafter."""
         return self._steering.memory(run, action, data)
 
     def place(self, run: Run) -> tuple[int, int] | None:
-        """Where a run stands in the queue, and how long the queue is."""
+        """Return the position of a run in the queue, and the queue's length."""
         return self._rounds.place(run)
 
     def wake(self) -> None:
-        """Let the engine look again."""
+        """Wake the engine thread."""
         self._rounds.wake()
 
     def started(self, run: Run) -> None:
-        """A run has got its row."""
+        """Record that a run has joined the batch."""
         self._telemetry.started(run)
 
     def ended(self, run: Run) -> None:
-        """A run has ended."""
+        """Record that a run has ended."""
         self._telemetry.ended(run)
         self._runs.settle(run)
         self._rounds.wake()
         for pair in run.holds:
-            self._pool.get(pair)  # used until now
+            self._pool.get(pair)  # updates the time of last use
         trace = run.trace
         log.info(
             "run ended",
@@ -325,15 +328,15 @@ class Backend(BaseBackend):
             },
         )  # fmt: skip
 
-    # -- how it is doing -----------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """How the backend is doing, without names: see `workbench.client.protocol.Client.health`."""
+        """Return the state of the backend, see `workbench.client.protocol.Client.health`."""
         active, targets = self._runs.active(), self._pool.targets()
         states = Counter(run.state for run in active)
         return {
             "status": self._rounds.status,
-            "uptime_s": round(time.monotonic() - self._born, 1),
+            "uptime_s": round(time.monotonic() - self._started_at, 1),
             "device": self.device_label(),
             "runs": {state: states[state] for state in (LOADING, QUEUED, PREFILL, RUNNING, PAUSED)},
             "queue": sum(len(loaded.queue) for loaded in targets),
@@ -344,7 +347,7 @@ class Backend(BaseBackend):
         }
 
     def close(self) -> None:
-        """End runs, threads and loads under way, which the process would wait for, and let go of all models."""
+        """End all runs, threads and loads, and release all models; otherwise the process would wait for them."""
         self._loading.end()
         runs = self._runs.active()
         for run in runs:

@@ -1,4 +1,4 @@
-"""Models that are loaded behind the first pair, one after another, so that they are there when somebody picks them."""
+"""Background loading: after the first pair of models, further ones are loaded one by one for later use."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from workbench.service.progress import Progress, megabytes
 log = logging.getLogger("workbench.service")
 
 HEADROOM = 8
-"""Free bytes asked for a byte of a published model's files in 16 bits: three layouts in float32, and its making."""
+"""Free memory required per byte of a published model's 16-bit files: three copies in float32, and their conversion."""
 
 
 def behind(fetches: bool) -> list[str]:
-    """Published models that an app loads behind its first pair: those that are here or in a package of this machine.
+    """Return the published models that an app loads in the background: those on this machine or in a package on it.
 
     Args:
-        fetches: those that the Hub would have to send, too.
+        fetches: whether to include models that must be downloaded from the Hub.
     """
     return [name for name, model in PUBLISHED.items() if fetches or state(model) != TO_FETCH]
 
 
 def named(text: str, fetches: bool) -> list[str]:
-    """The published models of a list of names: "auto" is `behind`, "none" and nothing are none.
+    """Parse a list of published models, separated by commas: "auto" is `behind`, "none" or an empty text is none.
 
     Raises:
-        UnknownNameError: one is no published model.
+        UnknownNameError: a name is not a published model.
     """
     if text.strip() == "auto":
         return behind(fetches)
@@ -43,12 +43,12 @@ def named(text: str, fetches: bool) -> list[str]:
 
 
 class Background:
-    """What is loaded in the background, and how far it is. One loader's thread writes, anyone reads.
+    """Loads models in the background, and reports the progress. One loader thread writes, any thread reads.
 
     Args:
-        load: loads a pair of models; raises `WorkbenchError`.
-        room: bytes that are left for models.
-        progress: makes what tells how far a load is, by the name of what is loaded.
+        load: function that loads a pair of models; raises `WorkbenchError`.
+        room: function that returns the remaining memory for models, in bytes.
+        progress: function that creates the progress of a load, from the model's name.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Background:
         self._problems: dict[str, str] = {}
 
     def run(self, first: Pair, names: Sequence[str]) -> None:
-        """Load the first pair, then the targets of these names where there is room for each. What fails is only said.
+        """Load the first pair, then the targets in `names`, each if there is memory for it. Errors are only recorded.
 
-        Those that wait their turn count as being loaded.
+        Targets that are still to be loaded count as loading.
         """
         others = [name for name in names if name != first[0]]
         self._now = {name: self._progress(name) for name in others}
@@ -72,8 +72,8 @@ class Background:
         for name in others:
             wanted = HEADROOM * PUBLISHED[name].copy_bytes
             if (left := self._room()) < wanted:
-                self._problems[name] = f"not loaded ahead: {megabytes(wanted)} of memory are not free"
-                log.info("%s is not loaded ahead: %s of memory are left", name, megabytes(max(0, left)))
+                self._problems[name] = f"not preloaded: {megabytes(wanted)} of free memory are needed"
+                log.info("%s is not preloaded: %s of memory are free", name, megabytes(max(0, left)))
             else:
                 self._try((name, None), self._now[name])
             del self._now[name]
@@ -81,36 +81,36 @@ class Background:
     def _try(self, pair: Pair, progress: Progress) -> None:
         try:
             self._load(pair, progress)
-        except WorkbenchError as error:  # whoever asks for these models is told by their own run
+        except WorkbenchError as error:  # runs that use these models report the error themselves
             self._problems[pair[0]] = error.message
 
     def refuse(self, name: str) -> None:
-        """Refuse a model that strangers may have once it is here: asking makes it come no sooner.
+        """Refuse a model that is still being loaded, or could not be: on a restricted server, requests load nothing.
 
         Raises:
-            ModelError: it is on its way, or could not be had.
+            ModelError: the model is loading, or could not be loaded.
         """
         coming, problem = name in self._now, self._problems.get(name)
         if name in PUBLISHED and (coming or problem) and state(PUBLISHED[name]) == TO_FETCH:
             raise ModelError(
-                f"{name} is on its way." if coming else f"{name} is not here: {problem}",
-                "Wait until the list of targets says that it is ready." if coming else "Take another target.",
+                f"{name} is being loaded." if coming else f"{name} is not available: {problem}",
+                "Wait until the list of targets shows it as ready." if coming else "Choose another target.",
             )
 
     def tell(self, targets: list[dict[str, Any]], loaded: Sequence[str]) -> list[dict[str, Any]]:
-        """Targets as `Backend.targets` lists them, where a published one says beside its name how far it is.
+        """Return the targets of `Backend.targets`, with the progress in the title of published ones.
 
-        `loading` is true of those on their way: whoever shows the list may ask again; `ready` of those in memory. One
-        that would have to be fetched and could not be is not `available`, for a `reason`.
+        `loading`: the target is being loaded, so the list should be refreshed. `ready`: it is in memory. A target that
+        could not be downloaded is not `available`, with a `reason`.
         """
-        return [self._told(t, t["name"] in loaded) if t["kind"] == "published" else t for t in targets]
+        return [self._with_progress(t, t["name"] in loaded) if t["kind"] == "published" else t for t in targets]
 
-    def _told(self, target: dict[str, Any], is_loaded: bool) -> dict[str, Any]:
+    def _with_progress(self, target: dict[str, Any], is_loaded: bool) -> dict[str, Any]:
         name = target["name"]
         progress = None if is_loaded else self._now.get(name)
         problem = self._problems.get(name, "")
         now = "ready" if is_loaded else "loading" if progress else "not loaded" if problem else ""
-        # how far it is stands in front: choosers cut what is long at its end
+        # the progress comes first, because drop-down lists cut long titles at the end
         title = f"{PUBLISHED[name].title}: {now} · {name}" if now else target["title"]
         more: dict[str, Any] = {"title": title, "loading": progress is not None, "ready": is_loaded}
         if now == "not loaded" and state(PUBLISHED[name]) == TO_FETCH:

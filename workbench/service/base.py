@@ -1,4 +1,4 @@
-"""What every backend of this process answers alike, whatever its models run on."""
+"""`BaseBackend`: the common part of the backends in this process."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A generation as it was asked for, see `workbench.client.protocol.Client.start`, and what is meant by that.
+    """A checked request for a generation; for the other fields see `workbench.client.protocol.Client.start`.
 
     Attributes:
         configured: the method with its parameters.
-        pictures: decoded.
-        pair: the target and the draft model that are meant.
-        params: of the method and of sampling, as they were given.
+        pictures: decoded images.
+        pair: names of the target and the draft model.
+        params: parameters of the method and of sampling, as the client gave them.
     """
 
     prompt: str | list[int]
@@ -64,10 +64,10 @@ class Asked:
 
 
 class BaseBackend(ABC):
-    """The part of `workbench.client.Client` that does not depend on where models are: lists, runs, measurements.
+    """The part of `workbench.client.Client` that does not depend on where models run: lists, runs, measurements.
 
     Args:
-        limits: what users may ask for.
+        limits: limits of users.
     """
 
     offers: frozenset[str] = frozenset()
@@ -75,71 +75,71 @@ class BaseBackend(ABC):
 
     def __init__(self, limits: Limits | None) -> None:
         self.limits = limits or Limits()
-        self._runs, self._born = RunRegister(self.limits), time.monotonic()
+        self._runs, self._started_at = RunRegister(self.limits), time.monotonic()
         self._telemetry = Telemetry(self.health)
 
-    # -- what differs --------------------------------------------------------------------------------------------
+    # -- implemented by each backend -----------------------------------------------------------------------------
 
     @abstractmethod
     def targets(self) -> list[dict[str, Any]]:
-        """Targets, the default one first: name, title, kind, detail."""
+        """Return the targets, the default one first: name, title, kind, detail."""
 
     @abstractmethod
     def health(self) -> dict[str, Any]:
-        """How the backend is doing, without names."""
+        """Return the state of the backend, without names of users or models."""
 
     @abstractmethod
     def _start(self, asked: Asked) -> Run:
-        """Start a generation that was checked as far as that goes without its models."""
+        """Start a generation; the request is checked as far as possible without models."""
 
     @abstractmethod
     def _pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
-        """The target and the draft model that are meant. `blind`: of those that belong to it, one without eyes."""
+        """Resolve the names of a target and a draft model. `blind`: prefer a draft model without image input."""
 
     @abstractmethod
     def _kinds(self) -> dict[str, Any]:
-        """Device and dtypes, as `workbench.bench.conditions` takes them."""
+        """Return device and dtypes as arguments of `workbench.bench.conditions`."""
 
     def _reason(self, pair: Pair) -> Callable[[tuple[str, ...]], str]:
-        """Why a method with such needs cannot run with a pair; empty: it can."""
+        """Return a function from a method's needs to the reason why it cannot run with a pair; empty if it can."""
         return choices.static_reasons(*pair)
 
     def _owned(self, pair: Pair) -> dict[str, str]:
-        """Names of the heads of one's own that draft for a target, by kind."""
+        """Return the names of the user's own heads for a target, by kind."""
         return choices.owned(pair[0])
 
     def _reads_pictures(self, target: str) -> bool | None:
         return choices.reads_pictures(target)
 
-    # -- what there is -------------------------------------------------------------------------------------------
+    # -- lists ---------------------------------------------------------------------------------------------------
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
-        """All methods with parameters, and whether each can run with these models."""
+        """Return all methods with parameters, and whether each can run with these models."""
         reason, own = self._reason(pair := self._pair(target, drafter)), self._owned(pair)
         return [choices.describe(known.describe(method), reason(method.needs), own) for method in registry.methods()]
 
     def sampling_params(self) -> list[dict[str, Any]]:
-        """Parameters of sampling, which every method shares."""
+        """Return the sampling parameters, which all methods share."""
         return [spec.to_wire() for spec in params_of(SamplingParams()).values()]
 
     def presets(self) -> list[dict[str, Any]]:
-        """Prompts to start with."""
+        """Return the example prompts."""
         return presets([target["name"] for target in self.targets() if target.get("available", True)])
 
     def definitions(self) -> dict[str, dict[str, str]]:
-        """What each figure means, by name: {"title", "formula"}."""
+        """Return the definition of each figure, by name: {"title", "formula"}."""
         return {name: {"title": title, "formula": formula} for name, (title, formula) in DEFINITIONS.items()}
 
     def barred(self) -> dict[str, str]:
-        """What cannot be done with a run here, and why: nothing."""
+        """Return the run actions that are missing here, with reasons: none."""
         return {}
 
     def estimate(self, request: dict[str, Any]) -> str:
-        """What a run is expected to cost, in words; empty where nothing is to be asked for beforehand."""
+        """Return the expected cost of a run as text; empty if GPU time need not be requested in advance."""
         return ""
 
     def metrics_text(self) -> str:
-        """All figures in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return self._telemetry.text()
 
     # -- runs ----------------------------------------------------------------------------------------------------
@@ -167,31 +167,31 @@ class BaseBackend(ABC):
     ) -> Run:
         """Start a generation and return at once; see `workbench.client.protocol.Client.start`.
 
-        Args beyond those:
-            alone: it is timed: all other runs stand still while it has a row, if it does not have a device of its own.
+        Additional argument:
+            alone: whether the run is timed. All other runs on the device are held while it runs.
 
         Raises:
-            WorkbenchError: the request is wrong. What only shows when models are loaded ends the run with an error.
+            WorkbenchError: the request is wrong. An error that is found only after loading ends the run instead.
         """
         with self._telemetry.counting():
             if extras is not None and isinstance(prompt, list | tuple) and not images:
-                prompt = extras.kept(prompt)  # before they are counted
+                prompt = extras.kept(prompt)  # truncate before the tokens are counted
             configured, sampling = check_request(self.limits, prompt, method, params, max_new_tokens, seed, stop)
             if extras is not None:
                 extras.check_length(max_new_tokens)
             pair = self._pair(target, drafter, configured.drafter.blind)
             if not isinstance(images, list | tuple) or images:
-                self._runs.check_room(user, alone)  # before they are decoded
+                self._runs.check_room(user, alone)  # before images are decoded
             pictures = decode_all(images)
             if pictures and self._reads_pictures(pair[0]) is False:
-                raise PromptError(f"{pair[0]} reads text only.", "Leave the pictures out, or choose another target.")
-            held = check_pace(0.0 if alone else pace)
+                raise PromptError(f"{pair[0]} reads text only.", "Remove the images, or choose another target.")
+            checked_pace = check_pace(0.0 if alone else pace)
             return self._start(Asked(prompt, configured, sampling, pictures, pair, max_new_tokens, seed, tuple(stop),
-                                     paused, held, user, lease_s, alone, extras, memory, keeps,
+                                     paused, checked_pace, user, lease_s, alone, extras, memory, keeps,
                                      params or {}))  # fmt: skip
 
     def generate(self, prompt: str | list[int], method: str = "draft-model", **options: Any) -> Trace:
-        """Start a generation and wait for its end."""
+        """Run a generation to its end and return its trace."""
         return self.start(prompt, method, **options).wait()
 
     def compare(
@@ -202,34 +202,34 @@ class BaseBackend(ABC):
         progress: Callable[[Step], None] | None = None,
         **settings: Any,
     ) -> Comparison:
-        """Compare lanes and wait for the end; see `workbench.client.Workbench.compare`."""
+        """Compare lanes and return the result; see `workbench.client.Workbench.compare`."""
         from workbench.bench.compare import finish
 
         return finish(self.comparing(prompts, lanes, **settings), progress)
 
     def run(self, run_id: str) -> Run:
-        """A run by its id.
+        """Return a run by its id.
 
         Raises:
-            UnknownNameError: no such run, or it ended long ago. Other runs are not named.
+            UnknownNameError: there is no such run, or it ended long ago. The message names no other runs.
         """
         return self._runs.get(run_id)
 
     def forget(self, run: Run) -> None:
-        """Give an ended run's memory back at once, instead of keeping it for those who may ask."""
+        """Free an ended run's memory at once, instead of after `Limits.kept_s`."""
         if run.ended:
             self._runs.remove(run)
 
     def let_in(self, user: str, counted: bool = True) -> None:
-        """Count a request that is no run, or only ask whether there is room for one.
+        """Count a request that starts no run; with counted=False only check the rate limit.
 
         Raises:
-            CapacityError: its address has made too many in a minute.
+            CapacityError: the user's address has made too many requests within a minute.
         """
         self._runs.meter.let_in(user, counted=counted)
 
     def let_call(self, user: str, seconds: float = 0.0) -> None:
-        """Charge an address for a page's call, or (0 s) ask whether it may make one; see `client.protocol.Client`."""
+        """Charge an address for a page's call, or with 0 s check whether it may make one; see `client.protocol`."""
         if seconds:
             self._runs.meter.charge(user, seconds, SECONDS)
         else:
@@ -244,17 +244,18 @@ class BaseBackend(ABC):
         user: str = LOCAL,
         **settings: Any,
     ) -> Iterator[Step]:
-        """Compare lanes, each alone on its device; see `workbench.bench.compare.measure`."""
-        from workbench.bench.compare import measure  # statistics, which few visits need
+        """Compare lanes, one run at a time on the device; see `workbench.bench.compare.measure`."""
+        from workbench.bench.compare import measure  # imported late: few visits need statistics
 
         self.let_in(user)
-        decode_all(settings.get("images") or ())  # what is wrong with them is said before the first step
+        decode_all(settings.get("images") or ())  # reports invalid images before the first step
         return measure(self, prompts, lanes, stopped=stopped, user=user, **settings)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """All that decides what a measurement of a lane gives here, besides its settings: see `bench.conditions`.
+        """Return the conditions of a measurement besides its settings: see `bench.conditions`.
 
-        None: the weights are not here yet.
+        Returns:
+            Conditions; None if the weights are not on this machine yet.
 
         Raises:
             WorkbenchError: there is no such lane or model.

@@ -1,4 +1,4 @@
-"""Whether whoever asked is still there: work beside the runs is broken off when nobody would read the answer."""
+"""Context of a request: whether its caller is still connected, and the CPU time of its work."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from contextvars import ContextVar
 from workbench.core.errors import WorkbenchError
 
 LEFT: ContextVar[threading.Event | None] = ContextVar("workbench_left", default=None)
-"""Set by a server for each request that it watches; None: nobody watches, or it is no request."""
+"""Event that a server sets when the caller of the current request disconnects; None: not watched, or no request."""
 
 
 COST: ContextVar[Callable[[float], None] | None] = ContextVar("workbench_cost", default=None)
-"""Takes the processor seconds of work for the request that is being answered; None: nobody counts them."""
+"""Function that receives the CPU seconds of work for the current request; None: they are not counted."""
 
 
 @contextlib.contextmanager
 def counted() -> Iterator[None]:
-    """Report the processor seconds that this thread spends in the block to whoever counts the request's cost.
+    """Report the CPU time of this thread in the block to `COST`.
 
-    Time in which other threads hold the interpreter is not counted, so a busy server makes nobody's calls dearer.
+    Time in which other threads hold the interpreter is not counted, so the load of a server does not raise the charge.
     """
-    told, before = COST.get(), time.thread_time()
+    report, before = COST.get(), time.thread_time()
     try:
         yield
     finally:
-        if told is not None:
-            told(time.thread_time() - before)
+        if report is not None:
+            report(time.thread_time() - before)
 
 
 class LeftError(WorkbenchError):
-    """Who asked is not there any more."""
+    """The caller has disconnected."""
 
     def __init__(self) -> None:
-        super().__init__("Whoever asked for this has left.")
+        super().__init__("The caller has disconnected.")
 
 
 def watch() -> Callable[[], None]:
-    """A check for work that takes long: it raises `LeftError` once the caller has left.
+    """Return a function for long computations that raises `LeftError` after the caller has disconnected.
 
-    Take it where the request is answered; call it wherever the work may be broken off, from any thread.
+    Call `watch` in the context of the request; call the function from any thread, wherever the work may be aborted.
     """
     left = LEFT.get()
 

@@ -1,4 +1,4 @@
-"""Conversations in a target's own chat format; a special token's text in a message stays plain text."""
+"""Conversations formatted with a target's chat template; a special token's text in a message stays plain text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _PARTS = ("text", "image")
 
 
 def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> list[int]:
-    """Token ids of a conversation, ready for the assistant's answer.
+    """Return the token ids of a conversation, up to the start of the assistant's answer.
 
     Args:
-        tokenizer: the target's.
-        messages: each with `role` and `content`, both text; a content may be a list of parts,
-            {"type": "text", "text": …} and {"type": "image"} where a picture is to stand.
-        limits: how long the conversation may be.
+        tokenizer: the target's tokenizer.
+        messages: messages with `role` and `content`, both text; a content may also be a list of parts,
+            {"type": "text", "text": …} and {"type": "image"}, the placeholder of an image.
+        limits: limits of the conversation's length.
 
     Raises:
-        PromptError: the target has no chat format, or the messages do not fit it.
+        PromptError: the target has no chat template, or the messages do not fit it.
     """
     if not isinstance(messages, list) or not messages:
         raise PromptError("There are no messages.", 'Give a list of {"role": …, "content": …}.')
@@ -32,39 +32,40 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> 
             raise PromptError("A message has no text for role or content.", 'Give {"role": "user", "content": "…"}.')
     limits.check_prompt("\n".join(text for message in messages for text in _texts(message) or ()) or " ")
     if not getattr(tokenizer, "chat_template", None):
-        raise PromptError("This target has no chat format.", "Give a plain prompt instead.")
+        raise PromptError("This target has no chat template.", "Give a plain prompt instead.")
     try:
         with no_panic():
             ids = _formatted(tokenizer, messages)
     except PromptError:
         raise
-    except Exception as error:  # templates raise what they like
-        reason = str(error).strip().splitlines()
+    except Exception as error:  # templates can raise any exception
+        lines = str(error).strip().splitlines()
+        reason = lines[0][:200] if lines else type(error).__name__
         raise PromptError(
-            f"The messages do not fit the target's chat format: {reason[0][:200] if reason else type(error).__name__}",
-            "Most formats want user and assistant in turn, and system first.",
+            f"The messages do not fit the target's chat template: {reason}",
+            "Most templates require alternating user and assistant messages, and a system message only at the start.",
         ) from error
     limits.check_prompt_tokens(len(ids))
     return ids
 
 
 def _formatted(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
-    """Ids of the text that `apply_chat_template` writes, special tokens' text in messages as plain text."""
+    """Return the ids of the text of `apply_chat_template`, with special tokens inside messages as plain text."""
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return special_ids.encode(tokenizer, text, _origins(tokenizer, messages, text), [*_all_texts(messages)])
 
 
 def _origins(tokenizer: Any, messages: list[dict[str, Any]], text: str) -> str:
-    """Origin of each character of a rendered conversation; UNKNOWN where the template cannot be traced."""
+    """Return the origin of each character of a rendered conversation; UNKNOWN if the template cannot be traced."""
     try:
         rendered = traced_template.render(tokenizer, messages)
-    except Exception:  # a template that asks for what the real rendering alone gives
+    except Exception:  # the template needs something that only the real rendering provides
         return traced_template.UNKNOWN * len(text)
     return traced_template.origins(rendered) if str.__eq__(rendered, text) else traced_template.UNKNOWN * len(text)
 
 
 def _all_texts(value: Any) -> Iterator[str]:
-    """Every text in plain data, without names of fields."""
+    """Yield every string value in nested data, without the keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (dict, list)):
@@ -73,7 +74,7 @@ def _all_texts(value: Any) -> Iterator[str]:
 
 
 def _texts(message: dict[str, Any]) -> list[str] | None:
-    """The texts of a message's content: itself, or its parts of type "text"; None where it is neither."""
+    """Return the texts of a message's content: itself, or its parts of type "text"; None if it is invalid."""
     content = message.get("content")
     if isinstance(content, str):
         return [content]

@@ -1,4 +1,4 @@
-"""What can be said of models before anything heavy is imported, let alone loaded: names, files, devices, needs."""
+"""Checks of models, devices and methods before PyTorch is imported: names, files, needs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from workbench.trace.files import read_regular
 def check_models(
     target: str, drafter: str | None = "auto", device: str = "auto", dtype: str = "auto", drafter_dtype: str = "auto"
 ) -> Pair:
-    """Refuse names of models, devices and number formats that cannot work here. Of a Hub id only the Hub is asked.
+    """Refuse names of models, devices and number formats that cannot work here. Only a Hub id needs the network.
 
     Returns:
-        The target and the draft model that are meant.
+        Names of the target and the draft model.
 
     Raises:
-        ModelError: with what to use instead; `option` says which of the arguments it is about.
+        ModelError: a model, device or format cannot be used; `option` names the argument.
     """
     options = {"device": (check_device, device), "target": (check_model, target)}
     if drafter not in (None, "", "auto", "none"):
@@ -47,7 +47,7 @@ def check_models(
 
 @contextmanager
 def about(option: str) -> Iterator[None]:
-    """Errors that leave the block under it are about this option."""
+    """Set the `option` of errors that leave the block."""
     try:
         yield
     except WorkbenchError as error:
@@ -56,10 +56,10 @@ def about(option: str) -> Iterator[None]:
 
 
 def check_model(name: str) -> None:
-    """Refuse what is no model: an unknown name or Hub id, a folder without configuration or weights, a trained head.
+    """Refuse a name that is not a model: an unknown one, a folder without configuration or weights, or a trained head.
 
     Raises:
-        ModelError: with what to give instead.
+        ModelError: the name is not a model.
     """
     check_name(name)
     if model := published.PUBLISHED.get(name):
@@ -68,7 +68,7 @@ def check_model(name: str) -> None:
         return converted.check_gguf(path_of(name))
     folder = Path(locate(name))
     if not folder.is_dir():
-        from workbench.service.hub import check  # brings the Hub's library, which no other name needs
+        from workbench.service.hub import check  # imports the Hub's library, which other names do not need
 
         check(name)
         return
@@ -76,18 +76,20 @@ def check_model(name: str) -> None:
         config = json.loads(read_regular(folder / "config.json"))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is damaged"
-        raise ModelError(f"The config.json of {name} cannot be read: {why}.", "Fetch the folder again.") from None
+        raise ModelError(f"The config.json of {name} cannot be read: {why}.", "Download the folder again.") from None
     if "workbench_head" in config:
         raise ModelError(
             f"{name} is a head trained for {config.get('target')}, not a model of its own.",
-            f"Take {config.get('target')} as the target; the methods that use its heads find them.",
+            f"Use {config.get('target')} as the target; methods find its heads by themselves.",
         )
     if not any(folder.glob("*.safetensors")):
-        raise ModelError(f"{folder} has no *.safetensors, the only weights that are opened here.", "Fetch them again.")
+        raise ModelError(
+            f"{folder} has no *.safetensors, the only supported format of weights.", "Download them again."
+        )
 
 
 def _check_published(model: published.Published) -> None:
-    """Refuse a published model that can be had from nowhere; nothing is fetched or made."""
+    """Refuse a published model that is neither on this machine nor available on the Hub; downloads nothing."""
     if published.here(model) or published.packaged_file(model):
         return
     from workbench.service.hub import check
@@ -99,10 +101,10 @@ def _check_published(model: published.Published) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Refuse an address that is no address of this machine, or a port that somebody listens on. 0 is any free one.
+    """Refuse an address that is not one of this machine, or a port that is in use; port 0 means any free one.
 
     Raises:
-        WorkbenchError: with what to choose otherwise; `option` says which of the two.
+        WorkbenchError: address or port cannot be used; `option` names which.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -110,35 +112,36 @@ def check_port(host: str, port: int) -> None:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind(address)
     except (OSError, OverflowError, UnicodeError) as error:
-        reasons = {errno.EADDRINUSE: "is in use", errno.EACCES: "may not be used by you"}
+        reasons = {errno.EADDRINUSE: "is in use", errno.EACCES: "needs more privileges"}
         why = reasons.get(getattr(error, "errno", None) or 0)
         with about("port" if why else "host"):
             if why:
-                raise WorkbenchError(f"Port {port} {why}.", "Choose another, or 0 for any that is free.") from None
-            raise WorkbenchError(f"{host!r} is no address of this machine.", "Use 127.0.0.1 or 0.0.0.0.") from None
+                raise WorkbenchError(f"Port {port} {why}.", "Choose another, or 0 for any free port.") from None
+            raise WorkbenchError(f"{host!r} is not an address of this machine.", "Use 127.0.0.1 or 0.0.0.0.") from None
 
 
 def check_vocabulary(pair: Pair) -> None:
-    """Refuse a draft model whose tokenizer gives ids another meaning, where files say so.
+    """Refuse a draft model whose vocabulary differs from the target's, if files show it.
 
     Raises:
-        TokenizerMismatchError: with what to do.
+        TokenizerMismatchError: the vocabularies differ.
     """
-    if said := mismatch(*pair):
+    if message := mismatch(*pair):
         raise TokenizerMismatchError(
-            said,
-            "Choose a draft model of the target's family, a method that needs none, or omnidraft, which translates.",
+            message,
+            "Choose a draft model of the target's family, a method that needs none, or omnidraft, which translates "
+            "between vocabularies.",
         )
 
 
 def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> known.Known:
-    """A method whose parameters are right and which can run with these models, as far as files tell.
+    """Check a method's name and parameters, and from files whether it can run with these models; return the method.
 
     Raises:
         UnknownNameError: there is no such method or parameter.
         ParameterError: a value is wrong.
-        TokenizerMismatchError: the draft model does not fit.
-        MethodUnavailableError: the models lack what it needs.
+        TokenizerMismatchError: the draft model has another vocabulary.
+        MethodUnavailableError: the models lack something that the method needs.
     """
     with about("method"):
         known.get(name)
@@ -153,13 +156,13 @@ def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> known.Know
 
 
 def runs_instead(pair: Pair) -> str:
-    """Methods that can run with these models, in a sentence."""
+    """Return a sentence with the methods that can run with these models."""
     reason = static_reasons(*pair)
     names = [m.name for m in known.methods() if not reason(m.needs) and m.promise != "simulation"]
-    return f"These run on {pair[0]}: {', '.join(names)}."
+    return f"These methods run on {pair[0]}: {', '.join(names)}."
 
 
 def choose_method(pair: Pair) -> tuple[str, str]:
-    """The method that is taken where none is named, and why not the usual one; see `workbench.methods.choice`."""
+    """Return the default method, and the reason if it is not the usual one; see `workbench.methods.choice`."""
     reason = static_reasons(*pair)
     return choose(lambda name: reason(known.get(name).needs))

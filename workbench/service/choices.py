@@ -1,4 +1,4 @@
-"""What can be chosen, with the reason where something cannot: plain data for forms, lists and the API."""
+"""Targets, draft models and methods as plain data for forms, lists and the API, with reasons if one cannot run."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from workbench.methods.known import Known
 from workbench.service.inventory import TO_FETCH, state
 
 IN_FULL = ("idea", "formula", "differs")
-"""What only a method's own page tells: lists and the API leave it out."""
+"""Fields of a method that only its own page shows; lists and the API omit them."""
 SHOWN_PACE = 8
-"""Tokens a second that people can follow: a round of three tokens takes as long as reading them."""
+"""Display rate in tokens per second that people can follow: a round of three tokens takes as long as reading them."""
 
 
 def targets(others: Sequence[str]) -> list[dict[str, Any]]:
-    """Models that can be verified: bundled, published, then `others`, loaded from elsewhere.
+    """Return the targets: bundled, published, then `others`, which were loaded from elsewhere.
 
-    Bundled ones are those not made for drafting; published ones those that are on this machine or in a package of it.
-    `pictures` says whether one reads pictures; None where only loading it could tell. `square` says that one squeezes
-    every picture into a square. `pace`, of models so small that a run is over before a hand can act: tokens a second at
-    which a page may hold their runs back, so that people see what is drafted, judged and accepted.
+    Bundled targets are the bundled models that are not draft models; published ones are listed if they are on this
+    machine or in an installed package. Fields: `pictures`: whether the model accepts images, None if only loading it
+    could tell; `square`: whether its processor resizes every image to a square; `pace`: for small, fast models, a
+    display rate in tokens per second with which a page can slow down runs so that viewers can follow.
     """
     found = []
     for name, folder, config in known_targets():
@@ -54,7 +54,7 @@ def targets(others: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _published(name: str) -> dict[str, Any]:
-    """A published model, as `targets` lists one."""
+    """Return the entry of a published model in `targets`."""
     model, folder = PUBLISHED[name], folder_of(name)
     detail = ""
     if folder is not None:
@@ -64,9 +64,9 @@ def _published(name: str) -> dict[str, Any]:
 
 
 def drafters(target: str) -> list[dict[str, Any]]:
-    """Bundled draft models, and whether each shares the target's vocabulary; `pictures` says whether one reads them.
+    """Return the bundled draft models, with whether each shares the target's vocabulary and accepts images.
 
-    One that does not is a `stranger`: a method that translates takes it all the same.
+    `stranger`: a draft model with another vocabulary, which only methods that translate tokens can use.
     """
     found = []
     for name, folder, config in known_targets():
@@ -82,26 +82,26 @@ def drafters(target: str) -> list[dict[str, Any]]:
 
 
 def speaks(folder: Path) -> bool:
-    """Whether the tokenizer of a draft model is on this machine: its own, or that of the model that lends it one."""
+    """Return whether a draft model's tokenizer is on this machine: its own, or that of the model it borrows from."""
     lent = lender(folder)
     return lent is None or folder_of(lent.target) is not None
 
 
 def describe(method: Known, reason: str, own: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A method with its parameters, and why it cannot run (empty when it can).
+    """Return a method with its parameters, and the reason why it cannot run (empty if it can).
 
-    `head` names what it drafts with where that is a head of one's own, as `owned` says, and not a bundled one.
+    `head` is the name of the user's own head that the method uses, by `owned`; empty for a bundled one.
     """
-    told = {name: value for name, value in method.to_wire().items() if name not in ("blind", *IN_FULL)}
+    entry = {name: value for name, value in method.to_wire().items() if name not in ("blind", *IN_FULL)}
     head = next(filter(None, map((own or {}).get, method.needs)), "")
     simulates = method.promise == "simulation"
-    return told | {"simulation": simulates, "available": not reason, "reason": reason, "head": head}
+    return entry | {"simulation": simulates, "available": not reason, "reason": reason, "head": head}
 
 
 def owned(target: str) -> dict[str, str]:
-    """Names of the heads of one's own that draft for a target, by kind: those of the lab, and those of `--head`."""
+    """Return the names of the user's own heads for a target, by kind: those of the lab, and those of `--head`."""
     found: dict[str, str] = {}
-    with contextlib.suppress(ModelError):  # which whoever drafts with it is told
+    with contextlib.suppress(ModelError):  # reported to runs that use such heads
         for own in own_heads():
             if own.kind not in found and not problem(own, target, folder_of(target)):
                 found[own.kind] = own.name
@@ -109,7 +109,7 @@ def owned(target: str) -> dict[str, str]:
 
 
 def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...]], str]:
-    """Why needs cannot be met, from files alone, for models that are not loaded yet."""
+    """Return a function that gives the reason why needs cannot be met by models, from files alone, before loading."""
     heads = set()
     for folder in bundled().values():
         config = config_of(folder)
@@ -117,12 +117,12 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
             heads.add(config["workbench_head"])
     unfit: dict[str, str] = {}
     for own in own_heads():
-        if said := problem(own, target, folder_of(target)):
-            unfit[own.kind] = said
+        if why := problem(own, target, folder_of(target)):
+            unfit[own.kind] = why
         else:
             heads.add(own.kind)
 
-    apart = mismatch(target, drafter)  # once for all methods that are asked about
+    apart = mismatch(target, drafter)  # computed once for all methods
 
     def reason(needs: tuple[str, ...]) -> str:
         for need in needs:
@@ -135,7 +135,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
                 name = target if need == "pictures" else drafter
                 if name is not None and reads_pictures(name) is False:
                     return f"{name} reads text only."
-            elif need != "trees" and need not in heads:  # only loading tells how a target takes trees
+            elif need != "trees" and need not in heads:  # whether a target accepts trees is known only after loading
                 return unfit.get(need) or no_heads(need, target)
         return ""
 
@@ -143,39 +143,39 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
 
 
 def mismatch(target: str, drafter: str | None) -> str:
-    """That two models do not share a vocabulary, where files say so; empty where they do, or tell nothing."""
+    """Return a message if files show that two models have different vocabularies; else empty."""
     if drafter is None or same_words(target, drafter) is not False:
         return ""
     return f"{drafter} and {target} do not share a vocabulary: token ids would mean different things."
 
 
 def same_words(target: str, drafter: str) -> bool | None:
-    """Whether two models share the words of their vocabularies; None where only loading them could tell."""
+    """Return whether two models have the same vocabulary; None if only loading them could tell."""
     first, second = (spoken(Path(_folder_of(name))) for name in (target, drafter))
     return first == second if first and second else None
 
 
 def reads_pictures(name: str) -> bool | None:
-    """Whether a model reads pictures; None where only loading it could tell."""
+    """Return whether a model accepts images; None if only loading it could tell."""
     folder = Path(_folder_of(name))
     return "vision_config" in config_of(folder) if (folder / "config.json").is_file() else None
 
 
 def takes_squares(folder: Path) -> bool:
-    """Whether a model's processor squeezes every picture into a square, whatever its sides; False where unknown."""
+    """Return whether a model's processor resizes every image to a square; False if unknown."""
     for name in ("processor_config.json", "preprocessor_config.json"):
         if (folder / name).is_file():
             try:
                 read = json.loads((folder / name).read_text(encoding="utf-8"))
             except (OSError, ValueError, RecursionError):
-                return False  # whoever loads it says what is wrong
+                return False  # loading the model reports the error
             size = read.get("image_processor", read).get("size")
             return isinstance(size, dict) and size.get("height", 0) == size.get("width", 1)
     return False
 
 
 def _folder_of(name: str) -> str:
-    return str(folder_of(name) or path_of(name))  # a name of the Hub is none of a folder that is called like it
+    return str(folder_of(name) or path_of(name))  # path_of: a Hub id is not a folder of the same name
 
 
 def _detail(folder: Path, config: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""How much GPU time a generation asks for where it is lent by the second: assumed at first, then learnt from runs."""
+"""Estimated GPU time of a generation on ZeroGPU: from an assumption at first, then from measured runs."""
 
 from __future__ import annotations
 
@@ -8,49 +8,49 @@ from collections import deque
 from workbench.core.errors import CapacityError
 
 START_S = 8.0
-"""Assumed seconds for a process to start and to get the models onto its GPU. Not measured on ZeroGPU."""
+"""Assumed time for a process to start and move the models to its GPU, in seconds. Not measured on ZeroGPU."""
 PER_TOKEN_S = 0.03
-"""Assumed seconds a token before any run was measured: one verification of a model of a few billion parameters."""
+"""Assumed seconds per token before the first measured run: one verification by a model of a few billion parameters."""
 MARGIN = 1.5
 LONGEST_S = 120
-"""What one run may ask for. A visitor who is not signed in has so much in a day."""
+"""Maximum GPU time of a run, in seconds: the daily quota of a visitor who is not signed in."""
 
 
 class Costs:
-    """What runs took on the GPU, by target and method: the measured part of an estimate."""
+    """Measured GPU times of runs, by target and method, and the estimates from them."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], deque[float]] = {}
 
     def learn(self, target: str, method: str, tokens: int, seconds: float) -> None:
-        """A run wrote so many tokens in so many seconds."""
+        """Record the tokens and the GPU seconds of a run."""
         if tokens:
             self._seen.setdefault((target, method), deque(maxlen=20)).append(seconds / tokens)
 
     def seconds(self, target: str, method: str, tokens: int) -> int:
-        """What a run should ask for, from the slowest run seen of its kind."""
+        """Return the GPU seconds to request for a run, from the slowest measured run of its kind."""
         slowest = max(self._seen.get((target, method), (PER_TOKEN_S,)))
         return math.ceil(START_S + MARGIN * slowest * tokens)
 
     def tokens(self, target: str, method: str, seconds: float) -> int:
-        """How many tokens fit into so many seconds."""
+        """Return the number of tokens that fit into a GPU time."""
         slowest = max(self._seen.get((target, method), (PER_TOKEN_S,)))
         return max(1, int((seconds - START_S) / (MARGIN * slowest)))
 
     def check(self, target: str, method: str, tokens: int) -> None:
-        """Refuse a run that asks for too much.
+        """Refuse a run that needs more than `LONGEST_S` of GPU time.
 
         Raises:
-            CapacityError: with how many tokens may be asked for.
+            CapacityError: the message has the number of tokens that fit.
         """
         seconds = self.seconds(target, method, tokens)
         if seconds > LONGEST_S:
             raise CapacityError(
-                f"This run asks for {seconds} s of GPU; one run may ask for {LONGEST_S} s.",
+                f"This run needs an estimated {seconds} s of GPU time; the limit is {LONGEST_S} s.",
                 f"Use at most {self.tokens(target, method, LONGEST_S)} new tokens.",
             )
 
     def basis(self, target: str, method: str) -> str:
-        """Where the figure comes from, in words."""
+        """Return the basis of the estimate as text."""
         n = len(self._seen.get((target, method), ()))
-        return f"from {n} run{'s' if n > 1 else ''} of this method" if n else "an assumption: no run measured yet"
+        return f"measured on {n} run{'s' if n > 1 else ''} of this method" if n else "assumed; no run measured yet"

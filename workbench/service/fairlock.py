@@ -1,4 +1,4 @@
-"""One at a time: addresses take turns, a few of each may wait, and who leaves waits no more."""
+"""`FairLock`: a lock for which client addresses take turns."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from workbench.service.limits import SOON_S
 from workbench.service.users import LOCAL, address_of
 
 WAITING = 4
-"""Of one address, that wait."""
+"""Maximum number of waiting calls of one address."""
 POLL_S = 0.1
 
 
 class FairLock:
-    """A lock whose holders come from waiting addresses by turns.
+    """A lock that goes to the waiting addresses in turn.
 
     Args:
-        waiting: how many of one address may wait; the user of a private backend has no limit.
+        waiting: maximum number of waiting calls of one address; the user of a private backend has no limit.
     """
 
     def __init__(self, waiting: int = WAITING) -> None:
@@ -32,21 +32,23 @@ class FairLock:
 
     @contextlib.contextmanager
     def hold(self, user: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Hold the lock once it is the user's turn.
+        """Wait for the user's turn, and hold the lock for the block.
 
         Args:
-            user: see `workbench.service.users.address_of`.
-            check: asked while waiting; what it raises ends the wait.
+            user: key of the user, see `workbench.service.users.address_of`.
+            check: function that is called while waiting; an exception from it ends the wait.
 
         Raises:
-            CapacityError: too many of the user's address wait.
+            CapacityError: too many calls of the user's address are waiting.
         """
         mine = object()
         with self._changed:
             there = sum(address_of(other) == address_of(user) for other in self._users)
             if user != LOCAL and there >= self._most:
                 raise CapacityError(
-                    f"{there} of your address wait for this already.", "Try again once one is done.", SOON_S
+                    f"{there} such requests from your address are already waiting.",
+                    "Try again when one has finished.",
+                    SOON_S,
                 )
             self._queue.put(user, mine)
             self._users.append(user)
@@ -56,7 +58,7 @@ class FairLock:
                     check()
             except BaseException:
                 self._queue.remove(mine)
-                self._changed.notify_all()  # somebody else may be the next
+                self._changed.notify_all()  # another call may be next
                 raise
             finally:
                 self._users.remove(user)

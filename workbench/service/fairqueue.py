@@ -1,4 +1,4 @@
-"""Who is next: addresses take turns, users at one address take turns, and a user's own requests keep their order."""
+"""`FairQueue`: addresses take turns, users at one address take turns, and each user's requests keep their order."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """A queue over addresses and the users at each, round-robin. Thread-safe.
+    """A round-robin queue over addresses, and over the users at each address. Thread-safe.
 
-    An address with one request waits for one request of every other address at most, however many these have put in,
-    and however many users they say they are: what a user calls themselves is for turns among those at their address.
+    An address with one request waits for at most one request of every other address, regardless of their numbers of
+    requests and users. User names come from clients, so they only decide the turns within their address.
     """
 
     def __init__(self) -> None:
@@ -25,19 +25,19 @@ class FairQueue(Generic[T]):
         self._lock = threading.Lock()
 
     def put(self, user: str, item: T) -> None:
-        """Queue an item behind the user's others."""
+        """Queue an item after the user's others."""
         with self._lock:
             self._lines.setdefault(address_of(user), {}).setdefault(user, deque()).append(item)
 
     def head(self) -> T | None:
-        """The next item; it stays."""
+        """Return the next item without removing it."""
         with self._lock:
             return next((line[0] for users in self._lines.values() for line in users.values()), None)
 
     def pop(self, may: Callable[[str], bool] = lambda _: True) -> T | None:
-        """Take the next item; its user goes to the end of the turns there, and its address to the end of all.
+        """Remove and return the next item; its user and its address go to the ends of their lines.
 
-        `may`: says whether it is an address's turn at all; those it leaves out keep their place.
+        `may`: function that returns whether an address may be served; others are skipped and keep their places.
         """
         with self._lock:
             address = next(filter(may, self._lines), None)
@@ -54,7 +54,7 @@ class FairQueue(Generic[T]):
             return item
 
     def remove(self, item: T) -> bool:
-        """Take an item out, wherever it is; False when it is not here."""
+        """Remove an item from any place; return False if it is not queued."""
         with self._lock:
             for address, users in self._lines.items():
                 for user, line in users.items():
@@ -68,12 +68,12 @@ class FairQueue(Generic[T]):
             return False
 
     def order(self) -> list[T]:
-        """All items as they will come, if nobody joins or leaves."""
+        """Return all items in the order in which they would be served."""
         with self._lock:
             return _turns([_turns(users.values()) for users in self._lines.values()])
 
     def place(self, item: T) -> tuple[int, int] | None:
-        """(position, of) of an item, from 1; None when it is not here."""
+        """Return an item's position, from 1, and the queue's length; None if it is not queued."""
         order = self.order()
         return (order.index(item) + 1, len(order)) if item in order else None
 
@@ -86,6 +86,6 @@ _NOBODY = object()
 
 
 def _turns(lines: Iterable[Iterable[T]]) -> list[T]:
-    """The first of each, then the second of each, and so on."""
+    """Return the first items of all lines, then the second ones, and so on."""
     turns = itertools.zip_longest(*lines, fillvalue=_NOBODY)
     return [item for turn in turns for item in turn if item is not _NOBODY]  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Files of a model: on this machine, or fetched from the Hugging Face Hub first. Brings no PyTorch."""
+"""Find the files of a model on this machine, or download them from the Hugging Face Hub. Imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -19,39 +19,41 @@ from workbench.service.names import check_name, offer
 from workbench.service.progress import CONVERTING, DOWNLOADING, Progress, megabytes
 
 PATIENCE_S = 5.0
-"""Seconds to wait for the Hub's first answer."""
+"""Time-out for the Hub's first answer, in seconds."""
 
 
 def check(name: str) -> None:
-    """Refuse a Hub id of which it is known before anything is loaded that `fetch` would refuse it; downloads nothing.
+    """Refuse a Hub id that `fetch` would refuse, without downloading.
 
-    An earlier download is not asked after. A Hub that does not answer soon refuses nothing: `fetch` waits longer.
+    A model in the cache is accepted unchecked. If the Hub does not answer soon, the id is accepted: `fetch` waits
+    longer.
 
     Raises:
-        ModelError: not found, not open to us, no safetensors; or not on this machine, and the Hub may not be asked.
+        ModelError: the model does not exist, is not accessible, or has no safetensors; or it is not in the cache and
+            offline mode is set.
     """
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return
     if constants.HF_HUB_OFFLINE:
-        _kept(name)
+        _cached(name)
         return
-    info = _ask(name, SOON_S)
+    info = _model_info(name, SOON_S)
     if info is not None:
         _sizes(name, info)
 
 
 def fetch(name: str, progress: Progress, most_bytes: int) -> str:
-    """The folder with a model's files, fetched or made unless it is here already; progress is told.
+    """Return the folder with a model's files, after downloading or converting them if necessary.
 
     Args:
         name: bundled or published name, folder, GGUF file, or Hub id.
-        progress: told the stage and the bytes.
-        most_bytes: refuse a download whose weights alone are larger.
+        progress: progress to update with the stage and the bytes.
+        most_bytes: maximum size of the weights to download, in bytes.
 
     Raises:
-        ModelError: not found, not open to us, no safetensors, or no network.
-        CapacityError: too large.
-        WorkbenchError: a copy that is needed cannot be made.
+        ModelError: the model does not exist, is not accessible, has no safetensors, or there is no network.
+        CapacityError: the weights are too large.
+        WorkbenchError: the conversion failed.
     """
     if model := published.PUBLISHED.get(name):
         return str(published.obtain(model, lambda: Path(fetch(model.hub_id, progress, most_bytes)), _copying(progress)))
@@ -61,14 +63,15 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
     if path_of(place).is_dir():
         return place
     check_name(name)
-    info = _ask(name, PATIENCE_S)
+    info = _model_info(name, PATIENCE_S)
     if info is None:
-        return _kept(name)
+        return _cached(name)
     files = _sizes(name, info)
     weights = sum(size for file, size in files.items() if file.endswith(".safetensors"))
     if weights > most_bytes:
         raise CapacityError(
-            f"{name} has {megabytes(weights)} of weights; {megabytes(most_bytes)} may be used.", "Use a smaller model."
+            f"{name} has {megabytes(weights)} of weights; the memory limit is {megabytes(most_bytes)}.",
+            "Use a smaller model.",
         )
     progress.stage(DOWNLOADING, sum(files.values()))
     try:
@@ -76,38 +79,38 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
     except WorkbenchError:
         raise
     except Exception as error:  # the HTTP library's own errors and timeouts, a full disk
-        raise ModelError(f"{name} could not be fetched from the Hub.", f"Try again. {offer()}") from error
+        raise ModelError(f"{name} could not be downloaded from the Hub.", f"Try again. {offer()}") from error
 
 
 def _sizes(name: str, info: ModelInfo) -> dict[str, int]:
-    """The files that a model needs, with their bytes."""
+    """Return the files that a model needs, with their sizes in bytes."""
     sizes = {s.rfilename: s.size or 0 for s in info.siblings or []}
     files = {file: sizes[file] for file in filter_repo_objects(sizes, **FILES)}
     if not any(file.endswith(".safetensors") for file in files):
-        raise ModelError(f"{name} has no safetensors files.", f"Only these are opened here. {offer()}")
+        raise ModelError(f"{name} has no safetensors files.", f"Only these are supported. {offer()}")
     return files
 
 
-def _ask(name: str, patience_s: float) -> ModelInfo | None:
-    """What the Hub knows of a model; None when the Hub cannot be reached."""
+def _model_info(name: str, patience_s: float) -> ModelInfo | None:
+    """Return the Hub's information on a model; None if the Hub cannot be reached."""
     try:
         return HfApi().model_info(name, timeout=patience_s, files_metadata=True)
     except GatedRepoError as error:
         raise ModelError(
-            f"{name} is open only to those its owners let in.",
-            f"Ask for access on its page and set HF_TOKEN where the backend runs. {offer()}",
+            f"{name} is gated: its owners must grant you access.",
+            f"Ask for access on its page, and set HF_TOKEN where the backend runs. {offer()}",
         ) from error
     except RepositoryNotFoundError as error:
         raise ModelError(
             f"The Hub has no model {name}, or it is private.",
-            f"Check the spelling; for a private one set HF_TOKEN where the backend runs. {offer()}",
+            f"Check the spelling; for a private model set HF_TOKEN where the backend runs. {offer()}",
         ) from error
-    except Exception:  # the HTTP library's own errors, timeouts, HF_HUB_OFFLINE: the Hub is out of reach
+    except Exception:  # errors of the HTTP library, time-outs, HF_HUB_OFFLINE: the Hub cannot be reached
         return None
 
 
-def _kept(name: str) -> str:
-    """An earlier download, when the Hub is out of reach."""
+def _cached(name: str) -> str:
+    """Return the folder of an earlier download, for use without the Hub."""
     try:
         return snapshot_download(name, local_files_only=True, **FILES)
     except (OSError, ValueError) as error:
@@ -117,11 +120,11 @@ def _kept(name: str) -> str:
 
 
 def _copying(progress: Progress) -> Callable[[int, int], None]:
-    """What tells `progress` how far a copy is."""
+    """Return a callback (bytes done, total) that updates `progress` during a conversion."""
 
-    def told(done: int, total: int) -> None:
+    def update(done: int, total: int) -> None:
         if not done:
             progress.stage(CONVERTING, total)
         progress.reach(done)
 
-    return told
+    return update

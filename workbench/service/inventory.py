@@ -1,4 +1,4 @@
-"""Models on this machine, and those that could be had: where, how large, under which licence. From files alone."""
+"""Inventory of models on this machine and of available ones: place, size, licence. Reads files only."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from workbench.engine.bundle import bundled
 from workbench.engine.published import PUBLISHED, Published
 
 OWN_LICENCE = "Apache-2.0"
-"""Of the bundled models, as of the program: they were trained for it."""
+"""Licence of the bundled models and of the program, for which they were trained."""
 READY, AT_FIRST_USE, TO_FETCH = "ready", "at first use", "to fetch"
 
 
 def inventory() -> list[dict[str, Any]]:
-    """Bundled models and heads, published models, copies made of GGUF files, and earlier downloads from the Hub.
+    """Return bundled models and heads, published models, copies of GGUF files, and earlier downloads from the Hub.
 
-    Each is {"name", "title", "kind", "role", "state", "bytes", "licence", "place", "how"}: `name` is what `--target`
-    takes; `state` is "ready", "at first use" (all that is needed is here, the copy is not made yet) or "to fetch";
-    `bytes` is what its files take here, or would; `how` says how it comes here, empty where it is ready.
+    Each is {"name", "title", "kind", "role", "state", "bytes", "licence", "place", "how"}. `name` is the value for
+    `--target`. `state` is "ready", "at first use" (converted from files on this machine at first use) or "to fetch".
+    `bytes` is the size of its files on disk, now or after download. `how` explains how to get it; empty if it is ready.
     """
     return [*_bundled(), *map(_published, PUBLISHED.values()), *_copies(), *_downloads()]
 
 
 def state(model: Published) -> str:
-    """Whether a published model can be loaded at once, can be made of what is here, or would have to be fetched."""
+    """Return whether a published model is ready, can be converted from a local package, or must be downloaded."""
     if published.here(model):
         return READY
     try:
@@ -63,17 +63,17 @@ def _published(model: Published) -> dict[str, Any]:
 
 
 def _copies() -> Iterator[dict[str, Any]]:
-    """Copies of GGUF files, by the files' own paths; that of a published model is told with it."""
+    """Yield the copies of GGUF files, named by the files' paths; copies of published models belong to their entries."""
     own = {published.packaged_copy(model) for model in PUBLISHED.values()}
     for place in converted.copies():
         if place not in own:
-            made_of = converted.source_of(place)
-            title, licence = made_of.get("title", place.name), made_of.get("licence") or "not said"
+            source = converted.source_of(place)
+            title, licence = source.get("title", place.name), source.get("licence") or "not stated"
             yield _entry(str(place), "copy of a GGUF file", "target", place, licence, title=title)
 
 
 def _downloads() -> Iterator[dict[str, Any]]:
-    """Earlier downloads from the Hub that can be loaded: with a configuration and safetensors."""
+    """Yield the downloads from the Hub that can be loaded: those with a configuration and safetensors."""
     from huggingface_hub import constants, scan_cache_dir
 
     root = Path(constants.HF_HUB_CACHE)
@@ -86,4 +86,4 @@ def _downloads() -> Iterator[dict[str, Any]]:
         for revision in sorted(repo.revisions, key=lambda revision: -revision.last_modified)[:1]:
             names = {file.file_name for file in revision.files}
             if "config.json" in names and any(name.endswith(".safetensors") for name in names):
-                yield _entry(repo.repo_id, "from the Hub", "target", revision.snapshot_path, "as its page says")
+                yield _entry(repo.repo_id, "from the Hub", "target", revision.snapshot_path, "see its page")

@@ -1,4 +1,4 @@
-"""Models that are loaded once, and whole generations with them in a process that a GPU is lent to."""
+"""Models on ZeroGPU: loaded once in the app, used for whole generations in forked processes that get a GPU."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from workbench.service.params import split_params
 log = logging.getLogger("workbench.service")
 
 PACE_S = 0.05
-"""Rounds of so many seconds travel together."""
+"""Interval between messages with rounds, in seconds."""
 
 
 class Lent:
-    """What a GPU's process finds when it starts: it is forked from the app's.
+    """Loaded models, inherited by the process of a GPU, which is forked from the app's.
 
     Args:
         isolated: whether each generation has a process of its own.
-        device: of all models.
-        dtype: of all models; see `workbench.engine.pretrained.resolve_dtype`.
+        device: device of all models.
+        dtype: number format of all models; see `workbench.engine.pretrained.resolve_dtype`.
 
     Attributes:
         loaded: model and tokenizer by name.
-        processors: what reads pictures, by name; None: text only.
-        problems: why a model that was named is not loaded.
+        processors: image processors by model name; None: text only.
+        problems: reasons why named models are not loaded, by name.
     """
 
     def __init__(self, isolated: bool, device: str, dtype: str) -> None:
@@ -56,10 +56,10 @@ class Lent:
         self._engines: dict[tuple[int, Pair], Engine] = {}
 
     def load(self, name: str) -> None:
-        """Load a model that somebody named; what is wrong with it is kept."""
+        """Load a model by name; on an error, store it in `problems`."""
         try:
-            if (lent := lender_to(name)) is not None and lent.target not in self.loaded:
-                raise ModelError(f"{name} reads text by the tokenizer of {lent.target}, which is not loaded here.")
+            if (lender := lender_to(name)) is not None and lender.target not in self.loaded:
+                raise ModelError(f"{name} uses the tokenizer of {lender.target}, which is not loaded here.")
             model = load_model(name, self.device, self.dtype)
             self.processors[name] = load_processor(name, model)
             self.loaded[name] = model, load_tokenizer(name)
@@ -73,10 +73,10 @@ class Lent:
         return str(self.dtype).removeprefix("torch.")
 
     def pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
-        """The models that are meant; see `workbench.service.names.Names.pair`.
+        """Resolve the names of a target and a draft model; see `workbench.service.names.Names.pair`.
 
         Raises:
-            ModelError: one is not loaded.
+            ModelError: a model is not loaded.
         """
         target = target or next(iter({DEFAULT_TARGET} & self.loaded.keys()), next(iter(self.loaded)))
         if drafter in (None, "", "auto"):
@@ -88,7 +88,7 @@ class Lent:
         return target, None if drafter == "none" else drafter
 
     def drafters(self, target: str) -> list[dict[str, Any]]:
-        """Draft models, with whether each speaks the target's vocabulary; the one that belongs to it first."""
+        """Return the draft models, the target's own first, and whether each shares the target's vocabulary."""
         found, details = [], {entry["name"]: entry["detail"] for entry in choices.drafters(target)}
         for name, (_, tokenizer) in self.loaded.items():
             if name != target:
@@ -101,7 +101,7 @@ class Lent:
         return sorted(found, key=lambda entry: entry["name"] != own_drafter(target))
 
     def sizes(self) -> list[dict[str, Any]]:
-        """What is in memory, as `workbench.client.Client.loaded` tells it."""
+        """Return the models in memory, in the format of `workbench.client.Client.loaded`."""
         return [
             {"name": name, "role": "drafter" if is_drafter(name) else "target", "device": "cuda", "runs": 0,
              "bytes": sum(p.numel() * p.element_size() for p in model.parameters()), "idle_s": 0.0, "dtype": self.kind}
@@ -109,12 +109,12 @@ class Lent:
         ]  # fmt: skip
 
     def generation(self, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """One whole generation. Threads of the app do not exist here, and what is changed here the app never sees.
+        """Run one whole generation. In a forked process there are no threads of the app, and the app sees no changes.
 
         Yields:
-            plain dicts: the header first, rounds as they come, the footer last; or an error.
+            Plain dicts: the header first, then rounds, the footer last; or an error.
         """
-        begun = time.perf_counter()
+        started = time.perf_counter()
         if self.isolated:
             torch.set_num_threads(1)  # the threads of the app's OpenMP pool did not survive the fork
         try:
@@ -143,10 +143,10 @@ class Lent:
                     yield {**header, "rounds": [record.to_wire() for record in trace.rounds[sent:]]}
                     sent, last, rules = len(trace.rounds), time.perf_counter(), len(trace.header.rules)
             yield {
-                "header": trace.header.to_wire(),  # now with the time of prefill
+                "header": trace.header.to_wire(),  # again, now with the prefill time
                 "rounds": [record.to_wire() for record in trace.rounds[sent:]],
                 "footer": trace.footer.to_wire(),
-                "busy_s": time.perf_counter() - begun,
+                "busy_s": time.perf_counter() - started,
             }
         finally:
             if row.status not in ENDED:
@@ -154,7 +154,7 @@ class Lent:
                 engine.step()
 
     def engine(self, pair: Pair) -> Engine:
-        """This process's engine for a pair of models: a process may serve several runs, one after the other."""
+        """Return this process's engine for a pair of models; a process may serve several runs in sequence."""
         key = (os.getpid(), pair)
         if key not in self._engines:
             target, drafter = pair
@@ -163,11 +163,11 @@ class Lent:
             admit(models.target, target, locate(target))
             models.heads = find_heads(target, models.target)
             if drafter is not None:
-                writer, spoken = self.loaded[drafter]
-                runner = Runner(writer, models.target.context)
+                draft_model, draft_tokenizer = self.loaded[drafter]
+                runner = Runner(draft_model, models.target.context)
                 admit(runner, drafter, locate(drafter))
-                if not same_vocabulary(tokenizer, spoken):
-                    models.stranger = Stranger(runner, spoken, drafter)
+                if not same_vocabulary(tokenizer, draft_tokenizer):
+                    models.stranger = Stranger(runner, draft_tokenizer, drafter)
                     models.drafter_problem = f"{drafter} and {target} do not share a vocabulary."
                 else:
                     models.drafter, models.drafter_name, models.drafter_problem = runner, drafter, ""

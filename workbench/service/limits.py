@@ -1,4 +1,4 @@
-"""What one user, and all users together, may ask of a backend."""
+"""Limits of a backend, per user and for all users together."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from workbench.core.errors import CapacityError, ParameterError, PromptError
 from workbench.service.users import LOCAL, address_of
 
 SOON_S = 1
-"""Seconds after which to ask again for a place: any run may end at any time."""
+"""Retry time if all places are taken, in seconds: a run may end at any time."""
 STOPS, STOP_CHARS = 16, 256
-"""Stop strings in one request, and characters in each."""
+"""Maximum number of stop strings per request, and of characters in each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds that keep one user from taking the machine away from the others.
+    """Limits that keep one user from taking all of the machine.
 
     Attributes:
-        runs_per_user: runs of one user that run or wait at once.
-        runs_per_address: of all users at one address, whatever they call themselves; None: as many as of all.
-        max_new_tokens: of one run.
-        prompt_tokens: of one prompt, once the target's tokenizer has seen it.
-        prompt_chars: of one prompt, before that.
-        runs: runs of all users that run or wait at once.
-        requests_per_minute: of one address: runs, comparisons and what else is computed for it; None: not counted.
-        tokens_per_minute: of one address, prompts and new tokens; None: not counted.
-        call_seconds_per_minute: processor seconds of one address's page calls (`Client.let_call`); None: not counted.
-        run_s: seconds a run may take from the request on, those left out in which it stands still for a comparison;
-            then it is ended. None: as long as it takes.
-        paused_s: seconds a run may stay paused, which keeps its row from others; then it is cancelled.
-        kept_s: seconds an ended run can still be fetched.
-        kept_runs: ended runs that are kept; the oldest go first.
-        trace_bytes: memory of all traces together; ended runs go first, then the run with the largest trace is ended.
+        runs_per_user: running and waiting runs of one user.
+        runs_per_address: running and waiting runs of one client address, over all of its users; None: `runs`.
+        max_new_tokens: new tokens per run.
+        prompt_tokens: tokens per prompt, by the target's tokenizer.
+        prompt_chars: characters per prompt, checked before tokenisation.
+        runs: running and waiting runs of all users.
+        requests_per_minute: runs, comparisons and other requests of one address; None: no limit.
+        tokens_per_minute: prompt tokens and new tokens of one address; None: no limit.
+        call_seconds_per_minute: CPU seconds of one address's page calls (`Client.let_call`); None: no limit.
+        run_s: time limit of a run from the request on, in seconds, without the time it was held for timed runs; then
+            the run is ended. None: no limit.
+        paused_s: time that a run may stay paused, in seconds, because it occupies a slot of the batch; then it is
+            cancelled.
+        kept_s: time that an ended run stays available, in seconds.
+        kept_runs: number of ended runs that stay available; the oldest are dropped first.
+        trace_bytes: memory of all traces in bytes; ended runs are dropped first, then the run with the largest trace
+            is ended.
     """
 
     runs_per_user: int = 4
@@ -52,10 +54,10 @@ class Limits:
     trace_bytes: int = 1 << 30
 
     def check_prompt(self, prompt: str | Sequence[int]) -> None:
-        """Refuse a prompt that is empty, too long, or not a prompt.
+        """Refuse a prompt that is empty, too long, or neither text nor token ids.
 
         Raises:
-            PromptError: with what to do.
+            PromptError: the prompt is invalid.
         """
         if not isinstance(prompt, str | list | tuple):
             raise PromptError("The prompt is neither text nor token ids.", "Give a string or a list of integers.")
@@ -64,7 +66,7 @@ class Limits:
         if isinstance(prompt, str):
             if len(prompt) > self.prompt_chars:
                 raise PromptError(
-                    f"The prompt has {len(prompt):,} characters; {self.prompt_chars:,} is the limit.",
+                    f"The prompt has {len(prompt):,} characters; the limit is {self.prompt_chars:,}.",
                     f"Shorten it by {len(prompt) - self.prompt_chars:,} characters.",
                 )
             return
@@ -76,19 +78,19 @@ class Limits:
         """Refuse a prompt of too many tokens.
 
         Raises:
-            PromptError: with how much to leave out.
+            PromptError: the message has the number of tokens to remove.
         """
         if n > self.prompt_tokens:
             raise PromptError(
-                f"The prompt has {n:,} tokens; {self.prompt_tokens:,} is the limit.",
+                f"The prompt has {n:,} tokens; the limit is {self.prompt_tokens:,}.",
                 f"Shorten it by {n - self.prompt_tokens:,} tokens or more.",
             )
 
     def check_tokens(self, max_new_tokens: int) -> None:
-        """Refuse a length that is no length, or beyond the limit.
+        """Refuse a length that is not an integer, or out of range.
 
         Raises:
-            ParameterError: with the range.
+            ParameterError: the message has the range.
         """
         if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool):
             raise ParameterError(f"max_new_tokens={max_new_tokens!r} is not a whole number.", "Use 1 or more.")
@@ -98,10 +100,10 @@ class Limits:
             )
 
     def check_stops(self, stop: Sequence[str]) -> None:
-        """Refuse stop strings that would end every text at once, or too many of them.
+        """Refuse empty stop strings (which would end every text at once), too long ones, or too many.
 
         Raises:
-            ParameterError: with what is allowed.
+            ParameterError: the message has the limits.
         """
         if isinstance(stop, str) or len(stop) > STOPS or not all(isinstance(s, str) for s in stop):
             raise ParameterError("The stop strings are not a short list of strings.", f"Give at most {STOPS}.")
@@ -109,28 +111,32 @@ class Limits:
             raise ParameterError("A stop string is empty or too long.", f"Each must have 1 to {STOP_CHARS} characters.")
 
     def check_room(self, user: str, active: Sequence[str]) -> None:
-        """Refuse one run more than allowed.
+        """Refuse a run that exceeds the limits of the user, of the address, or of all users.
 
         Args:
-            user: key as `workbench.service.users.user_key` makes it; see `address_of`.
-            active: the users of all runs that run or wait.
+            user: key by `workbench.service.users.user_key`; see `address_of`.
+            active: users of all running and waiting runs.
 
         Raises:
-            CapacityError: with whose limit it is.
+            CapacityError: the message names the limit.
         """
         mine = sum(other == user for other in active)
         if user != LOCAL and mine >= self.runs_per_user:
             raise CapacityError(
-                f"You have {mine} runs running or waiting, which is the limit.",
+                f"You have {mine} running or waiting runs, which is the limit.",
                 "Wait for one to end, or stop one.",
                 SOON_S,
             )
         there = sum(address_of(other) == address_of(user) for other in active)
         if user != LOCAL and self.runs_per_address is not None and there >= self.runs_per_address:
             raise CapacityError(
-                f"{there} runs come from your address, which is the limit.",
+                f"Your address has {there} running or waiting runs, which is the limit.",
                 "Wait for one to end, or stop one.",
                 SOON_S,
             )
         if len(active) >= self.runs:
-            raise CapacityError(f"All {self.runs} places are taken.", "Try again in a moment.", SOON_S)
+            raise CapacityError(
+                f"The server has {self.runs} running or waiting runs, which is the limit.",
+                "Try again in a moment.",
+                SOON_S,
+            )

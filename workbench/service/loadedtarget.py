@@ -1,4 +1,4 @@
-"""A target that is loaded, with all that belongs to it."""
+"""A loaded target with its engine, draft models and runs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from workbench.service.run import Run
 
 @dataclass(eq=False)
 class LoadedTarget:
-    """A target in the pool: its engine, the draft models loaded for it, and the runs that wait for its rows.
+    """A target in the pool: its engine, the draft models loaded for it, and its waiting and running runs.
 
     Attributes:
-        name: of the target.
-        engine: belongs to the engine's thread.
-        models: the target with each draft model loaded for it; None: with none.
-        own_context: longest sequence of the model itself; the target's may be shorter, for want of memory.
+        name: name of the target.
+        engine: engine of the target; only the engine thread may use it.
+        models: the target with each draft model loaded for it, by the draft model's name; None: without one.
+        own_context: maximum sequence length of the model itself; the engine's may be shorter to fit memory.
         used_at: `time.monotonic()` of the last use of each of `models`.
-        queue: runs that wait for a row.
-        runs: runs that have one.
+        queue: runs that wait to join the batch.
+        runs: runs in the batch.
     """
 
     name: str
@@ -35,13 +35,13 @@ class LoadedTarget:
     runs: list[Run] = field(default_factory=list)
 
     def check_fit(self, n_prompt: int, max_new_tokens: int) -> None:
-        """Refuse a run that the target's context, or the memory there was for it, cannot hold.
+        """Refuse a run that does not fit the target's context, or the context that fits memory.
 
-        A run that only the model's own context cuts short is not refused: the engine cuts it and says so.
+        A run that is only cut short by the model's own context is not refused: the engine cuts it and adds a warning.
 
         Raises:
-            PromptError: no token fits behind the prompt.
-            CapacityError: with the largest `max_new_tokens` that fits.
+            PromptError: no token fits after the prompt.
+            CapacityError: the message has the largest `max_new_tokens` that fits.
         """
         target = self.models[None].target
         context, why = target.context, target.why_context
@@ -52,12 +52,12 @@ class LoadedTarget:
             )
         if context < min(self.own_context, n_prompt + max_new_tokens):
             raise CapacityError(
-                f"{n_prompt} tokens of prompt and {max_new_tokens} new ones do not fit: memory holds {context}.",
+                f"{n_prompt} prompt tokens and {max_new_tokens} new ones do not fit: memory holds {context} tokens.",
                 f"Use max_new_tokens={context - n_prompt} or less.",
             )
 
     def runners(self) -> Iterator[tuple[str | None, Runner]]:
-        """The target (None) and the draft models by name."""
+        """Yield the target (named None) and the draft models, by name."""
         for drafter, models in list(self.models.items()):
             runner = models.target if drafter is None else models.writer
             if runner is not None:

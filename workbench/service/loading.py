@@ -1,4 +1,4 @@
-"""Models are loaded in threads of their own, so that running generations never wait for a file."""
+"""Loader threads, so that running generations never wait for the loading of models."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from workbench.service.run import Run
 log = logging.getLogger("workbench.service")
 
 LOADERS = 4
-"""Loads that go on at once; one of them builds, the others may be downloading."""
+"""Number of loader threads; only one can build a model, while the others download."""
 
 
 class Loading:
-    """The threads that load, and the runs that wait for them.
+    """The loader threads, and the runs that wait for them.
 
     Args:
-        pool: holds what was loaded.
-        queue: takes a run whose models are there; raises what is wrong with it.
-        wake: lets the engine look again.
-        failed: told of every error.
+        pool: pool of loaded models.
+        queue: function that queues a run whose models are loaded; raises an error if the run is invalid.
+        wake: function that wakes the engine thread.
+        failed: function called with every error.
 
     Attributes:
-        threads: where loads are done, and what may wait for one.
+        threads: executor of loads and of work that waits for loads.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Loading:
         self._lock, self._clearing = threading.Lock(), threading.Lock()
 
     def progress(self, name: str) -> Progress:
-        """What tells how far the load of a model is; it breaks the load off once this is closed."""
+        """Return the progress of a new load; it aborts the load after `end`."""
         return Progress(name, is_over=self._closing.is_set)
 
     @property
     def stage(self) -> str:
-        """How far the load is that began last, "dequantising 40 %"; empty where none is under way."""
+        """Progress of the most recent load, "dequantising 40 %"; empty if none is running."""
         now = self._now[:]
         return now[-1].short if now else ""
 
@@ -62,15 +62,15 @@ class Loading:
         """Load models now and wait for them.
 
         Raises:
-            WorkbenchError: they cannot be loaded.
+            WorkbenchError: the models cannot be loaded.
         """
         return self.threads.submit(self.load, pair, self.progress(pair[0])).result()
 
     def load(self, pair: Pair, progress: Progress) -> Models:
-        """Models, in the thread of a loader.
+        """Load models in the current thread, which must be a loader thread.
 
         Raises:
-            WorkbenchError: they cannot be loaded.
+            WorkbenchError: the models cannot be loaded.
         """
         self._now.append(progress)
         try:
@@ -78,23 +78,23 @@ class Loading:
         except WorkbenchError as error:
             self._failed(error)
             raise
-        except BaseException as error:  # whatever ends this thread leaves those who wait for it waiting
+        except BaseException as error:  # if this thread died, those who wait for it would wait forever
             log.exception("loading failed")
             self._failed(error)
             raise ModelError(
-                f"{pair[0]} cannot be loaded ({type(error).__name__}).", "The backend's log says more."
+                f"{pair[0]} cannot be loaded ({type(error).__name__}).", "See the backend's log."
             ) from error
         finally:
             self._now.remove(progress)
 
     def make_room(self, n_bytes: int) -> None:
-        """Give up idle models in a loader's thread, unless that is going on."""
+        """Start to evict idle models in a loader thread, unless that is already running."""
         if self._clearing.acquire(blocking=False):
             clearing = self.threads.submit(self._pool.make_room, n_bytes)
             clearing.add_done_callback(lambda _: (self._clearing.release(), self._wake()))
 
     def queue_once_loaded(self, run: Run, request: Request, pair: Pair) -> None:
-        """All who need one pair wait for one load, and are queued in the order they came."""
+        """Queue a run after its models are loaded; runs with the same pair share one load, and keep their order."""
         with self._lock:
             is_first = pair not in self._waiting
             progress, waiting = self._waiting.setdefault(pair, (self.progress(pair[0]), []))
@@ -104,7 +104,7 @@ class Loading:
             self.threads.submit(self._load_then_queue, pair, progress)
 
     def _load_then_queue(self, pair: Pair, progress: Progress) -> None:
-        """In a loader's thread."""
+        """Load a pair and queue its waiting runs; runs in a loader thread."""
         models, problem = None, None
         try:
             models = self.load(pair, progress)
@@ -120,13 +120,13 @@ class Loading:
                     self._queue(run, request, models)
                 except BaseException as error:
                     self._failed(error)
-                    said = f"The run could not be started ({type(error).__name__})."
-                    run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(said))
+                    message = f"The run could not be started ({type(error).__name__})."
+                    run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(message))
 
     def end(self) -> None:
-        """Break off what is under way."""
+        """Abort the running loads."""
         self._closing.set()
 
     def close(self) -> None:
-        """Load no more; the process would wait for these threads."""
+        """Stop the loader threads, for which the process would otherwise wait."""
         self.threads.shutdown(wait=False, cancel_futures=True)

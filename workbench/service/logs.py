@@ -1,7 +1,7 @@
-"""Logs of processes that serve others. They hold no prompt, no generated text, no key of anybody, no folder of theirs.
+"""Logs of server processes, without prompts, generated texts, keys or paths of users.
 
-Of an error that nobody foresaw they say its kind and where it was raised. Its words are left out: a library's may quote
-what it was given, and that is what somebody asked.
+For an unexpected error they contain its type and the place where it was raised. Its message is left out, because
+messages of libraries may quote a user's text.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from transformers.utils.logging import disable_progress_bar
 
 
 class Discreet(logging.Formatter):
-    """Formats an error as its kind and places."""
+    """Formats an error as its type and places."""
 
     def formatException(self, ei: Any) -> str:  # the standard library's name
         return wordless(ei[1])
 
 
 class DiscreetJson(Discreet, JsonFormatter):
-    """The same as a JSON object a line."""
+    """Formats records as one JSON object per line, and errors as `Discreet` does."""
 
 
 class Wordless(logging.Filter):
-    """The same for loggers of libraries, which have handlers of their own: the error becomes part of the line."""
+    """Removes error messages from loggers of libraries with handlers of their own: type and places join the line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info and record.exc_info[1] is not None:
@@ -40,32 +40,32 @@ class Wordless(logging.Filter):
 
 WORDLESS = Wordless()
 LIBRARIES = ("uvicorn.error", "asyncio")
-"""Loggers that write tracebacks of what broke off an answer, or was left behind by one."""
+"""Loggers that write tracebacks of aborted answers and of their left-over tasks."""
 
 
 def wordless(problem: BaseException) -> str:
-    """An error as its kind and where it was raised."""
+    """Return an error's type and the place where it was raised."""
     return f"{type(problem).__name__} at {places(problem)}"
 
 
 def places(problem: BaseException, most: int = 8) -> str:
-    """Where an error was raised, innermost first: `scheduler.py:120 in step, backend.py:300 in _work`; no folders."""
+    """Return where an error was raised, innermost first: `scheduler.py:120 in step, backend.py:300 in _work`."""
     frames = traceback.extract_tb(problem.__traceback__)
     return ", ".join(f"{Path(f.filename).name}:{f.lineno} in {f.name}" for f in frames[: -most - 1 : -1])
 
 
 def write_json_logs(level: str = "INFO") -> None:
-    """Send the workbench's logs to stderr as JSON lines. For processes that serve others; libraries leave logs alone.
+    """Send the workbench's logs to stderr as JSON Lines. For servers; a library must not configure logs.
 
     Args:
-        level: least level that is written.
+        level: lowest level to write.
     """
     names = "%(asctime)s %(levelname)s %(name)s %(message)s"
     _write(DiscreetJson(names, rename_fields={"asctime": "time"}), level)
 
 
 def write_plain_logs(level: str = "WARNING") -> None:
-    """The same as lines for people."""
+    """Send the workbench's logs to stderr as plain lines; otherwise as `write_json_logs`."""
     _write(Discreet("%(levelname)s %(name)s: %(message)s"), level)
 
 
@@ -78,9 +78,9 @@ def _write(formatter: logging.Formatter, level: str) -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(level)
     logger.propagate = False
-    disable_progress_bar()  # bars of models being read would stand between the lines
+    disable_progress_bar()  # progress bars would mix with the log
 
 
 def alias(key: str) -> str:
-    """A short name for a run or a user in logs: the key itself would let a reader of logs into the run."""
+    """Return a short hash of a run's or user's key for logs: the key itself would give access to the run."""
     return hashlib.sha256(key.encode()).hexdigest()[:10]

@@ -1,4 +1,4 @@
-"""How much memory models and their caches take, and how much there is."""
+"""Memory of models and their KV caches, and of the device."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from workbench.engine.quantised import computing
 from workbench.engine.runner import SCRATCH
 
 SHARE = {"cpu": 0.7, "cuda": 0.85}
-"""Share of a device's memory that models and caches may take; the rest is for activations and everything else."""
+"""Share of a device's memory for models and KV caches; the rest is for activations and everything else."""
 RESERVE = 0.05
-"""Share of a device's memory that is left free, whoever uses the rest."""
+"""Share of a device's memory that always stays free."""
 LONGEST = 4096
-"""Longest context that a runner takes by itself."""
+"""Default maximum context of a runner, in tokens."""
 
 
 def capacity(device: torch.device) -> int:
-    """Bytes the device has; on a CPU no more than the container may use."""
+    """Return the device's total memory in bytes; on a CPU at most the container's limit."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     total = psutil.virtual_memory().total
     try:
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no such limit here, or "max"
+    except (OSError, ValueError):  # no limit file, or "max"
         return total
 
 
 def free(device: torch.device) -> int:
-    """Bytes of the device that nobody uses now."""
+    """Return the device's free memory in bytes."""
     if device.type == "cuda":
         ours = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + ours
@@ -47,18 +47,18 @@ def free(device: torch.device) -> int:
 
 
 def budget(device: torch.device) -> int:
-    """Bytes that models and caches may take by default."""
+    """Return the default memory limit for models and KV caches, in bytes."""
     return int(capacity(device) * SHARE.get(device.type, SHARE["cpu"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a model will take, from its files alone.
+    """Memory that a model will need, from its files alone.
 
     Attributes:
-        weights: bytes, with the rearranged copies that small models get on a CPU.
-        position: bytes of one position of one row of its cache.
-        context: longest sequence it is run with, in tokens.
+        weights: memory of the weights in bytes, including the packed copies of small models on a CPU.
+        position: memory of one position of one sequence in the KV cache, in bytes.
+        context: maximum sequence length, in tokens.
     """
 
     weights: int
@@ -73,48 +73,48 @@ class Need:
         for path in weight_files(folder):
             with safe_open(path, "pt") as file:
                 n_weights += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-        if borrows(config):  # two tables are made of its target's
+        if borrows(config):  # two embedding tables are computed from its target's
             n_weights += 2 * config.vocab_size * config.hidden_size
         own, _ = longest_context(config)
         return cls(_with_copies(n_weights, dtype, device), position_bytes(config, dtype), min(own, LONGEST))
 
     def row(self, context: int) -> int:
-        """Bytes of one row of the cache, with room for the largest tree behind it."""
+        """Return the KV cache memory of one sequence in bytes, including room for the largest draft tree."""
         return self.position * (context + SCRATCH)
 
 
 def weight_files(folder: str) -> list[Path]:
-    """The safetensors files of a model."""
+    """Return the safetensors files of a model."""
     return sorted(Path(folder).glob("*.safetensors"))
 
 
 def position_bytes(config: Any, dtype: torch.dtype) -> int:
-    """Keys and values of one token in all layers."""
+    """Return the memory of the keys and values of one token in all layers, in bytes."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return 2 * config.num_hidden_layers * heads * size * computing(dtype).itemsize
 
 
 def weight_bytes(runner: Runner) -> int:
-    """Bytes of a loaded model's weights, with their copies."""
+    """Return the memory of a loaded model's weights and their packed copies, in bytes."""
     return _with_copies(sum(p.numel() for p in runner.model.parameters()), runner.stored, runner.device)
 
 
 def row_bytes(runner: Runner) -> int:
-    """Bytes of one row of a runner's cache."""
+    """Return the KV cache memory of one sequence of a runner, in bytes."""
     if runner.cache.n_bytes:
         return runner.cache.n_bytes // runner.cache.n_rows
     return position_bytes(runner.config, runner.dtype) * runner.cache.capacity
 
 
 def cache_bytes(runner: Runner) -> int:
-    """Bytes of all rows of a runner's cache, those not yet allocated among them, and of what it has recorded."""
+    """Return the memory of a runner's KV cache, including unallocated parts, and of its CUDA graphs, in bytes."""
     recorded = 0 if runner.replays is None else runner.replays.n_bytes
     return row_bytes(runner) * runner.cache.n_rows + recorded
 
 
 def growth_bytes(runner: Runner, rows: int) -> int:
-    """Bytes that a cache needs in addition, for a moment, to hold so many rows: it doubles into a new buffer."""
+    """Return the memory in bytes to grow a KV cache to `rows` sequences: it is copied to a buffer of double size."""
     now = wanted = runner.cache.n_rows
     while wanted < rows:
         wanted *= 2
@@ -122,6 +122,6 @@ def growth_bytes(runner: Runner, rows: int) -> int:
 
 
 def _with_copies(n_weights: int, dtype: torch.dtype, device: torch.device) -> int:
-    """See `engine.packed`: up to two more layouts of a weight in float32, one in bfloat16, which bytes lie beside."""
+    """Return the bytes of weights with packed copies, see `engine.packed`: up to two in float32, one in bfloat16."""
     copies = {torch.float32: 3, torch.bfloat16: 2, torch.int8: 5}.get(dtype, 1)
     return n_weights * dtype.itemsize * (copies if device.type == "cpu" and n_weights <= LARGEST_MODEL else 1)

@@ -1,4 +1,4 @@
-"""Requests, tokens and processor seconds per minute of each address."""
+"""Rate limits per address: requests, tokens and CPU seconds per minute."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from workbench.service.users import LOCAL, address_of
 
 MINUTE_S = 60.0
 MANY = 4096
-"""Addresses that are remembered before those with nothing to remember are forgotten."""
-REQUESTS, TOKENS, SECONDS = "requests", "tokens", "processor seconds"
-"""What is counted."""
+"""Number of buckets above which full ones are dropped."""
+REQUESTS, TOKENS, SECONDS = "requests", "tokens", "CPU seconds"
+"""Counted quantities."""
 SWEEP_S = 1.0
-"""Seconds between two looks for such, which go through all of them."""
+"""Minimum time between two searches for full buckets, which visit all of them, in seconds."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """What an address may still use: filled evenly up to a minute's worth. Below 0 it is in debt and has to wait."""
+    """Token bucket of an address: refilled evenly, up to one minute's allowance. Below 0, the address has to wait."""
 
     per_minute: float
     level: float
     at: float
 
     def fill(self, now: float) -> None:
-        """Take in what has come since."""
+        """Refill the bucket for the time since the last call."""
         self.level = min(self.per_minute, self.level + (now - self.at) * self.per_minute / MINUTE_S)
         self.at = now
 
     def wait_s(self, least: float) -> float:
-        """Seconds until there is so much in it."""
+        """Return the seconds until the level reaches `least`."""
         return max(0.0, (least - self.level) * MINUTE_S / self.per_minute)
 
 
 class Meter:
-    """Counts what addresses use. Thread-safe. The user of a private backend is not counted.
+    """Enforces the rate limits of addresses. Thread-safe. The user of a private backend has no limits.
 
-    A request needs a whole request in the bucket. Tokens are charged in advance, prompt and all new tokens that were
-    asked for, and those that were never made are given back: a request is let in as long as no debt is left from
-    earlier ones, so that even one that is larger than a minute's worth is answered.
+    A request needs one whole request in the bucket. Tokens are charged in advance: the prompt and `max_new_tokens`; the
+    unused ones are returned at the end. A request is accepted if its address has no debt in tokens, so that even a
+    request larger than one minute's allowance is answered.
 
     Args:
-        limits: `requests_per_minute`, `tokens_per_minute`, `call_seconds_per_minute`; None: not counted.
-        clock: seconds.
+        limits: `requests_per_minute`, `tokens_per_minute`, `call_seconds_per_minute`; None: no limit.
+        clock: function that returns the time in seconds.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,10 +62,10 @@ class Meter:
         self._lock = threading.Lock()
 
     def let_in(self, user: str, n: int = 1, counted: bool = True) -> None:
-        """Count requests, or only ask whether there is room for them; with n=0, whether tokens are owed.
+        """Count `n` requests, or only check them; n=0 checks only for a debt in tokens.
 
         Raises:
-            CapacityError: its address has made too many, or used too many tokens; it says when to come again.
+            CapacityError: the address has made too many requests or used too many tokens; with the time to retry.
         """
         with self._lock:
             requests = self._bucket(user, REQUESTS)
@@ -75,20 +75,20 @@ class Meter:
                 requests.level -= n
 
     def check(self, user: str, what: str) -> None:
-        """Refuse an address that owes something.
+        """Refuse an address that is in debt.
 
         Args:
-            user: key of who asks.
+            user: key of the user.
             what: `REQUESTS`, `TOKENS` or `SECONDS`.
 
         Raises:
-            CapacityError: it owes some; the error says when to come again.
+            CapacityError: the address is in debt; with the time to retry.
         """
         with self._lock:
             _refuse_below(self._bucket(user, what), 0.0, what)
 
     def charge(self, user: str, amount: float, what: str = TOKENS) -> None:
-        """Count what an address has used; a negative amount is given back."""
+        """Charge an address an amount; a negative amount is returned to it."""
         with self._lock:
             bucket = self._bucket(user, what)
             if bucket is not None:
@@ -101,24 +101,24 @@ class Meter:
         now = self._clock()
         if len(self._buckets) >= MANY and now - self._swept >= SWEEP_S:
             self._swept = now
-            self._forget(now)
+            self._drop_full(now)
         bucket = self._buckets.setdefault((address_of(user), what), Bucket(per_minute, per_minute, now))
         bucket.fill(now)
         return bucket
 
-    def _forget(self, now: float) -> None:
-        """A full bucket says no more than none."""
+    def _drop_full(self, now: float) -> None:
+        """Drop full buckets: a missing bucket counts as full."""
         for bucket in self._buckets.values():
             bucket.fill(now)
         self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.level < bucket.per_minute}
 
 
 def _refuse_below(bucket: Bucket | None, least: float, what: str) -> None:
-    """Raise a `CapacityError` where a bucket holds less than that."""
+    """Raise a `CapacityError` if the level of a bucket is below `least`."""
     if bucket is not None and bucket.level < least:
         seconds = max(1, math.ceil(bucket.wait_s(least)))
         raise CapacityError(
-            f"Your address has used its {bucket.per_minute:,} {what} a minute.",
+            f"Your address has reached its limit of {bucket.per_minute:,} {what} per minute.",
             f"Try again in {seconds} s.",
             retry_after_s=seconds,
         )

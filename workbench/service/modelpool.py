@@ -1,4 +1,4 @@
-"""Models: loaded once, shared by all runs, and given up by least recent use when memory runs short."""
+"""Pool of loaded models, shared by all runs, with eviction of the least recently used when memory runs short."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from workbench.service.turns import Turns
 log = logging.getLogger("workbench.service")
 
 SHORTEST = 128
-"""Tokens of context below which a model is not worth loading."""
+"""Minimum context in tokens; a model that does not fit memory with it is not loaded."""
 CHUNK = 8 << 20
 _BUILDING = threading.Lock()
-"""Of the process, not of a pool: transformers changes PyTorch's default dtype while it builds a model."""
+"""One lock per process: transformers changes PyTorch's default dtype while it builds a model."""
 
 
 class ModelPool:
-    """What is loaded. Thread-safe; builds one pair of models at a time, while others may be downloading.
+    """Pool of loaded models. Thread-safe; builds one pair of models at a time, while others may be downloading.
 
     Args:
         options: device, dtype and drafter_dtype for `load_models`.
-        max_rows: of each engine.
-        memory_bytes: for weights and caches of all models; None: a share of the device's memory.
-        holds: how many runs need each pair now.
-        told: called with "load" or "evict" and seconds after each.
-        turns: building waits while a run is timed; downloads do not.
+        max_rows: maximum batch size of each engine.
+        memory_bytes: memory for weights and KV caches of all models; None: a share of the device's memory.
+        holds: function that counts the runs that need each pair.
+        told: function called with "load" or "evict" and the seconds, after each.
+        turns: coordination with timed runs: building waits while a run is timed, downloads do not.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class ModelPool:
     # -- what is there -------------------------------------------------------------------------------------------
 
     def targets(self) -> list[LoadedTarget]:
-        """All targets that are loaded."""
+        """Return all loaded targets."""
         with self._lock:
             return list(self._targets.values())
 
     def target(self, target: str) -> LoadedTarget | None:
-        """One of them."""
+        """Return a loaded target by name, or None."""
         with self._lock:
             return self._targets.get(target)
 
     def get(self, pair: Pair) -> Models | None:
-        """Models that are loaded already; marks them as used now."""
+        """Return a loaded pair of models, or None; updates its time of last use."""
         with self._lock:
             loaded = self._targets.get(pair[0])
             if loaded is None or pair[1] not in loaded.models:
@@ -86,7 +86,7 @@ class ModelPool:
             return loaded.models[pair[1]]
 
     def loaded(self) -> list[dict[str, Any]]:
-        """What is in the pool: name, role, bytes, dtype, device, runs that use it, seconds since its last use."""
+        """Return the models in the pool: name, role, bytes, dtype, device, runs that use it, idle_s since last use."""
         holds, now = self._holds(), time.monotonic()
         return [
             {
@@ -106,32 +106,32 @@ class ModelPool:
 
     @property
     def device(self) -> torch.device:
-        """Where the models are."""
+        """Device of the models."""
         return resolve_device(self._options["device"])
 
     @property
     def limit(self) -> int:
-        """Bytes that weights and caches may take."""
+        """Maximum memory of weights and KV caches, in bytes."""
         if self._limit is None:
             self._limit = memory.budget(self.device)
         return self._limit
 
     def used(self) -> int:
-        """Bytes of weights and caches."""
+        """Return the memory of weights and KV caches, in bytes."""
         runners = [runner for loaded in self.targets() for _, runner in loaded.runners()]
         return sum(memory.weight_bytes(r) + memory.cache_bytes(r) for r in runners)
 
     def room(self) -> int:
-        """Bytes that may still be taken, by the budget and by what the device really has."""
+        """Return the remaining memory in bytes, by the budget and by the device's free memory."""
         reserve = int(memory.capacity(self.device) * memory.RESERVE)
         return min(self.limit - self.used(), memory.free(self.device) - reserve)
 
     def memory(self) -> dict[str, int]:
-        """Bytes of weights and caches, the most they may take, and what the device has free."""
+        """Return the memory of weights and KV caches, its limit, and the device's free memory, in bytes."""
         return {"models": self.used(), "limit": self.limit, "free": memory.free(self.device)}
 
     def make_room(self, n_bytes: int, keep: Pair | None = None) -> None:
-        """Give up models nobody uses, those unused for longest first, until there is room or nothing to give up."""
+        """Evict unused models, the least recently used first, until `n_bytes` are free or none is left."""
         while self.room() < n_bytes and self._evict(keep):
             self._told("evict", 0.0)
 
@@ -156,28 +156,28 @@ class ModelPool:
         return True
 
     def unload(self, target: str) -> None:
-        """Take a target and its draft models out of the pool.
+        """Unload a target and its draft models.
 
         Raises:
-            UnknownNameError: it is not loaded.
+            UnknownNameError: the target is not loaded.
             CapacityError: a run uses it.
         """
         with self._lock:
             if target not in self._targets:
-                raise UnknownNameError(f"{target!r} is not loaded.", "Nothing needs to be done.")
+                raise UnknownNameError(f"{target!r} is not loaded.", "No action is needed.")
             users = _users(self._holds(), target, None)
             if users:
-                raise CapacityError(f"{target} is in use by {users} runs.", "Stop them first, or wait for their end.")
+                raise CapacityError(f"{target} is in use by {users} runs.", "Stop them first, or wait until they end.")
             del self._targets[target]
         _collect()
 
     def find_heads(self) -> None:
-        """Look again for heads: runs that begin or change from now on draft with what is there now.
+        """Search for heads again; runs that start or change later use them.
 
-        Those that go on keep the models they have, and with them the heads.
+        Running generations keep their models, and so their heads.
 
         Raises:
-            ModelError: a folder that was named cannot be read.
+            ModelError: a folder of heads cannot be read.
         """
         for loaded in self.targets():
             heads = find_heads(loaded.name, loaded.models[None].target)
@@ -187,7 +187,7 @@ class ModelPool:
                 )
 
     def close(self) -> None:
-        """Hold no model any more: what served this backend may live on, as an app of Gradio's does with all it had."""
+        """Release all models: a Gradio app keeps references to its backend after it is closed."""
         with self._lock:
             self._targets.clear()
         _collect()
@@ -195,7 +195,9 @@ class ModelPool:
     # -- loading -------------------------------------------------------------------------------------------------
 
     def load(self, pair: Pair, progress: Progress) -> Models:
-        """Models from the pool, or from their files. What comes back may lack the draft model, and says why.
+        """Return models from the pool, or load them from their files.
+
+        If only the draft model cannot be loaded, the result lacks it, and `drafter_problem` has the reason.
 
         Raises:
             WorkbenchError: the target cannot be loaded, or there is no memory for the pair.
@@ -223,7 +225,9 @@ class ModelPool:
         self._told("load", time.monotonic() - started)
         if found is not None:
             return found
-        found = loaded.models[None].with_drafter(None)  # methods without a draft model run; the others say why not
+        found = loaded.models[None].with_drafter(
+            None
+        )  # methods without a draft model can run; others report the reason
         found.drafter_problem, found.drafter_error = str(problem or ""), problem
         return found
 
@@ -236,16 +240,18 @@ class ModelPool:
         self._read(folder, progress)
         progress.stage(BUILDING)
         with self._called(pair[0], folder):
-            kind = str(self._dtype(pair[0])).removeprefix("torch.")  # "auto" depends on the name, not on the folder
+            kind = str(self._dtype(pair[0])).removeprefix(
+                "torch."
+            )  # "auto" depends on the model's name, not on the folder
             models = load_models(folder, None, **{**self._options, "dtype": kind}, context=context)
-            models.target_name = pair[0]  # a Hub model is known by its id, not by where its files lie
+            models.target_name = pair[0]  # a Hub model has its id as name, not its folder
             models.heads = find_heads(pair[0], models.target)
             progress.stage(CALIBRATING)
             _touch(models.target)
         loaded = LoadedTarget(pair[0], Engine(models, self._max_rows), {None: models}, need.context)
         loaded.used_at[None] = time.monotonic()
         with self._lock:
-            progress.add(0)  # raises if the backend was closed meanwhile: nobody would take the target out again
+            progress.add(0)  # raises if the backend was closed meanwhile: the target would never be released
             self._targets[pair[0]] = loaded
         return loaded
 
@@ -255,7 +261,8 @@ class ModelPool:
         self.make_room(need.weights + need.row(context), (loaded.name, drafter))
         if need.weights + need.row(context) > self.room():
             raise CapacityError(
-                f"{drafter} needs {megabytes(need.weights + need.row(context))}; {megabytes(self.room())} are left.",
+                f"{drafter} needs {megabytes(need.weights + need.row(context))} of memory; {megabytes(self.room())} "
+                "are left.",
                 self._smaller(),
             )
         self._read(folder, progress)
@@ -275,7 +282,7 @@ class ModelPool:
             loaded.used_at[drafter] = time.monotonic()
 
     def _context(self, pair: Pair, needs: list[Need]) -> int:
-        """The longest context, up to the target's own, of which one row fits beside all weights."""
+        """Return the longest context, up to the target's own, with which weights and one sequence's KV cache fit."""
         weights, context = sum(need.weights for need in needs), needs[0].context
         self.make_room(weights + sum(need.row(context) for need in needs), pair)
         room = self.room()
@@ -283,14 +290,15 @@ class ModelPool:
         if fits < min(SHORTEST, context):
             least = weights + sum(need.row(min(SHORTEST, context)) for need in needs)
             raise CapacityError(
-                f"{' and '.join(filter(None, pair))} need {megabytes(least)}; {megabytes(max(0, room))} are left.",
+                f"{' and '.join(filter(None, pair))} need {megabytes(least)} of memory; {megabytes(max(0, room))} are "
+                "left.",
                 self._smaller(),
             )
         return fits
 
     @contextlib.contextmanager
     def _called(self, name: str, folder: str) -> Iterator[None]:
-        """Errors speak of a model by its name, not of where its files lie, and of memory where that is what lacks."""
+        """Replace the folder by the model's name in errors, and turn out-of-memory errors into `CapacityError`."""
         try:
             yield
         except Exception as error:
@@ -301,13 +309,13 @@ class ModelPool:
             raise
 
     def _smaller(self) -> str:
-        """What to do when something does not fit."""
+        """Return the remedy for a model that does not fit."""
         busy = sum(self._holds().values())
         options = ["Use a smaller model"]
         if self._dtype().itemsize > 2:
             options.append("start the backend with dtype bfloat16")
         if busy:
-            options.append(f"wait for {busy} runs to end")
+            options.append(f"wait until {busy} runs have ended")
         return ", or ".join(options) + "."
 
     def _need(self, name: str, folder: str, dtype: torch.dtype) -> Need:
@@ -324,11 +332,11 @@ class ModelPool:
         return resolve_dtype(self._options["dtype"], self.device, target)
 
     def _drafter_dtype(self, folder: str, target: str) -> torch.dtype:
-        """As `engine.models.attach_drafter` decides it."""
+        """Return the dtype of a draft model, as in `engine.models.attach_drafter`."""
         return resolve_drafter_dtype(self._options["drafter_dtype"], self.device, self._dtype(target), folder)
 
     def _read(self, folder: str, progress: Progress) -> None:
-        """Read the weights once, so that the system has them at hand and the user sees how far it is."""
+        """Read the weights once, to fill the page cache and show the progress to the user."""
         files = memory.weight_files(folder)
         total = sum(file.stat().st_size for file in files)
         if total > memory.free(torch.device("cpu")) // 2:
@@ -342,7 +350,7 @@ class ModelPool:
 
 
 def _users(holds: Counter[Pair], target: str, drafter: str | None) -> int:
-    """Runs that need a target (None), or a draft model beside it."""
+    """Count the runs that use a target, or with a name a draft model of it."""
     return sum(n for (t, d), n in holds.items() if t == target and drafter in (None, d))
 
 
@@ -351,7 +359,7 @@ def _is_part(keep: Pair | None, target: str, drafter: str | None) -> bool:
 
 
 def _touch(runner: Runner) -> None:
-    """One forward, so that the cache is there and its size known."""
+    """Run one forward, so that the KV cache is allocated and its size is known."""
     slot = runner.open()
     runner.prefill(slot, [0])
     runner.close(slot)

@@ -1,4 +1,4 @@
-"""Which models are meant by what a user said, and whether they may be used here."""
+"""Resolve model names from users, and check whether these models are allowed."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from workbench.engine.placed import HubId, named, path_of
 from workbench.engine.published import PUBLISHED, here
 
 Pair = tuple[str, str | None]
-"""A target and the draft model beside it."""
+"""Names of a target and its draft model."""
 
 
 class Names:
-    """Turns what a user said into names of models.
+    """Resolves and checks names of models from users.
 
     Args:
-        target: used when none is named.
-        drafter: used with that target when none is named; "auto": the bundled one, if the target is.
-        allow: names that may be used besides the bundled and published ones and these two; None: any name, folder, GGUF
-            file or Hub id.
-        folders: whether other names than the default ones may be those of folders and files of this machine; False
-            where strangers say them: those are of the Hub then, and nobody learns what lies here, nor by which path the
-            target and what is allowed were named.
+        target: default target.
+        drafter: default draft model of that target; "auto": the one bundled for it.
+        allow: models that may be used besides the bundled and published ones and these two; None: any name, folder,
+            GGUF file or Hub id.
+        folders: whether users may name folders and files of this machine. False for a public server: unlisted names
+            are Hub ids, so that users cannot find out which files exist, or the paths of the allowed models.
 
     Attributes:
-        target: the name of the default target; folders go by their names, see `workbench.engine.placed`.
-        allowed: what `allow` says, in its order.
+        target: name of the default target; folders have short names, see `workbench.engine.placed`.
+        allowed: names of `allow`, in the same order.
     """
 
     def __init__(self, target: str, drafter: str | None, allow: Sequence[str] | None, folders: bool = True) -> None:
         self.folders = folders
         self.target, self.drafter = named(target), drafter and named(drafter)
         self.allowed = tuple(map(named, allow or ()))
-        typed = {*(allow or ()), target, drafter} if folders else set()  # paths, which strangers must not guess
+        typed = (
+            {*(allow or ()), target, drafter} if folders else set()
+        )  # paths, which remote users must not be able to guess
         self._allow = None if allow is None else {*typed, *self.allowed, self.target, self.drafter}
 
     @property
@@ -45,15 +46,16 @@ class Names:
         return self._allow is not None
 
     def pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
-        """The models that are meant.
+        """Resolve the names of a target and a draft model.
 
         Args:
-            target: None is the default one.
-            drafter: None is the one that belongs to the target, "none" is none.
-            blind: the method leaves pictures out, so one that was trained without them suits it better.
+            target: name of the target; None: the default.
+            drafter: name of the draft model; None: the target's own; "none": no draft model.
+            blind: whether the method's drafter ignores images; then a draft model that was trained without images is
+                preferred.
 
         Raises:
-            ModelError: this is no name of a model, or one that may not be used here.
+            ModelError: a name is invalid, or the model is not allowed.
         """
         target = self.name(target or self.target)
         if drafter in (None, "", "auto"):
@@ -64,40 +66,40 @@ class Names:
             return target, None
         return target, self.name(drafter)
 
-    def name(self, said: str) -> str:
-        """The name of a model, from what a user said.
+    def name(self, name: str) -> str:
+        """Resolve the name of a model.
 
         Raises:
-            ModelError: this is no name of a model, or one that may not be used here.
+            ModelError: the name is invalid, or the model is not allowed.
         """
         own = {*bundled(), *PUBLISHED, *self.allowed, self.target, self.drafter}
-        if not self.folders and isinstance(said, str) and said not in own:
-            said = HubId(said)
-        self._check(said)
-        return named(said)
+        if not self.folders and isinstance(name, str) and name not in own:
+            name = HubId(name)
+        self._check(name)
+        return named(name)
 
     def may_use(self, name: str) -> bool:
-        """Return whether a model may be used here: strangers may not have one made from a package of this machine."""
+        """Return whether a model is allowed. A restricted server does not convert models from installed packages."""
         return self._allow is None or name in self._allow or name in bundled() or name in _at_hand()
 
     def _check(self, name: str) -> None:
-        """Before anything is looked up: a name that is not allowed must not reach the file system."""
+        """Refuse a name that is not allowed, before it reaches the file system."""
         if not self.may_use(name):
             known = [*bundled(), *_at_hand()]
-            raise ModelError("This model may not be used here.", f"Use one of: {', '.join(known)}.")
+            raise ModelError("This model is not allowed here.", f"Use one of: {', '.join(known)}.")
         check_name(name)
 
 
 def _at_hand() -> list[str]:
-    """Published models that are on this machine: strangers make it fetch and convert none."""
+    """Return the published models on this machine; a restricted server downloads and converts none."""
     return [name for name, model in PUBLISHED.items() if here(model)]
 
 
 def check_name(name: str) -> None:
-    """Refuse what can be neither a bundled name, nor a folder, nor a Hub id. Opens no connection.
+    """Refuse a name that can be neither a bundled name, a folder, a GGUF file nor a Hub id. Opens no connection.
 
     Raises:
-        ModelError: with the form a name has.
+        ModelError: the message has the form of a valid name.
     """
     if not isinstance(name, str) or not name or "\0" in name or len(name) > 400:
         raise ModelError("This is not the name of a model.", offer())
@@ -107,7 +109,7 @@ def check_name(name: str) -> None:
             return
     except (OSError, RuntimeError) as error:  # a path may be too long, or of an unknown user
         raise ModelError(problem, f"A Hub id is owner/name. {offer()}") from error
-    from huggingface_hub.errors import HFValidationError  # half a second that local names need not wait for
+    from huggingface_hub.errors import HFValidationError  # takes half a second, which local names need not wait for
     from huggingface_hub.utils import validate_repo_id
 
     try:
@@ -127,6 +129,6 @@ def _is_local(name: str) -> bool:
 
 
 def offer() -> str:
-    """Models that can be had without a network, in a sentence."""
+    """Return a sentence with the models that need no network."""
     names = ", ".join(bundled())
-    return f"These need no network: {names}." if names else "A local folder needs no network."
+    return f"These models need no network: {names}." if names else "A local folder needs no network."

@@ -1,4 +1,4 @@
-"""A crew on a Ray cluster: cells go to whichever machine is free; those of a machine that is lost are done again."""
+"""Workers on a Ray cluster that measure the cells of a sweep; cells of a lost machine are measured again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ POLL_S = 0.5
 
 
 def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **backend: Any) -> Crew:
-    """A crew on a Ray cluster.
+    """Return a pool of workers on a Ray cluster.
 
     Args:
-        address: of the cluster, as in "ray://head:10001"; "auto": the one that runs here; "local": start one here.
-        cpus: cores that a cell takes; as many cells run at once as the cluster has room for.
-        gpus: GPUs that a cell takes.
+        address: address of the cluster, such as "ray://head:10001"; "auto": the one that runs on this machine;
+            "local": start one on this machine.
+        cpus: cores per cell; the cluster runs as many cells at once as it has room for.
+        gpus: GPUs per cell.
         backend: options of each worker's `workbench.service.Backend`: target, device, dtype, ….
 
     Raises:
@@ -37,14 +38,14 @@ def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **bac
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         task = ray.remote(_measure).options(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=False)
-        given = {task.remote(cell, options): cell for cell in cells}
+        pending = {task.remote(cell, options): cell for cell in cells}
         try:
             for cell in cells:
-                yield BEGIN, cell, "given to the cluster"
-            while given and not stopped():
-                ready, _ = ray.wait(list(given), timeout=POLL_S)
+                yield BEGIN, cell, "submitted to the cluster"
+            while pending and not stopped():
+                ready, _ = ray.wait(list(pending), timeout=POLL_S)
                 for reference in ready:
-                    cell = given.pop(reference)
+                    cell = pending.pop(reference)
                     try:
                         ended = ray.get(reference)
                     except RayError as error:
@@ -52,27 +53,27 @@ def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **bac
                         ended = Result(cell.id, FAILED, error=f"The cluster could not measure it: {reason}"), None
                     yield END, cell, ended
         finally:
-            for reference in given:
+            for reference in pending:
                 ray.cancel(reference, force=True)
 
     return Crew(work, lambda cell: _conditions(cell, address, backend))
 
 
 def _conditions(cell: Cell, address: str | None, backend: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Those of this machine's files, with the cluster as the machine: each result names the one it came from."""
+    """Return the conditions of a cell by this machine's files, with the cluster as machine; results name their own."""
     found = conditions_of(cell, {**backend, "device": "cpu", "dtype": "float32"})
-    asked = {name: backend.get(name, "auto") for name in ("device", "dtype", "drafter_dtype")}
-    return found and {**found, **asked, "machine": {"cluster": address or "auto"}}
+    options = {name: backend.get(name, "auto") for name in ("device", "dtype", "drafter_dtype")}
+    return found and {**found, **options, "machine": {"cluster": address or "auto"}}
 
 
 def _measure(cell: Cell, options: tuple[tuple[str, Any], ...]) -> tuple[Result, Any]:
-    """On a machine of the cluster: one cell. Each worker process keeps its backend for the next one."""
+    """Measure one cell, on a machine of the cluster. Each worker process keeps its backend for the next cell."""
     ended = None
-    for kind, _, said in measure_cell(
+    for kind, _, content in measure_cell(
         _host(options), cell, lambda: False, worker=f"{socket.gethostname()} {os.getpid()}"
     ):
-        ended = said if kind == END else ended
-    assert ended is not None, "it is not stopped from outside"
+        ended = content if kind == END else ended
+    assert ended is not None, "the measurement of a cell always ends with an END event unless it is stopped"
     return ended
 
 

@@ -1,4 +1,4 @@
-"""What can be checked of a request before any model is there; parameters of a method and of sampling in one dict."""
+"""Checks of a request that need no models, and the split of its parameters into the method's and sampling's."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from workbench.service.limits import Limits
 
 
 def check_pace(pace: Any) -> float:
-    """Tokens a second at which the rounds of a run are to be held back; 0: not at all.
+    """Check the pace of a run: a display rate in tokens per second; 0: no delay.
 
     Raises:
-        ParameterError: not such a number.
+        ParameterError: the value is not a number in range.
     """
     if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 <= pace <= FASTEST:
-        raise ParameterError(f"pace={pace!r} is not a number of tokens a second.", f"Use 0 to {FASTEST}; 0: off.")
+        raise ParameterError(f"pace={pace!r} is not a number of tokens per second.", f"Use 0 to {FASTEST}; 0: off.")
     return float(pace)
 
 
@@ -36,10 +36,13 @@ def check_request(
     seed: int,
     stop: Sequence[str],
 ) -> tuple[Configured, SamplingParams]:
-    """A request for a generation, as far as it can be checked without models: how it will run.
+    """Check a request for a generation as far as possible without models.
+
+    Returns:
+        The method with its parameters, and the sampling parameters.
 
     Raises:
-        WorkbenchError: what is wrong, with what to do.
+        WorkbenchError: the request is invalid.
     """
     limits.check_prompt(prompt)
     limits.check_tokens(max_new_tokens)
@@ -57,8 +60,8 @@ def split_params(
     """Separate the sampling parameters from the method's own.
 
     Raises:
-        UnknownNameError: a name that neither has.
-        ParameterError: not a dict, or a sampling value out of range.
+        UnknownNameError: neither has a parameter of this name.
+        ParameterError: `params` is not a dict, or a sampling value is out of range.
     """
     base = sampling or SamplingParams()
     mine, shared = split_values(f"parameter of {method.name}", method.params, params_of(base), params)

@@ -1,4 +1,4 @@
-"""Pictures from users: bounded before they are decoded, made upright and opaque, never written anywhere."""
+"""Images from users: checked for size before decoding, rotated upright, flattened onto white, never written to disk."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from workbench.trace.files import read_regular
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MAX_BYTES = 8 * 2**20
-"""Of one picture, as a file."""
+"""Maximum file size of an image, in bytes."""
 MAX_PIXELS = 40_000_000
-"""Of one picture, by what its file says, before any of them is decoded."""
+"""Maximum number of pixels of an image, by the file's header, checked before decoding."""
 DECODING = threading.BoundedSemaphore(2)
-"""Requests whose pictures are decoded at once: each may take 128 MiB, and a moment more for each picture."""
+"""Limits the requests whose images are decoded at once: each may take 128 MiB, and briefly more per image."""
 PIXEL_BYTES = 4
-"""Of an RGB picture in Pillow, which keeps four bytes for each pixel."""
+"""Bytes per pixel of an RGB image in Pillow."""
 MAX_PICTURES = 8
-"""In one prompt."""
+"""Maximum number of images in a prompt."""
 LONGEST = 2048
-"""Longest side in pixels that is kept: what is larger is made smaller, keeping its proportions."""
+"""Longest side in pixels; larger images are scaled down, keeping the aspect ratio."""
 NOTE = "note"
-"""Key in `Image.info` of what a user should know about how a picture was read."""
+"""Key in `Image.info` of a note for the user on how the image was read."""
 _URL = re.compile(r"data:image/[\w.+-]{1,40};base64,", re.ASCII)
 _REMEDY = f"Give a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file."
 
 
 def decode_all(pictures: Any) -> tuple[Image.Image, ...]:
-    """Several pictures; see `decode`.
+    """Decode several images; see `decode`.
 
     Raises:
-        PromptError: too many, or one that cannot be read; the message says which.
+        PromptError: there are too many, or one cannot be read; the message says which.
     """
     if isinstance(pictures, (str, bytes, Path, Image.Image)) or not isinstance(pictures, Sequence):
-        raise PromptError("The pictures are not a list.", "Give a list, of one picture even.")
+        raise PromptError("The images are not a list.", "Give a list, also for a single image.")
     if len(pictures) > MAX_PICTURES:
-        raise PromptError(f"{len(pictures)} pictures came; {MAX_PICTURES} are the limit.", "Leave some out.")
+        raise PromptError(f"{len(pictures)} images were given; the limit is {MAX_PICTURES}.", "Give fewer images.")
     if not pictures:
         return ()
     with DECODING:
@@ -58,40 +58,40 @@ def _numbered(data: Any, i: int, n: int) -> Image.Image:
     try:
         return decode(data)
     except PromptError as error:
-        raise PromptError(f"Picture {i + 1}: {error.message}" if n > 1 else error.message, error.remedy) from error
+        raise PromptError(f"Image {i + 1}: {error.message}" if n > 1 else error.message, error.remedy) from error
 
 
 def picture_bytes(pictures: Sequence[Image.Image], images: Mapping[str, Any] | None = None) -> int:
-    """Return how many bytes pictures take that are kept with a run.
+    """Return the memory in bytes of the images that a run holds.
 
     Args:
-        pictures: decoded.
-        images: the tensors that a model's processor made of them.
+        pictures: decoded images.
+        images: tensors that a model's processor computed from them.
     """
     n_bytes = sum(PIXEL_BYTES * picture.width * picture.height for picture in pictures)
     return n_bytes + sum(getattr(tensor, "nbytes", 0) for tensor in (images or {}).values())
 
 
 def trim() -> None:
-    """Give freed memory back to the system, where the C library keeps it for itself (glibc).
+    """Return freed memory to the system, because glibc keeps it.
 
-    Tensors of pictures are below the size from which glibc returns memory by itself, once it has freed such a block.
+    Tensors of images are below the size from which glibc returns memory by itself, once it has freed such a block.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def decode(data: Any) -> Image.Image:
-    """A picture as RGB, turned as its EXIF data says, on white where it is transparent.
+    """Decode an image to RGB, rotated by its EXIF data, with a white background if it is transparent.
 
-    Of an animation the first frame is taken; `info["note"]` then says so.
+    Only the first frame of an animation is used; `info["note"]` then says so.
 
     Args:
-        data: bytes of a file, a data-URL, a path (in this process only: `workbench.client.wire` lets data-URLs through
-            and nothing else), or a PIL image.
+        data: bytes of a file, a data-URL, a path (in this process only: `workbench.client.wire` accepts nothing but
+            data-URLs), or a PIL image.
 
     Raises:
-        PromptError: it is no picture, is damaged, or larger than `MAX_BYTES` or `MAX_PIXELS`.
+        PromptError: `data` is not an image, is damaged, or larger than `MAX_BYTES` or `MAX_PIXELS`.
     """
     if isinstance(data, Image.Image):
         return _finished(data)
@@ -104,18 +104,20 @@ def decode(data: Any) -> Image.Image:
     except PromptError:
         raise
     except (Image.DecompressionBombError, MemoryError):
-        raise PromptError("The picture is too large to be read.", "Make it smaller.") from None
+        raise PromptError("The image is too large to be read.", "Make it smaller.") from None
     except UnidentifiedImageError:
-        raise PromptError("This is no picture that can be read.", _REMEDY) from None
+        raise PromptError("This is not an image in a known format.", _REMEDY) from None
     except Exception as error:  # decoders raise many kinds on damaged files
-        raise PromptError(f"The picture is damaged ({type(error).__name__}).", _REMEDY) from None
+        raise PromptError(f"The image is damaged ({type(error).__name__}).", _REMEDY) from None
 
 
 def _bytes_of(data: Any) -> bytes:
     if isinstance(data, str) and data.startswith("data:"):
         begin = _URL.match(data[:100])
         if begin is None:
-            raise PromptError("The data-URL holds no picture in base64.", 'It begins with "data:image/png;base64,".')
+            raise PromptError(
+                "The data-URL has no image in base64.", 'It must begin with "data:image/png;base64,", for example.'
+            )
         _check_bytes(len(data) * 3 // 4)
         try:
             raw = base64.b64decode(data[begin.end() :], validate=True)
@@ -127,29 +129,27 @@ def _bytes_of(data: Any) -> bytes:
             _check_bytes(path.stat().st_size)
             raw = read_regular(path)
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "this is no path"
+            reason = getattr(error, "strerror", None) or "it is not a path"
             raise PromptError(f"{str(data)[:200]} cannot be read: {reason}.", _REMEDY) from None
     elif isinstance(data, (bytes, bytearray, memoryview)):
         raw = bytes(data)
     else:
-        raise PromptError("A picture is neither a file nor a data-URL.", _REMEDY)
+        raise PromptError("An image is neither a file nor a data-URL.", _REMEDY)
     _check_bytes(len(raw))
     if not raw:
-        raise PromptError("The picture is an empty file.", _REMEDY)
+        raise PromptError("The image is an empty file.", _REMEDY)
     return raw
 
 
 def _check_bytes(n: int) -> None:
     if n > MAX_BYTES:
-        raise PromptError(
-            f"The picture has {n / 2**20:.0f} MiB; at most {MAX_BYTES >> 20} are read.", "Make it smaller."
-        )
+        raise PromptError(f"The image has {n / 2**20:.0f} MiB; the limit is {MAX_BYTES >> 20} MiB.", "Make it smaller.")
 
 
 def _check_size(image: Image.Image) -> None:
     if image.width * image.height > MAX_PIXELS:
-        most = f"at most {MAX_PIXELS // 10**6} million are read"
-        raise PromptError(f"The picture has {image.width:,} × {image.height:,} pixels; {most}.", "Make it smaller.")
+        most = f"the limit is {MAX_PIXELS // 10**6} million"
+        raise PromptError(f"The image has {image.width:,} × {image.height:,} pixels; {most}.", "Make it smaller.")
 
 
 def _finished(image: Image.Image) -> Image.Image:
@@ -157,7 +157,7 @@ def _finished(image: Image.Image) -> Image.Image:
     note = ""
     if getattr(image, "is_animated", False):
         image.seek(0)
-        note = "The picture is animated: its first frame is used."
+        note = "The image is animated; only its first frame is used."
     upright = ImageOps.exif_transpose(image)
     flat = _opaque(upright)
     flat.thumbnail((LONGEST, LONGEST))
@@ -166,8 +166,8 @@ def _finished(image: Image.Image) -> Image.Image:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """RGB, eight bits a channel, on white."""
-    if image.mode.startswith("I"):  # 16 bits a pixel; a conversion would cut off what is above 255
+    """Convert to RGB with eight bits per channel, on white."""
+    if image.mode.startswith("I"):  # 16 bits per pixel; `convert` would clip values above 255
         values = np.asarray(image).astype(np.float64)
         image = Image.fromarray((values / 257).clip(0, 255).round().astype(np.uint8))
     if image.has_transparency_data:

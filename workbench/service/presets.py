@@ -1,4 +1,4 @@
-"""Prompts to start with: one for each kind of text that a drafter likes or dislikes."""
+"""Example prompts: one for each kind of text that is easy or hard to draft."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MESSAGE = re.compile(r"<\|user\|>(.*)<\|assistant\|>", re.DOTALL)
 
 
 def message_in(prompt: str) -> str | None:
-    """The words of a prompt that is a user's message between the markers of `presets`; None where it is none."""
+    """Return the user message of a chat prompt of `presets`; None for another prompt."""
     found = _MESSAGE.fullmatch(prompt)
     return found and found[1]
 
@@ -44,17 +44,17 @@ _FOR_SMOLLM2 = {
     "Sundays. Children under ten travel free.",
     "tale": "Tell a short story about a lighthouse keeper who finds a message in a bottle.",
 }
-"""What a real chat model of 135 million parameters can do: copying, rewriting, quoting, and prose of its own.
+"""Tasks that a chat model of 135 million parameters can do: copying, rewriting, quoting, and writing prose.
 
-Tables of several columns and translations it answers wrongly, so that neither is among them.
+Tables of several columns and translations are not among them: it answers these wrongly.
 """
 
 
 def presets(targets: Collection[str] = ()) -> list[dict[str, Any]]:
-    """Name, title and prompt of each preset. Chat prompts carry the tokenizer's markers as text.
+    """Return name, title and prompt of each preset. Chat prompts contain the bundled tokenizer's markers as text.
 
     Args:
-        targets: names of the targets there are; presets made for one of them, their `target`, are among the others.
+        targets: names of the available targets; presets for a single target (`target`) are included if it is one.
     """
     found = [{"name": name, "title": name, "prompt": prompt} for name, prompt in _PRESETS.items()]
     if SMOLLM2.name in targets:

@@ -1,4 +1,4 @@
-"""How far a load has come, for whoever waits for it."""
+"""Progress of loading a model."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ BUILDING, CALIBRATING = "building", "calibrating"
 
 
 def megabytes(n_bytes: float) -> str:
-    """For people: "12.3 MB", "1.2 GB"."""
+    """Format a size: "12.3 MB", "1.2 GB"."""
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
 
 
 class BrokenOffError(WorkbenchError):
-    """A load was broken off, because nobody will use what it brings."""
+    """A load was aborted because its result is no longer needed."""
 
 
 class Progress:
-    """Stage and bytes of one load. Written by the loader, read by anyone; each write is one assignment.
+    """Stage and bytes of one load. The loader writes it, any thread reads it; each write is one assignment.
 
     Args:
-        name: what is loaded.
-        is_over: whether nobody wants it any more; each write asks first, so that a download or a conversion of minutes
-            ends within moments.
+        name: name of the model.
+        is_over: function that returns whether the load should be aborted; each write checks it, so that a download or a
+            conversion of minutes ends soon.
 
     Raises:
-        BrokenOffError: from a write, when it is over.
+        BrokenOffError: from a write, if the load should be aborted.
     """
 
     def __init__(self, name: str, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -38,38 +38,38 @@ class Progress:
         self._now: tuple[str, int, int | None] = (READING, 0, None)
 
     def stage(self, stage: str, total: int | None = None) -> None:
-        """A new stage begins; `total` bytes of work where that is known."""
+        """Start a new stage of `total` bytes; None: unknown."""
         self._tell(stage, 0, total)
 
     def add(self, n_bytes: int) -> None:
-        """So much more is done."""
+        """Add finished bytes."""
         stage, done, total = self._now
         self._tell(stage, done + n_bytes, total)
 
     def reach(self, n_bytes: int) -> None:
-        """So much is done in all, if that is more than before."""
+        """Set the finished bytes, if they are more than before."""
         stage, done, total = self._now
         self._tell(stage, max(done, n_bytes), total)
 
     def _tell(self, *now: Any) -> None:
         if self._is_over():
-            raise BrokenOffError(f"Loading {self.name} was broken off: the workbench is being closed.")
+            raise BrokenOffError(f"Loading {self.name} was aborted: the workbench is closing.")
         self._now = now
 
     @property
     def text(self) -> str:
-        """For people."""
+        """Progress as a message: "loading NAME: downloading, 1.2 of 3.4 MB"."""
         stage, done, total = self._now
         size = f", {done / 1e6:.1f} of {total / 1e6:.1f} MB" if total else ""
         return f"loading {self.name}: {stage}{size}"
 
     @property
     def short(self) -> str:
-        """For a place beside a name: "dequantising 40 %"."""
+        """Progress in short: "dequantising 40 %"."""
         stage, done, total = self._now
         return f"{stage} {100 * done // total} %" if total else stage
 
     def to_wire(self) -> dict[str, Any]:
-        """{"stage", "done", "total"}, in bytes."""
+        """Return {"stage", "done", "total"}, in bytes."""
         stage, done, total = self._now
         return {"stage": stage, "done": done, "total": total}

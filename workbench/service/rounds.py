@@ -1,6 +1,6 @@
-"""The engine's thread: gives rows to waiting runs, runs rounds, and ends runs whose rows have ended.
+"""The engine thread: it admits waiting runs to the batch, runs rounds, and ends finished runs.
 
-Other threads only put runs into queues or set flags that are read between rounds. Nothing here waits for a follower.
+Other threads only put runs into queues, or set flags that are read between rounds. The thread never waits for a client.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from workbench.service.users import LOCAL
 log = logging.getLogger("workbench.service")
 
 SWEEP_S = 0.2
-"""Seconds between two looks at leases."""
+"""Interval of checks of leases and time limits, in seconds."""
 IDLE_S = 0.05
-"""Seconds an engine sleeps whose rows are all paused."""
+"""Sleep time of an engine if all of its sequences are paused, in seconds."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Waiting:
-    """A run in the queue, with what it wants."""
+    """A run in the queue, with its request and models."""
 
     run: Run
     request: Request
@@ -42,24 +42,24 @@ class Waiting:
 
 
 class Rounds:
-    """One thread that owns every engine and every row.
+    """One thread that owns every engine and every sequence.
 
-    A run that is timed has the device alone: while it has a row, all other rows stand still and nobody is admitted.
-    Those who stood still then have as much time, before another run may have it alone.
+    A timed run has the device to itself: while it runs, all other sequences are held and no run is admitted. Afterwards
+    the held sequences get the same amount of time before another timed run may start.
 
     Args:
-        pool: where the engines are.
-        runs: all runs.
-        limits: how long a run may stay paused.
-        make_room: ask for so many bytes of memory from models that nobody uses; returns at once.
-        turns: keeps what computes beside the rounds away from timed runs.
+        pool: pool with the engines.
+        runs: register of all runs.
+        limits: time limits of runs.
+        make_room: function that starts to free bytes of memory from unused models, and returns at once.
+        turns: coordination of timed runs with other computations.
     """
 
     def __init__(
         self, pool: ModelPool, runs: RunRegister, limits: Limits, make_room: Callable[[int], None], turns: Turns
     ) -> None:
         self._pool, self._runs, self._limits, self._make_room = pool, runs, limits, make_room
-        self._turns, self._asks_for_it = turns, False
+        self._turns, self._timed_waits = turns, False
         self._wake = threading.Event()
         self._closed = False
         self._swept = 0.0
@@ -74,11 +74,11 @@ class Rounds:
     # -- from any thread -----------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Look again now."""
+        """Wake the thread."""
         self._wake.set()
 
     def put(self, run: Run, request: Request, models: Models) -> None:
-        """Queue a run for its target's rows."""
+        """Queue a run for its target's batch."""
         loaded = self._pool.target(models.target_name)
         assert loaded is not None, "a run holds its models"
         request.models = models
@@ -87,7 +87,7 @@ class Rounds:
         self.wake()
 
     def place(self, run: Run) -> tuple[int, int] | None:
-        """Where a run stands in its queue, from 1, and how long the queue is."""
+        """Return the position of a run in its queue, from 1, and the queue's length."""
         for loaded in self._pool.targets():
             order = [waiting.run for waiting in loaded.queue.order() if not waiting.run.ended]
             if run in order:
@@ -96,7 +96,7 @@ class Rounds:
 
     @property
     def status(self) -> str:
-        """One of: ok; stalled (no round begins or ends); failing (every engine step does); down (no thread)."""
+        """One of: ok; stalled (no round for 60 s); failing (engine steps fail); down (the thread has ended)."""
         if not self._thread.is_alive():
             return "down"
         if self.failures > 2:
@@ -116,8 +116,8 @@ class Rounds:
             self._wake.clear()
             try:
                 worked = self._turn()
-            except BaseException:  # whatever it was, a panic even, the thread serves the other runs
-                log.exception("a turn of the engine's thread failed")
+            except BaseException:  # even after a Rust panic, the thread must serve the other runs
+                log.exception("a turn of the engine thread failed")
                 worked = False
             if not worked:
                 for run in self._runs.active():
@@ -125,7 +125,7 @@ class Rounds:
                 self._wake.wait(self._idle_s())
 
     def _idle_s(self) -> float:
-        """How long to sleep when no row may run now: until the first that is held back by its pace may, at most."""
+        """Return the time to sleep if no sequence may run now: at most until the pace of one allows its next round."""
         rows = [run.row for loaded in self._pool.targets() for run in loaded.runs]
         due = [s for row in rows if row is not None and (s := row.due_s) is not None]
         return min([IDLE_S if rows else SWEEP_S, *due])
@@ -133,18 +133,18 @@ class Rounds:
     def _turn(self) -> bool:
         self.beat = time.monotonic()
         self._sweep()
-        worked = self._asks_for_it = False
+        worked = self._timed_waits = False
         for loaded in self._pool.targets():
             self._admit(loaded)
             self._waive(loaded)
             worked |= self._step(loaded)
             self._close_ended(loaded)
-        if self._alone is None and not self._asks_for_it:
+        if self._alone is None and not self._timed_waits:
             self._turns.let_go()
         return worked
 
     def _sweep(self) -> None:
-        """Cancel what nobody follows and what keeps a row without using it; forget what is old."""
+        """Cancel runs without followers and runs over their time limits; drop old runs."""
         now = time.monotonic()
         if now - self._swept < SWEEP_S:
             return
@@ -152,13 +152,13 @@ class Rounds:
         paused = {}
         for run in self._runs.active():
             if run.lease_s is not None and now - run.followed > run.lease_s:
-                run.cancel("Nobody followed this run any more.", "lease")
+                run.cancel("No client followed this run any more.", "lease")
             elif run.state == PAUSED and run.user != LOCAL:
                 paused[run.id] = self._paused_since.get(run.id, now)
                 if now - paused[run.id] > self._limits.paused_s:
-                    run.cancel(f"It was paused for {self._limits.paused_s:.0f} s, which others waited for.", "limit")
+                    run.cancel(f"The run was paused for more than {self._limits.paused_s:.0f} s, the limit.", "limit")
             if self._limits.run_s is not None and now - run.created - run.still_s > self._limits.run_s:
-                run.cancel(f"It took longer than {self._limits.run_s:g} s, which is the limit here.", "limit")
+                run.cancel(f"The run took longer than {self._limits.run_s:g} s, the limit of this server.", "limit")
         self._paused_since = paused
         for loaded in self._pool.targets():
             for waiting in loaded.queue.order():
@@ -167,7 +167,7 @@ class Rounds:
         self._runs.tidy()
 
     def _admit(self, loaded: LoadedTarget) -> None:
-        """Give free rows to those who are next, as long as there is memory for their caches."""
+        """Admit the next runs to the batch, while there are free slots and memory for their KV caches."""
         while len(loaded.runs) < loaded.engine.max_rows and self._alone is None:
             waiting = loaded.queue.head()
             if waiting is None or not (waiting.run.ended or self._fits(loaded, waiting.models)):
@@ -175,7 +175,7 @@ class Rounds:
             if waiting.run.alone and not waiting.run.ended:
                 if self._is_others_turn():
                     return
-                self._asks_for_it = True
+                self._timed_waits = True
                 if not self._turns.take():
                     return
             loaded.queue.pop()
@@ -183,11 +183,11 @@ class Rounds:
                 continue
             try:
                 row = loaded.engine.submit(waiting.request)
-            except BaseException as error:  # it has left the queue: nobody else would end it
+            except BaseException as error:  # the run has left the queue, so it must be ended here
                 if not isinstance(error, WorkbenchError):
                     log.exception("a run could not be started")
-                said = f"The run could not be started ({type(error).__name__})."
-                waiting.run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(said))
+                message = f"The run could not be started ({type(error).__name__})."
+                waiting.run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(message))
                 continue
             loaded.runs.append(waiting.run)
             waiting.run.started(row)
@@ -195,7 +195,7 @@ class Rounds:
                 self._hold_others(waiting.run)
 
     def _is_others_turn(self) -> bool:
-        """Whether those who stood still have yet to get their time back. Paused rows are not waiting for it."""
+        """Return whether held sequences are still owed time. Paused sequences do not count."""
         rows = [run.row for loaded in self._pool.targets() for run in loaded.runs]
         return time.monotonic() < self._others_until and any(row and row.status != PAUSED for row in rows)
 
@@ -207,7 +207,7 @@ class Rounds:
                     run.row.held = True
 
     def _let_go(self) -> None:
-        """The run that had the device alone has ended: the others go on."""
+        """Release the held sequences after a timed run."""
         now, self._alone = time.monotonic(), None
         seconds = now - self._alone_since
         for loaded in self._pool.targets():
@@ -219,13 +219,13 @@ class Rounds:
                         self._others_until = now + seconds
 
     def _waive(self, loaded: LoadedTarget) -> None:
-        """While others wait for a row, none is kept from them for the sake of a slow picture."""
+        """Do not delay a run's rounds for display while other runs are queued."""
         for run in loaded.runs:
             if run.row is not None:
                 run.row.pace.waived = len(loaded.queue) > 0
 
     def _fits(self, loaded: LoadedTarget, models: Models) -> bool:
-        """Whether one more row fits into memory beside those that are there."""
+        """Return whether the KV caches have memory for one more sequence; if not, start to free some."""
         runners = [models.target, *([] if models.writer is None else [models.writer])]
         needed = sum(memory.growth_bytes(runner, len(loaded.runs) + 1) for runner in runners)
         if not needed or needed <= self._pool.room():
@@ -234,14 +234,14 @@ class Rounds:
         return False
 
     def _step(self, loaded: LoadedTarget) -> bool:
-        """One step of one engine. Should the engine itself fail, its runs are ended and other engines go on."""
+        """Run one step of an engine. If the engine itself fails, end its runs and replace it."""
         try:
             worked = loaded.engine.step()
             if worked:
                 self.failures = 0
             return worked
         except BaseException as error:
-            log.exception("an engine failed; its runs are ended")
+            log.exception("an engine failed; ending its runs")
             self.failures += 1
             for row in [*loaded.engine.rows, *loaded.engine.waiting]:
                 row.status, row.error = ERROR, error
@@ -256,7 +256,7 @@ class Rounds:
             return True
 
     def _close_ended(self, loaded: LoadedTarget) -> None:
-        """End runs whose rows have ended, which gives the rows to others."""
+        """End runs whose sequences have ended, which frees their slots."""
         for run in list(loaded.runs):
             row = run.row
             if row is not None and row.status not in ENDED:
@@ -273,13 +273,15 @@ class Rounds:
                     footer.error = str(problem)
                     give_back()
                 if run.still_s:
-                    footer.warnings.append(f"It stood still for {run.still_s:.1f} s while a comparison had the device.")
+                    footer.warnings.append(
+                        f"The run was held for {run.still_s:.1f} s while a comparison used the device."
+                    )
                 row.error = None  # its traceback holds tensors
                 run.end(row.status, problem or (WorkbenchError(footer.error) if footer.error else None))
 
 
 def out_of_memory(row: Row, others: int) -> CapacityError:
-    """What to say of a run that used up the memory, and which setting it would have fitted with."""
+    """Return the error of a run that ran out of memory, with settings that would fit."""
     fits = f"max_new_tokens={row.n_new}" if row.n_new else f"a prompt shorter than {row.prompt_length} tokens"
     nodes = row.configured.values.get("nodes")
     fewer = f", or fewer nodes than {nodes}" if isinstance(nodes, int) and nodes > 1 else ""

@@ -1,4 +1,4 @@
-"""One generation as its user sees it: follow it, steer it, end it."""
+"""`Run`: one generation in the backend, to follow, change, pause and cancel."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from workbench.service.progress import Progress
 from workbench.trace.events import Footer, Round, Trace
 
 LOADING = "loading"
-STILL = "It stands still for a moment: a comparison has the device."
+STILL = "The run is held while a comparison uses the device."
 
 
 class Host(Protocol):
-    """What a run needs of the backend it lives in."""
+    """Interface of a backend to its runs."""
 
     def change(
         self,
@@ -33,55 +33,56 @@ class Host(Protocol):
         images: Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change and hand it to the run's row."""
+        """Check a change and pass it to the engine."""
         ...
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """Fill in the attribution of the run's trace."""
+        """Compute the attribution of a run's text, and store it in its trace."""
         ...
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
-        """Look at, save, load or empty what the run's drafter remembers."""
+        """Inspect, save, load or reset the state of a run's drafter."""
         ...
 
     def place(self, run: Run) -> tuple[int, int] | None:
-        """Position in the queue and its length, while the run waits for a row."""
+        """Return a run's position in the queue and the queue's length; None if it is not queued."""
         ...
 
     def wake(self) -> None:
-        """Let a sleeping engine look again."""
+        """Wake a sleeping engine."""
         ...
 
     def started(self, run: Run) -> None:
-        """Told once, when the run has got its row."""
+        """Record that a run has joined the batch; called once."""
         ...
 
     def ended(self, run: Run) -> None:
-        """Told once, when the run has ended."""
+        """Record that a run has ended; called once."""
         ...
 
 
 class Run:
-    """A generation in the backend. Thread-safe; nothing here waits for the engine except `wait` and iteration.
+    """A generation in the backend. Thread-safe; only `wait` and iteration wait for the engine.
 
     Attributes:
-        id: unguessable; whoever has it may follow and steer the run.
-        user: opaque key of who started it.
-        holds: models it needs until it ends.
-        trace_bytes: about what its trace takes in memory.
-        lease_s: seconds without a call of `since`, `wait` or iteration after which the run is cancelled; None: never.
-        ended_at: `time.monotonic()` of its end, or None.
-        method: registry name it was started with.
-        planned: method with its parameters, sampling and models it will have once the changes asked for are in force;
-            the engine may yet refuse one, see `in_force`.
-        request: what its row was made from, with its pictures.
-        alone: it has the device to itself while it runs, because it is timed.
-        explained: share of its explanation that is done, while one is under way; None: none is.
-        background: it is one of many that measure a speed-up, and makes room for whoever else comes.
-        charged: tokens that its user was charged for and may get back; see `workbench.service.meter`.
-        still_s: seconds it stood still because another run had the device to itself.
-        pace: tokens a second at which its rounds are held back so that people can follow; 0: they are not.
-        left: what of its drafter it has left behind, where it keeps that.
+        id: unguessable id; it gives the right to follow and control the run.
+        user: opaque key of the user who started the run.
+        holds: pairs of models that the run needs until it ends.
+        trace_bytes: approximate memory of the trace, in bytes.
+        lease_s: time without a call of `since`, `wait` or iteration after which the run is cancelled, in seconds;
+            None: never.
+        ended_at: `time.monotonic()` of the run's end, or None.
+        method: name of the method at the start.
+        planned: method with its parameters, sampling parameters and models after all requested changes; the engine may
+            still refuse one, see `in_force`.
+        request: request of the engine, with its images.
+        alone: whether the run is timed and has the device to itself.
+        explained: finished share of a running explanation, 0 to 1; None: none is running.
+        background: whether the run belongs to a background measurement, which yields to other users.
+        charged: tokens charged to the user, of which unused ones are returned; see `workbench.service.meter`.
+        still_s: time that the run was held for timed runs, in seconds.
+        pace: display rate in tokens per second, to which rounds are slowed down; 0: no delay.
+        left: state of the drafter, kept after the run's end if requested.
     """
 
     def __init__(self, host: Host, user: str, method: str, lease_s: float | None = None) -> None:
@@ -117,17 +118,17 @@ class Run:
         row, state = self._row, self._state
         if row is None or state in ENDED:
             return state
-        # a row that has ended is a run that goes on until it is ended too
+        # if only the engine's sequence has ended, the run is still running until `end` is called
         return RUNNING if row.status in ENDED else row.status
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the run has ended; no more rounds follow."""
         return self._state in ENDED
 
     @property
     def message(self) -> str:
-        """What a waiting user should know; empty most of the time."""
+        """Status message for the user; usually empty."""
         progress, row = self._progress, self._row
         if row is not None and row.held:
             return STILL
@@ -137,17 +138,16 @@ class Run:
 
     @property
     def trace(self) -> Trace | None:
-        """What was recorded so far; None before the run has a row."""
+        """Trace recorded so far; None before the run has joined the batch."""
         return self._trace
 
     def since(self, n: int) -> dict[str, Any]:
-        """Everything from round `n` on, as plain JSON: for pages that poll and fill gaps. Renews the lease.
+        """Return the state and all rounds from number `n` on, as plain JSON, for polling. Renews the lease.
 
         Returns:
-            run, state, message; seq (rounds so far); header, rounds from `n` on, footer (once it has ended);
-            problem {"kind", "message", "remedy"} of a run that failed; warnings; queue {"position", "of"} while it
-            waits for a row; loading {"stage", "done", "total"} while models load (bytes); pace (tokens a second at
-            which rounds are held back, or 0).
+            run, state, message; seq (number of rounds so far); header; rounds from `n` on; footer (after the end);
+            problem {"kind", "message", "remedy"} of a failed run; warnings; queue {"position", "of"} while the run is
+            queued; loading {"stage", "done", "total"} in bytes while models load; pace (tokens per second, or 0).
         """
         self.followed = time.monotonic()
         state, trace = self.state, self.trace
@@ -173,7 +173,7 @@ class Run:
         }
 
     def _footer(self, trace: Trace | None) -> Footer:
-        """The trace's own, or one that says why there is no trace."""
+        """Return the trace's footer, or one with the reason why there is no trace."""
         if trace is not None:
             return trace.footer
         reason = self.stopped if self._state == CANCELLED else self._state
@@ -181,11 +181,11 @@ class Run:
 
     @property
     def stopped(self) -> str:
-        """Why it was stopped, if it was: one of `workbench.trace.events.STOPPED`."""
+        """Reason for stopping the run, if it was stopped: one of `workbench.trace.events.STOPPED`."""
         return self._stopped or CANCELLED
 
     def __iter__(self) -> Iterator[Round]:
-        """Rounds as they are recorded, to the end of the run."""
+        """Yield rounds as they are recorded, until the run ends."""
         n = 0
         while True:
             self.followed = time.monotonic()
@@ -204,7 +204,7 @@ class Run:
 
         Raises:
             WorkbenchError: the run failed; the message says what to do.
-            TimeoutError: it takes longer than `timeout` seconds. The run goes on.
+            TimeoutError: the run takes longer than `timeout` seconds; it continues.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._news:
@@ -231,19 +231,20 @@ class Run:
         sees: str = BOTH,
         pace: float | None = None,
     ) -> None:
-        """Switch method, parameters (of method and sampling alike), draft model or pictures, from the next round on.
+        """Change the method, parameters (of method and sampling), draft model or images, from the next round on.
 
         Args:
-            method: registry name.
-            params: of the method and of sampling.
-            drafter: name of a draft model.
-            images: as many pictures as the prompt has, as in `start`. The target reads them in place of the old ones
-                and goes on with the text as it is; or, with sees="drafter", the drafter alone sees them.
+            method: name of a method; None: no change.
+            params: parameters of the method and of sampling; missing ones stay as they are.
+            drafter: name of a draft model; None: no change.
+            images: new images, as many as the prompt has, as in `start`. The target reads them in place of the old ones
+                and continues the text; with sees="drafter" only the drafter gets them.
             sees: "both" or "drafter".
-            pace: tokens a second at which rounds are held back so that people can follow, at once; 0: they are not.
+            pace: display rate in tokens per second, effective at once; 0: no delay; None: no change.
 
         Raises:
-            UnknownNameError, ParameterError, MethodUnavailableError: at once; the run goes on as it was.
+            UnknownNameError, ParameterError, MethodUnavailableError: the change is refused at once, and the run
+                continues unchanged.
         """
         if pace is not None:
             self.pace = check_pace(0.0 if self.alone else pace)
@@ -252,15 +253,15 @@ class Run:
             self._host.change(self, method, params, drafter, images, sees)
 
     def explain(self) -> dict[str, Any]:
-        """On which parts of the picture the text so far leans: `Trace.attribution`, which is filled in.
+        """Attribute the text so far to regions of the image; also stores the result in `Trace.attribution`.
 
         Raises:
-            PromptError, CapacityError: the run has no pictures, no token yet, or is too long.
+            PromptError, CapacityError: the run has no images, no tokens yet, or is too long.
         """
         return self._host.explain(self)
 
     def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
-        """What its drafter remembers: see `workbench.client.RunHandle.memory`."""
+        """Inspect, save, load or reset the drafter's state: see `workbench.client.RunHandle.memory`."""
         return self._host.memory(self, action, data)
 
     def pause(self) -> None:
@@ -268,7 +269,7 @@ class Run:
         self.tell(Row.pause)
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue a paused run."""
         self.tell(Row.resume)
 
     def step(self) -> None:
@@ -276,11 +277,11 @@ class Run:
         self.tell(Row.step)
 
     def cancel(self, message: str = "", reason: str = CANCELLED) -> None:
-        """End the run; its trace is kept. Does nothing when it has ended.
+        """End the run and keep its trace. Does nothing if the run has ended.
 
         Args:
-            message: why, when it was not the user who asked.
-            reason: the same in one word, for the trace: one of `workbench.trace.events.STOPPED`.
+            message: reason as a sentence, unless the user cancelled the run.
+            reason: reason in one word, for the trace: one of `workbench.trace.events.STOPPED`.
         """
         with self._news:
             if self.ended:
@@ -294,7 +295,7 @@ class Run:
             self.tell(Row.cancel)
 
     def tell(self, act: Callable[[Row], None]) -> None:
-        """Do something to the row, now or once there is one."""
+        """Apply an action to the engine's sequence, now or when the run joins the batch."""
         with self._news:
             if self.ended:
                 return
@@ -304,20 +305,20 @@ class Run:
                 act(self._row)
         self._host.wake()
 
-    # -- the backend's side --------------------------------------------------------------------------------------
+    # -- calls from the backend ----------------------------------------------------------------------------------
 
     def loads(self, progress: Progress) -> None:
-        """Models are being loaded for this run."""
+        """Set the progress of loading models for this run."""
         self._progress = progress
 
     def queued(self) -> None:
-        """It waits for a row."""
+        """Set the state to queued."""
         with self._news:
             if not self.ended:
                 self._state, self._progress = QUEUED, None
 
     def started(self, row: Row) -> None:
-        """It has a row. What was asked for before is done now; a run cancelled in the meantime lets the row go."""
+        """Set the engine's sequence and apply pending actions; cancel it if the run was cancelled meanwhile."""
         with self._news:
             if self.ended:
                 row.cancel()
@@ -331,7 +332,7 @@ class Run:
         self._host.started(self)
 
     def _try(self, act: Callable[[Row], None], row: Row) -> None:
-        """What turns out to be wrong is said, and the run goes on."""
+        """Apply an action; on an error, set the message and continue."""
         try:
             act(row)
         except WorkbenchError as error:
@@ -339,17 +340,17 @@ class Run:
 
     @property
     def stood_s(self) -> float:
-        """Seconds it stood still because it was paused or held back."""
+        """Paused time of the run, including the delays of its pace, in seconds."""
         return self._stood_s if self._row is None else self._row.pace.still_s
 
     @property
     def row(self) -> Row | None:
-        """The row it has, if any."""
+        """The engine's sequence, or None."""
         return self._row
 
     @property
     def in_force(self) -> tuple[Any, tuple[str, str | None]]:
-        """The method with its parameters, and the models, that its last round had: a change may have been refused."""
+        """The method with its parameters, and the models, of the last round; the engine may have refused a change."""
         row = self._row
         if row is not None:
             return row.configured, (row.models.target_name, row.models.writer_name)
@@ -357,7 +358,7 @@ class Run:
         return configured, pair
 
     def end(self, state: str, problem: WorkbenchError | None = None) -> None:
-        """End it: nothing more will come. The row, and with it every hold on models, is let go."""
+        """End the run; it releases its sequence and its models."""
         if self._close(state, problem):
             self._host.ended(self)
 
@@ -371,18 +372,18 @@ class Run:
                 self.trace_bytes += len(left.data or b"")
             if self._row is not None and self.planned is not None:
                 configured, pair = self.in_force
-                self.planned = configured, self.planned[1], pair  # nothing more will come into force
+                self.planned = configured, self.planned[1], pair  # pending changes are void
             self._state, self._problem, self._row = state, problem, None
             self.ended_at = time.monotonic()
             self._pending.clear()
             if self.request is not None:
-                self.request.models = None  # a run that is kept for its trace holds no model
-                self.request.on_round = None  # it holds the run: nothing of both would go before a collection
+                self.request.models = None  # a run kept for its trace must not hold models
+                self.request.on_round = None  # breaks the reference cycle with the run
             self._news.notify_all()
             return True
 
     def forget_pictures(self) -> None:
-        """Let go of the pictures of a run that nobody can ask for any more; whoever explains it keeps them until then.
+        """Release the images of a run that was dropped; a running explanation still holds them.
 
         Decoded, eight of the largest take 128 MiB. The trace and the log-probabilities stay.
         """
@@ -390,6 +391,6 @@ class Run:
             self.request = dataclasses.replace(self.request, pictures=(), images=None, swaps=[], on_round=None)
 
     def notify(self) -> None:
-        """There may be news for whoever waits."""
+        """Wake the threads that wait for news of the run."""
         with self._news:
             self._news.notify_all()

@@ -1,4 +1,4 @@
-"""The runs a backend knows: those that go on, and ended ones for a while, within bounds of number and memory."""
+"""Register of a backend's runs: active ones, and ended ones for a while, within limits of number and memory."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from workbench.trace.events import Round
 from workbench.trace.pictures import pictures_of
 
 ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 3000, 190, 280, 650
-"""What the parts of a recorded round take in memory, in bytes; a test keeps them near the truth."""
+"""Approximate memory of the parts of a recorded round, in bytes; a test compares them with measured sizes."""
 
 
 def round_bytes(record: Round) -> int:
-    """About how much memory a recorded round takes."""
+    """Return the approximate memory of a recorded round, in bytes."""
     tops = len(record.top_p) + sum(top is not None for top in record.top_q)
     n_bytes = ROUND_BYTES + NODE_BYTES * len(record.nodes) + TOKEN_BYTES * len(record.emitted) + TOP_BYTES * tops
     return n_bytes + sum(len(picture["url"]) for picture in pictures_of(record.vision))
 
 
 class RunRegister:
-    """Runs by id. Thread-safe. Nobody can list the ids of others.
+    """Runs by id. Thread-safe. Users cannot list the ids of others.
 
     Attributes:
-        meter: what addresses use in a minute.
+        meter: rate limits of addresses.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -39,12 +39,12 @@ class RunRegister:
         self._lock = threading.Lock()
 
     def add(self, run: Run, max_new_tokens: int) -> None:
-        """Take a run in, and charge its user for it.
+        """Add a run, and charge its user for it.
 
-        One of many that are timed is no request of its own, but has to wait too while tokens of earlier ones are owed.
+        A timed run belongs to a measurement and does not count as a request, but its user must have no debt in tokens.
 
         Raises:
-            CapacityError: its user, or all users together, have as many as allowed, or more in a minute.
+            CapacityError: a limit of runs or a rate limit is reached.
         """
         with self._lock:
             self._limits.check_room(run.user, [r.user for r in self._by_id.values() if not r.ended])
@@ -53,19 +53,19 @@ class RunRegister:
         self.charge(run, max_new_tokens)
 
     def charge(self, run: Run, tokens: int) -> None:
-        """Count tokens that a run asks for."""
+        """Charge the tokens that a run requests."""
         run.charged += tokens
         self.meter.charge(run.user, tokens)
 
     def settle(self, run: Run) -> None:
-        """Give back what an ended run was charged for and has not used; a prompt counts once it was read."""
+        """Return the tokens that an ended run was charged for and did not use; a prompt counts after prefill."""
         trace = run.trace
         used = len(trace.header.prompt_tokens) + sum(len(r.emitted) for r in trace.rounds) if trace is not None else 0
         unused, run.charged = max(0, run.charged - used), 0
         self.meter.charge(run.user, -unused)
 
     def remove(self, run: Run) -> None:
-        """Forget a run."""
+        """Remove a run."""
         with self._lock:
             self._by_id.pop(run.id, None)
         if not run.ended:
@@ -73,20 +73,20 @@ class RunRegister:
         self._free([run])
 
     @staticmethod
-    def _free(forgotten: Sequence[Run]) -> None:
-        """Let go of the pictures of forgotten runs, and give what they took back to the system."""
-        had = [run for run in forgotten if run.request is not None and run.request.pictures]
-        for run in had:
+    def _free(removed: Sequence[Run]) -> None:
+        """Release the images of removed runs, and return their memory to the system."""
+        with_images = [run for run in removed if run.request is not None and run.request.pictures]
+        for run in with_images:
             run.forget_pictures()
-        if had:
+        if with_images:
             trim()
 
     def check_room(self, user: str, alone: bool = False) -> None:
-        """Refuse a user's run before anything is done for it: `add` would refuse it.
+        """Refuse early a run that `add` would refuse.
 
         Args:
-            user: whose run it is.
-            alone: it is one of many that are timed, and no request of its own.
+            user: user of the run.
+            alone: whether the run is timed; then it does not count as a request.
 
         Raises:
             CapacityError: see `add`.
@@ -96,18 +96,18 @@ class RunRegister:
             self.meter.let_in(user, n=0 if alone else 1, counted=False)
 
     def get(self, run_id: str) -> Run:
-        """A run by its id.
+        """Return a run by its id.
 
         Raises:
-            UnknownNameError: no such run, or it ended long ago. Other runs are not named.
+            UnknownNameError: there is no such run, or it ended long ago. The message names no other runs.
         """
         with self._lock:
             if run_id not in self._by_id:
-                raise UnknownNameError("This run is not known here any more.", "Start a new one.")
+                raise UnknownNameError("There is no such run, or it ended long ago.", "Start a new run.")
             return self._by_id[run_id]
 
     def active(self) -> list[Run]:
-        """Runs that have not ended."""
+        """Return the runs that have not ended."""
         with self._lock:
             return [run for run in self._by_id.values() if not run.ended]
 
@@ -116,14 +116,14 @@ class RunRegister:
 
     @property
     def trace_bytes(self) -> int:
-        """Memory of all traces, about."""
+        """Approximate memory of all traces, in bytes."""
         with self._lock:
             return sum(run.trace_bytes for run in self._by_id.values())
 
     def tidy(self) -> None:
-        """Forget what is too old or too much: ended runs first; then the run with the largest trace is ended."""
+        """Remove ended runs over the limits of age, number or memory; if that is not enough, end the largest run."""
         limits, now = self._limits, time.monotonic()
-        forgotten: list[Run] = []
+        removed: list[Run] = []
         with self._lock:
             ended = [(run.ended_at, run) for run in self._by_id.values() if run.ended_at is not None]
             ended.sort(key=lambda pair: pair[0])  # oldest first
@@ -134,9 +134,9 @@ class RunRegister:
                     break
                 total -= run.trace_bytes
                 del self._by_id[run.id]
-                forgotten.append(run)
+                removed.append(run)
             largest = max(self._by_id.values(), key=lambda run: run.trace_bytes, default=None)
-        self._free(forgotten)
+        self._free(removed)
         if largest is not None and total > limits.trace_bytes:
-            full = "Its trace had filled the memory there is for traces. Use a smaller tree or fewer tokens."
+            full = "The memory limit for traces was reached. Use a smaller tree or fewer tokens."
             largest.cancel(full, "memory")

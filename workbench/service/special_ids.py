@@ -1,4 +1,4 @@
-"""Token ids of a rendered conversation: special tokens where the template wrote them, plain text in messages."""
+"""Encode a rendered conversation: special tokens only where the chat template wrote them, plain text in messages."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from workbench.core.errors import PromptError
 from workbench.service.traced_template import MESSAGE, UNKNOWN
 
 _HIDDEN = "\U0010fffd"
-"""Stands for a message's character while the template's own special tokens are looked for."""
+"""Placeholder for the characters of messages during the search for the template's special tokens."""
 
 
 def encode(tokenizer: Any, text: str, origins: str, messages: Sequence[str]) -> list[int]:
-    """Encode a rendered conversation as the tokenizer does, without special tokens that a message spells.
+    """Encode a rendered conversation, but encode the text of a special token inside a message as plain text.
 
     Args:
-        tokenizer: one of Transformers.
-        text: the conversation as its template writes it.
-        origins: of each character, as in `workbench.service.traced_template`.
-        messages: all texts of the messages. A special token of unknown origin that occurs in one, in any case of its
-            letters, is plain text.
+        tokenizer: a tokenizer of Transformers.
+        text: the rendered conversation.
+        origins: origin of each character, see `workbench.service.traced_template`.
+        messages: all texts of the messages. A special token of unknown origin counts as plain text if a message
+            contains it, in upper or lower case.
 
     Raises:
-        PromptError: the vocabulary has a special token's text as a piece that plain text is cut into.
+        PromptError: the tokenizer encodes a special token's text as that token even in plain text.
     """
     special = {content: i for i, content in _special(tokenizer).items()}
     pattern = re.compile("|".join(map(re.escape, sorted(filter(None, special), key=len, reverse=True))) or "(?!)")
@@ -45,8 +45,8 @@ def encode(tokenizer: Any, text: str, origins: str, messages: Sequence[str]) -> 
         if not leaked:
             return ids
     raise PromptError(
-        f"A message has the text of the special token {leaked!r}, which this tokenizer cannot write as plain text.",
-        "Leave it out.",
+        f"A message contains the special token {leaked!r}, which this tokenizer cannot encode as plain text.",
+        "Remove it from the message.",
     )
 
 
@@ -56,7 +56,7 @@ def _special(tokenizer: Any) -> dict[int, str]:
 
 
 def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the template wrote a special token: no character of it is a message's."""
+    """Return the spans of special tokens that the template wrote, without characters from messages."""
     shown = "".join(_HIDDEN if origin == MESSAGE else char for char, origin in zip(text, origins, strict=True))
     found: list[tuple[int, int]] = []
     place = 0
@@ -76,7 +76,7 @@ def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[s
 
 
 def _by_pieces(tokenizer: Any, text: str, own: Sequence[tuple[int, int]], special: dict[str, int]) -> list[int]:
-    """Encode each piece between special tokens by itself, for a tokenizer that is written in Python."""
+    """Encode each piece between special tokens separately, for a tokenizer that is written in Python."""
     ids: list[int] = []
     place = 0
     for start, end in [*own, (len(text), len(text))]:
@@ -91,10 +91,10 @@ _copies: WeakKeyDictionary[Any, _PlainTokenizer] = WeakKeyDictionary()
 
 
 class _PlainTokenizer:
-    """A copy of a tokenizer that finds special tokens under other names, which no text contains.
+    """A copy of a tokenizer in which the special tokens have random names that no text contains.
 
-    One call encodes the whole text, so words are cut and merged across the ends of messages as in the original, and
-    no prefix space is added after a special token. The original is shared between threads and stays as it is.
+    One call encodes the whole text, so that tokens can cross the ends of messages as in the original, and no prefix
+    space is added after a special token. The original is shared between threads and is not changed.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -120,19 +120,19 @@ class _PlainTokenizer:
 
     @classmethod
     def of(cls, tokenizer: Any) -> _PlainTokenizer:
-        """Return the copy of a tokenizer, made at the first call and when special tokens were added."""
+        """Return the copy of a tokenizer, cached until special tokens are added."""
         found = _copies.get(tokenizer)
         if found is None or found._texts != _special(tokenizer):
             found = _copies[tokenizer] = cls(tokenizer)
         return found
 
     def encode(self, text: str, own: Sequence[tuple[int, int]], breaks: Sequence[int]) -> tuple[list[int], str]:
-        """Return the ids, and the text of a special token that came out of plain text ("": none did).
+        """Return the ids, and the text of a special token that plain text produced ("" if none).
 
         Args:
-            text: of the conversation.
-            own: beginnings and ends of special tokens.
-            breaks: places at which no piece of the vocabulary may reach over.
+            text: text of the conversation.
+            own: spans (start, end) of special tokens.
+            breaks: positions that no token may cross.
         """
         changes = [(start, end, self._names[text[start:end]]) for start, end in own]
         changes = sorted([*changes, *((place, place, self._break) for place in breaks)])

@@ -1,4 +1,4 @@
-"""What is asked of a run that goes on: to be another from its next round on, or to be explained."""
+"""Changes, explanations and drafter-state operations on running generations."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from workbench.service.run import Run
 from workbench.service.turns import Turns
 
 ANSWER_S = 20.0
-"""Seconds that whoever asks for a drafter's state waits for the moment between two rounds."""
+"""Time limit for an operation on a drafter's state, which runs between two rounds, in seconds."""
 
 
 class Steering:
-    """Changes and explanations of runs.
+    """Applies changes to runs, explains them, and operates on their drafters' state.
 
     Args:
-        names: which models are meant.
-        pool: models that are loaded.
-        load: loads others and waits for them.
-        let_in: counts a request of a user.
-        turns: an explanation waits while a run is timed.
-        wake: lets a sleeping engine look again.
+        names: resolver of model names.
+        pool: loaded models.
+        load: function that loads other models and waits for them.
+        let_in: function that counts a request of a user.
+        turns: coordination with timed runs; an explanation waits while a run is timed.
+        wake: function that wakes a sleeping engine.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Steering:
         images: Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change against what the run will then be, and hand it to the row. Loads a new draft model."""
+        """Check a change against the run's planned settings and pass it to the engine. Loads a new draft model."""
         pictures = decode_all(images)
         if pictures and (run.ended or not run.request.pictures):
-            raise PromptError("The run has no pictures that could be changed.", "Start a run with pictures.")
+            raise PromptError("The run has no images to replace.", "Start a run with images.")
         run.trace_bytes += picture_bytes(pictures)
         chosen = registry.get(method) if method else None
         pair: Pair = run.planned[2]
@@ -76,7 +76,7 @@ class Steering:
             run.holds.add(pair)
             other = self._pool.get(pair) or self._load(pair)
         elif chosen is not None:
-            other = self._pool.get(pair)  # with heads that were promoted since the run began
+            other = self._pool.get(pair)  # may have heads that were promoted since the run started
 
         def checked(configured: Chosen, sampling: SamplingParams, models: Models | None) -> dict[str, Any]:
             now = chosen or configured.method
@@ -97,16 +97,18 @@ class Steering:
         (configured, sampling, _), models = run.planned, other or self._pool.get(pair)
         if run.row is None:
             checked(configured, sampling, models)
-        if models is not None and (chosen is not None or other is not None):  # here, where no run waits for it
+        if models is not None and (
+            chosen is not None or other is not None
+        ):  # in this thread, so that the engine does not wait
             now = chosen or configured.method
             now.with_params(**split_params(now, params or {}, sampling)[0]).drafter.make_ready(models)
         run.tell(hand_over)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
-        """Look at, save, load or empty what a run's drafter remembers: see `workbench.client.RunHandle.memory`."""
+        """Inspect, save, load or reset the state of a run's drafter: see `workbench.client.RunHandle.memory`."""
         if run.row is None:
             return _left_by(run, action)
-        if action != "look":  # packing and unpacking is done between everybody's rounds
+        if action != "look":  # packing and unpacking delays the rounds of all runs
             self._let_in(run.user)
 
         def do(row: Row) -> dict[str, Any]:
@@ -126,59 +128,61 @@ class Steering:
             return done.result(ANSWER_S)
         except TimeoutError:
             done.cancel()
-            raise CapacityError("The run has no moment for that.", "Ask again once it goes on.") from None
+            raise CapacityError(
+                f"The run did not finish a round within {ANSWER_S:g} s.", "Try again when it continues."
+            ) from None
 
     def _check_own(self, row: Row, action: str) -> None:
-        """What strangers share, none of them may fill or empty for the others."""
+        """Refuse to load or reset a state that users of a public server share."""
         state = owned_of(row.state)
         if state is not None and state.shared and action in ("load", "reset") and not self._names.folders:
-            said = "What this drafter remembers is shared with others here."
-            raise MethodUnavailableError(said, "Start the run without warm: what it remembers is then its own.")
+            message = "The state of this drafter is shared by all users of this server."
+            raise MethodUnavailableError(message, "Start the run with warm=false to give it a state of its own.")
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """On which parts of its pictures the text of a run leans; kept in its trace. In the caller's thread.
+        """Attribute the text of a run to its images, and store the result in its trace. Runs in the caller's thread.
 
-        One is worked out at a time, addresses by turns, and none while a run is timed; `run.explained` says how far it
-        is. It is broken off when its caller leaves.
+        One explanation is computed at a time, addresses take turns, and none is computed while a run is timed.
+        `run.explained` is the progress. It stops if the caller disconnects.
 
         Raises:
-            PromptError: the run has no pictures, or no tokens yet.
-            CapacityError: it is too long, or the address of its user asks for too much.
-            LeftError: the caller left.
+            PromptError: the run has no images, or no tokens yet.
+            CapacityError: the run is too long, or the user's address exceeds its limits.
+            LeftError: the caller disconnected.
         """
         if run.trace is None or run.request.images is None:
-            raise PromptError("There is nothing to explain yet.", "Start a run with pictures, and wait for a token.")
+            raise PromptError("There is nothing to explain yet.", "Start a run with images, and wait for a token.")
         configured, pair = run.in_force
         models = self._pool.get(pair) or self._load(pair)
 
         gone = watch()
         self._let_in(run.user)
 
-        def told(done: float) -> None:
+        def report(done: float) -> None:
             gone()
             run.explained = done
 
-        told(0.0)
+        report(0.0)
         try:
             with self._turn.hold(run.user, gone), self._turns.beside():
-                run.trace.attribution = explain(models, run.request, run.trace, configured.drafter, told)
+                run.trace.attribution = explain(models, run.request, run.trace, configured.drafter, report)
         finally:
             run.explained = None
         return run.trace.attribution
 
 
 def _left_by(run: Run, action: str) -> dict[str, Any]:
-    """What an ended run has left behind.
+    """Return the drafter's state that an ended run kept.
 
     Raises:
-        WorkbenchError: it has not begun, or keeps nothing.
+        WorkbenchError: the run has not started, or kept no state.
     """
     if not run.ended:
-        raise WorkbenchError("The run has not begun.", "Ask again in a moment.")
+        raise WorkbenchError("The run has not started yet.", "Try again in a moment.")
     if run.left is None or action not in ("look", "save"):
-        raise WorkbenchError("The run has ended, and its drafter with it.", "Load the file into the next run.")
+        raise WorkbenchError("The run has ended, and its drafter's state is gone.", "Load the file into the next run.")
     if action == "look":
         return run.left.look
     if run.left.data is None:
-        raise MethodUnavailableError(run.left.why or "Nothing was kept.", "Choose another drafter.")
+        raise MethodUnavailableError(run.left.why or "The drafter has no state to save.", "Choose another drafter.")
     return run.left.look | {"data": run.left.data}

@@ -1,4 +1,4 @@
-"""Figures for operators, of all users together, in Prometheus' text format. No label carries what a user wrote."""
+"""Metrics for operators, over all users, in Prometheus' text format. No label contains a user's text."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 @dataclass(slots=True)
 class Tally:
-    """What one method did: sums over rounds.
+    """Counters of one method: sums over rounds.
 
-    Time that several rows shared is divided among them, but for `decode_seconds`: tokens / decode_seconds is what a
-    run's tokens per second are, alone or in a batch.
+    Time that several sequences of a batch share is divided among them, except for `decode_seconds`: tokens /
+    decode_seconds is the tokens per second of a run, alone or in a batch.
     """
 
     rounds: int = 0
@@ -47,17 +47,17 @@ HELP = {
     "accepted": "Drafted tokens accepted.",
     "draft_seconds": "Seconds in forwards of drafters.",
     "verify_seconds": "Seconds in verification forwards of targets.",
-    "overhead_seconds": "Seconds from the end of prefill to the last token in no forward of a round, time between "
-    "rounds included.",
-    "decode_seconds": "Seconds from the end of prefill to the last token, of each run in full.",
+    "overhead_seconds": "Seconds from the end of prefill to the last token outside of forwards, including time between "
+    "rounds.",
+    "decode_seconds": "Seconds from the end of prefill to the last token, not divided among the sequences of a batch.",
 }
 
 
 class Telemetry(Collector):
-    """Counts in plain numbers while rounds run, which costs them a microsecond; exposes them when asked.
+    """Counts in plain numbers while rounds run, which costs about a microsecond; converts them at each scrape.
 
     Args:
-        health: how the backend is doing, read at each scrape; see `Backend.health`.
+        health: function that returns the backend's state at each scrape; see `Backend.health`.
     """
 
     def __init__(self, health: Callable[[], dict[str, Any]]) -> None:
@@ -70,9 +70,9 @@ class Telemetry(Collector):
         self._run_s, self._queue_s, self._load_s = (
             Histogram(f"workbench_{name}_seconds", doc, buckets=SECONDS, registry=self._registry)
             for name, doc in (
-                ("run", "From the start of a run to its end, pauses not counted."),
-                ("queue", "From the start of a run to its row, loading of models included."),
-                ("load", "Loading of models, downloads included."),
+                ("run", "From the start of a run to its end, without pauses."),
+                ("queue", "From the start of a run until it joins the batch, including loading of models."),
+                ("load", "Loading of models, including downloads."),
             )
         )
         self._registry.register(self)
@@ -80,7 +80,7 @@ class Telemetry(Collector):
     # -- counting ------------------------------------------------------------------------------------------------
 
     def round(self, record: Round, before: Round | None = None) -> None:
-        """One round was run; `before` is the one before it of the same run, from whose end on time counts."""
+        """Count a round; `before` is the previous round of the same run, from whose end time is counted."""
         between = max(0.0, record.started_s - (before.started_s + before.seconds if before else 0.0))
         tally = self._tallies[record.method]
         tally.rounds += 1
@@ -95,29 +95,29 @@ class Telemetry(Collector):
         tally.decode_seconds += between + record.seconds
 
     def started(self, run: Run) -> None:
-        """A run has got its row."""
+        """Count a run that joined the batch."""
         assert run.started_at is not None
         self._queue_s.observe(run.started_at - run.created)
 
     def ended(self, run: Run) -> None:
-        """A run has ended."""
+        """Count a run that ended."""
         self._ended[run.method, run.state] += 1
         if run.ended_at is not None:
             self._run_s.observe(run.ended_at - run.created - run.stood_s)
 
     def models(self, event: str, seconds: float) -> None:
-        """Models were loaded ("load"), given up ("evict")."""
+        """Count a load ("load") or an eviction ("evict") of models."""
         self._events[event] += 1
         if event == "load":
             self._load_s.observe(seconds)
 
     def error(self, error: BaseException) -> None:
-        """A request was refused or failed."""
+        """Count a refused or failed request."""
         self._errors[type(error).__name__] += 1
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """Counts the error that leaves the block, if one does."""
+        """Count an error that leaves the block."""
         try:
             yield
         except Exception as error:
@@ -127,11 +127,11 @@ class Telemetry(Collector):
     # -- exposing ------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        """All figures."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry).decode()
 
     def collect(self) -> Iterable[Metric]:
-        """What the registry asks for."""
+        """Yield all metrics; called by the Prometheus registry."""
         tallies = {name: dataclasses.replace(tally) for name, tally in list(self._tallies.items())}
         for field, doc in HELP.items():
             values = {(name,): getattr(tally, field) for name, tally in tallies.items()}
@@ -140,16 +140,16 @@ class Telemetry(Collector):
         yield _gauge("mean_accepted_length", "Tokens emitted / rounds, since the start.", ("method",), tau)
         rate = {(name,): t.accepted / t.tested for name, t in tallies.items() if t.tested}
         yield _gauge("acceptance_rate", "Accepted / tested, since the start.", ("method",), rate)
-        yield _counter("runs_ended", "Runs by how they ended.", ("method", "state"), dict(self._ended))
+        yield _counter("runs_ended", "Ended runs by final state.", ("method", "state"), dict(self._ended))
         yield _counter("errors", "Requests refused or failed.", ("kind",), _one(self._errors))
-        yield _counter("model_events", "Models loaded and given up.", ("event",), _one(self._events))
+        yield _counter("model_events", "Models loaded and evicted.", ("event",), _one(self._events))
         health = self._health()
-        yield _gauge("runs", "Runs that go on, by state.", ("state",), _one(health["runs"]))
-        yield _gauge("rows", "Rows in use.", (), {(): health["rows"]})
-        yield _gauge("queue_length", "Runs that wait for a row.", (), {(): health["queue"]})
+        yield _gauge("runs", "Active runs, by state.", ("state",), _one(health["runs"]))
+        yield _gauge("rows", "Sequences in the batch.", (), {(): health["rows"]})
+        yield _gauge("queue_length", "Runs that wait to join the batch.", (), {(): health["queue"]})
         yield _gauge("models", "Models in memory.", (), {(): health["models"]})
-        yield _gauge("memory_bytes", "Memory by what takes it.", ("of",), _one(health["memory"]))
-        yield _gauge("up", "1 when rounds are run, else 0.", (), {(): float(health["status"] == "ok")})
+        yield _gauge("memory_bytes", "Memory by use.", ("of",), _one(health["memory"]))
+        yield _gauge("up", "1 if the engine runs rounds, else 0.", (), {(): float(health["status"] == "ok")})
         yield _gauge("uptime_seconds", "Seconds since the start.", (), {(): health["uptime_s"]})
 
 

@@ -1,10 +1,10 @@
-"""Chat templates rendered with the origin of each character: the template itself, or a message.
+"""Render chat templates and track the origin of each character: the template itself, or a message.
 
-A special token's text that a template writes is that token; the same text in a message is plain text. After rendering,
-both look alike. So the template is rendered once more with strings that carry an origin for each character through
-Jinja's operators, filters and macros. `apply_chat_template(sanitize_control_tokens=True)` of Transformers puts marks
-around such text instead, which changes its length and its first character, and with them what a template does that
-slices a message or asks how it begins (`content.startswith("<think>")`).
+The text of a special token is that token if the template writes it, and plain text inside a message. After rendering,
+the two cannot be distinguished. So the template is rendered a second time with strings that carry the origin of each
+character through Jinja's operators, filters and macros. `apply_chat_template(sanitize_control_tokens=True)` of
+Transformers inserts markers instead, which changes the result of templates that slice a message or test its beginning
+(`content.startswith("<think>")`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from jinja2 import Template, filters, nodes, pass_eval_context
 from jinja2.compiler import CodeGenerator, Frame
 
 TEMPLATE, MESSAGE, UNKNOWN = "t", "m", "?"
-"""Origins of a character. UNKNOWN: an operation did not keep them."""
+"""Origins of a character. UNKNOWN: an operation lost the origin."""
 
 
 class TracedText(str):
     """A string with the origin of each of its characters.
 
     Attributes:
-        _origins: as long as the text, of TEMPLATE, MESSAGE and UNKNOWN. Jinja's sandbox lets no template read it.
+        _origins: one of TEMPLATE, MESSAGE and UNKNOWN per character. Jinja's sandbox keeps templates from reading it.
     """
 
     _origins: str
 
     def __new__(cls, text: str = "", origins: str = UNKNOWN) -> TracedText:
-        """Make a text of one origin, or with an origin for each character."""
-        made = super().__new__(cls, text)
-        made._origins = origins * len(made) if len(origins) == 1 else origins
-        return made
+        """Create a text with one origin, or with an origin for each character."""
+        result = super().__new__(cls, text)
+        result._origins = origins * len(result) if len(origins) == 1 else origins
+        return result
 
     def __str__(self) -> str:
         return self
@@ -77,11 +77,11 @@ class TracedText(str):
         return self[: len(super().rstrip(chars))]
 
     def removeprefix(self, prefix: str, /) -> TracedText:
-        """Leave out a beginning."""
+        """Remove a prefix."""
         return self[len(prefix) :] if self.startswith(prefix) else self
 
     def removesuffix(self, suffix: str, /) -> TracedText:
-        """Leave out an end."""
+        """Remove a suffix."""
         return self[: len(self) - len(suffix)] if suffix and self.endswith(suffix) else self
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
@@ -127,7 +127,7 @@ class TracedText(str):
         return self._changed(super().title())
 
     def _located(self, parts: list[str], step: int) -> list[str]:
-        """The parts of a split as slices: they stand in order, `step` characters apart or with white space between."""
+        """Return the parts of a split as slices; they are in order, `step` characters or white space apart."""
         found: list[str] = []
         place = 0
         for part in parts:
@@ -140,7 +140,7 @@ class TracedText(str):
         return self[:place], self[place : place + length], self[place + length :]
 
     def _changed(self, text: str) -> TracedText:
-        """Another spelling of this text; of another length, all of it counts as the message's if any of it was."""
+        """Return this text changed to `text`; if the length differs, all of it is MESSAGE if any character was."""
         if len(text) == len(self):
             return TracedText(text, self._origins)
         return TracedText(text, MESSAGE if MESSAGE in self._origins else UNKNOWN)
@@ -152,13 +152,13 @@ def origins(text: str) -> str:
 
 
 def joined(parts: Iterable[Any]) -> TracedText:
-    """Join texts, and other values as Jinja writes them."""
+    """Join texts, and other values converted as in Jinja."""
     texts = [part if isinstance(part, str) else str(part) for part in parts]
     return TracedText("".join(texts), "".join(map(origins, texts)) or UNKNOWN)
 
 
 def traced(value: Any, origin: str | Callable[[str], str]) -> Any:
-    """Return plain data with every text in it traced; `origin` may depend on the text."""
+    """Return nested data with every string traced; `origin` may be a function of the string."""
     if isinstance(value, str):
         if isinstance(value, TracedText):
             return value
@@ -171,16 +171,16 @@ def traced(value: Any, origin: str | Callable[[str], str]) -> Any:
 
 
 def render(tokenizer: Any, messages: list[dict[str, Any]]) -> TracedText:
-    """Render a conversation as `apply_chat_template` does, ready for the assistant's answer.
+    """Render a conversation as `apply_chat_template` does, with the generation prompt.
 
-    A role is part of the format (`'<|' + role + '|>'` writes a token) unless a special token's text stands in it.
+    A role counts as part of the template (`'<|' + role + '|>'` writes a token), unless it contains a special token.
 
     Args:
-        tokenizer: one of Transformers, with a chat template.
-        messages: with `role` and `content`.
+        tokenizer: a tokenizer of Transformers with a chat template.
+        messages: messages with `role` and `content`.
 
     Raises:
-        Exception: of any kind, where the template cannot be rendered in this way.
+        Exception: any exception, if the template cannot be rendered in this way.
     """
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
 
@@ -201,7 +201,7 @@ def render(tokenizer: Any, messages: list[dict[str, Any]]) -> TracedText:
 
 
 class _TracingGenerator(CodeGenerator):
-    """Writes Jinja's own code, with traced texts for the template's data and constants, and `~` by `joined`."""
+    """Jinja's code generator, with traced texts for the template's data and constants, and `joined` for `~`."""
 
     def _output_const_repr(self, group: Iterable[Any]) -> str:
         return f"environment.own({super()._output_const_repr(group)})"
@@ -226,7 +226,7 @@ class _TracingGenerator(CodeGenerator):
 
 @pass_eval_context
 def _join(context: Any, values: Iterable[Any], d: str = "", attribute: str | int | None = None) -> Any:
-    """Jinja's filter `join`, whose separator is a plain string by default."""
+    """Jinja's filter `join`, with a traced separator."""
     return filters.do_join(context, values, traced(d, TEMPLATE), attribute)
 
 

@@ -1,4 +1,4 @@
-"""Whose turn the device is: work beside the rounds (building models, explaining a run) waits while a run is timed."""
+"""Coordination of timed runs with other computations (building models, explaining a run), which would distort times."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 
 class Turns:
-    """Keeps work beside the rounds and timed runs apart.
+    """Keeps timed runs and other computations apart.
 
-    A timed run does not begin before such work has ended, and no such work begins while a timed run has the device or
-    is the next to have it. Work that waited goes before the timed run that comes next.
+    A timed run starts only after such work has ended, and no such work starts while a timed run has the device or is
+    next. Work that has waited for a timed run goes before the next timed run.
 
     Args:
-        wake: called when work has ended, so that whoever runs rounds looks again.
+        wake: function called when work has ended, which wakes the engine thread.
     """
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
@@ -26,7 +26,7 @@ class Turns:
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
-        """Compute beside the rounds, once no run is timed. For computation, not for downloads; never nested."""
+        """Wait until no run is timed, then run the block's computation. Not for downloads; must not be nested."""
         with self._changed:
             self._waiting += 1
             self._changed.wait_for(lambda: not self._timed)
@@ -41,15 +41,15 @@ class Turns:
             self._wake()
 
     def take(self) -> bool:
-        """For a timed run: keeps new work out from now on; whether the device is free of what is under way."""
+        """Request the device for a timed run: blocks new work; return whether no work is running."""
         with self._changed:
             if not self._timed and self._waiting:
-                return False  # it has waited for the timed run before this one
+                return False  # work has waited for the previous timed run, so it goes first
             self._timed = True
             return self._working == 0
 
     def let_go(self) -> None:
-        """No timed run has the device, and none asks for it."""
+        """Allow work again: no timed run has the device or waits for it."""
         if self._timed:
             with self._changed:
                 self._timed = False

@@ -1,4 +1,4 @@
-"""Who asks, as opaque keys that are useless outside this process."""
+"""Opaque keys of users, which are useless outside this process."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import secrets
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 LOCAL = "local"
-"""The user of a private backend, who has no limit of runs."""
+"""User of a private backend, without a limit of runs."""
 _SALT = secrets.token_hex(16)
 
 
 def address_of(user: str) -> str:
-    """The part of a user's key that stands for the address: what they say of themselves is behind the dot."""
+    """Return the address part of a user's key; the part after the dot comes from the client itself."""
     return user.partition(".")[0]
 
 
 def user_key(address: str = "", *who: str | None) -> str:
-    """Who asks as an opaque key, useless outside this process: a part for the address, one for the session at it.
+    """Return an opaque user key, useless outside this process: a part for the address, and one for the session.
 
-    Only the former is known, by the connection; the latter is what the caller says. A network of IPv6 addresses counts
-    as one: whoever has one of 2^64 has all of them.
+    The address is known from the connection; `who` comes from the client. A /64 network of IPv6 addresses counts as one
+    address, because one client usually has all of it.
     """
     address = network_of(address)
     parts = [address], [address, *map(str, who)]
@@ -28,7 +28,7 @@ def user_key(address: str = "", *who: str | None) -> str:
 
 
 def network_of(address: str) -> str:
-    """What counts as one address: an IPv4 address, or the first 64 bits of an IPv6 one; anything else as it stands.
+    """Return the unit that counts as one address: an IPv4 address, or an IPv6 /64; anything else unchanged.
 
     Example:
         >>> network_of("2001:db8:1:2:3:4:5:6"), network_of("::ffff:1.2.3.4"), network_of("1.2.3.4")

@@ -1,7 +1,6 @@
-"""A crew of processes on this machine, each with a backend of its own.
+"""Worker processes on this machine that measure the cells of a sweep, each with a backend of its own.
 
-One, unless asked for more: cells that share the cores slow each other down, and a time would then speak of the machine,
-not of the method.
+By default there is one worker: cells that share the cores slow each other down, which distorts their times.
 """
 
 from __future__ import annotations
@@ -23,56 +22,56 @@ from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.service.names import Names
 
 ATTEMPTS = 3
-"""Times a cell is given to a worker before it counts as failed; a worker that dies gives its cell back."""
+"""Maximum number of attempts per cell; if a worker dies, its cell is measured again."""
 POLL_S = 0.2
 GRACE_S = 2.0
 
 
 def processes(workers: int = 1, **backend: Any) -> Crew:
-    """A crew of `workers` processes.
+    """Return a pool of worker processes.
 
     Args:
-        workers: cells measured at once. With more than one, times are those of a machine that is shared.
+        workers: number of cells measured at once. With more than one, times include their competition for the CPU.
         backend: options of each process's `workbench.service.Backend`: target, device, dtype, ….
     """
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         left = collections.deque(cells)
         attempts: collections.Counter[str] = collections.Counter()
-        hands = [_Hand(i, backend) for i in range(max(1, min(workers, len(left))))]
+        pool = [_Worker(i, backend) for i in range(max(1, min(workers, len(left))))]
         try:
-            while (left or any(hand.cell for hand in hands)) and not stopped():
-                for hand in hands:
-                    if hand.cell is None and left:
+            while (left or any(worker.cell for worker in pool)) and not stopped():
+                for worker in pool:
+                    if worker.cell is None and left:
                         cell = left.popleft()
                         attempts[cell.id] += 1
-                        hand.give(cell)
-                for hand in [h for h in hands if h.pipe in wait([h.pipe for h in hands], POLL_S)]:
-                    event = hand.heard()
+                        worker.give(cell)
+                for worker in [h for h in pool if h.pipe in wait([h.pipe for h in pool], POLL_S)]:
+                    event = worker.receive()
                     if event is not None:
                         yield event
                         continue
-                    cell, hand.cell = hand.cell, None  # the worker has died
-                    hand.restart()
+                    cell, worker.cell = worker.cell, None  # the worker has died
+                    worker.restart()
                     if cell is None:
                         continue
                     if attempts[cell.id] < ATTEMPTS:
                         left.appendleft(cell)
-                        yield STEP, cell, Result(cell.id, RUNNING, "its worker died: once more")
+                        yield STEP, cell, Result(cell.id, RUNNING, "its worker died; measuring again")
                     else:
                         problem = (
-                            f"Its worker died {ATTEMPTS} times (exit status {hand.status}): out of memory, perhaps."
+                            f"Its worker died {ATTEMPTS} times (exit status {worker.status}), perhaps out of memory."
                         )
                         yield END, cell, (Result(cell.id, FAILED, error=problem), None)
         finally:
-            for hand in hands:
-                hand.end()
+            for worker in pool:
+                worker.end()
 
     return Crew(work, lambda cell: conditions_of(cell, backend, workers))
 
 
 def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> dict[str, Any] | None:
-    """The conditions under which a process of this machine measures a cell, from the options of its backend."""
+    """Return the conditions of a cell that a worker on this machine measures, from its backend's options."""
     names = Names(backend.get("target", DEFAULT_TARGET), backend.get("drafter", "auto"), None)
     blind = cell.lane.configured.drafter.blind
     options = {name: backend[name] for name in ("device", "dtype", "drafter_dtype") if name in backend}
@@ -80,8 +79,8 @@ def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> d
     return conditions(cell.lane, *pair, **options, at_once=workers)
 
 
-class _Hand:
-    """A worker as its master sees it."""
+class _Worker:
+    """A worker process, seen from the main process."""
 
     def __init__(self, number: int, backend: Mapping[str, Any]) -> None:
         self.number, self.backend = number, dict(backend)
@@ -90,7 +89,7 @@ class _Hand:
         self.restart()
 
     def restart(self) -> None:
-        """A new process in the place of one that has died, if any."""
+        """Start the process, also in place of one that has died."""
         if hasattr(self, "process"):
             self.pipe.close()
             self.process.join()
@@ -103,20 +102,20 @@ class _Hand:
 
     def give(self, cell: Cell) -> None:
         self.cell = cell
-        with contextlib.suppress(OSError):  # it has died: the next look at the pipe says so
+        with contextlib.suppress(OSError):  # the process has died, which `receive` reports
             self.pipe.send(cell)
 
-    def heard(self) -> Event | None:
-        """What it says; None: it has died."""
+    def receive(self) -> Event | None:
+        """Receive an event; None if the process has died."""
         try:
-            kind, _, said = self.pipe.recv()
+            kind, _, content = self.pipe.recv()
         except (EOFError, OSError):
             return None
         cell = self.cell
         assert cell is not None
         if kind == END:
             self.cell = None
-        return kind, cell, said
+        return kind, cell, content
 
     def end(self) -> None:
         self.process.terminate()
@@ -128,20 +127,20 @@ class _Hand:
 
 
 def _work(pipe: Connection, master: int, backend: Mapping[str, Any]) -> None:
-    """In the worker: measure what comes through the pipe until nothing does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the master's
+    """Measure the cells that come through the pipe; the main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     host = make_host(backend)
     try:
         while True:
             cell = pipe.recv()
             for event in measure_cell(host, cell, lambda: os.getppid() != master, worker=f"process {os.getpid()}"):
                 pipe.send(event)
-    except (EOFError, OSError):  # the master is gone
+    except (EOFError, OSError):  # the main process has ended
         os._exit(0)
 
 
 def make_host(backend: Mapping[str, Any]) -> Any:
-    """A backend of this process, without the chatter of the libraries that load its models."""
+    """Return a backend in this process, with the output of its libraries turned off."""
     from transformers.utils import logging
 
     from workbench.service import Backend

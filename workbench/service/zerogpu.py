@@ -1,8 +1,8 @@
-"""The backend on ZeroGPU: a GPU is lent for one call at a time, and that call is a whole generation.
+"""The backend on ZeroGPU, which lends a GPU for one call at a time; each call is a whole generation.
 
-Models are put on "cuda" when the app starts. Each generation then runs in a forked process, which gets the GPU, shares
-nothing with the app afterwards, and sends its rounds back as plain JSON. So a run cannot be paused or changed, only
-followed and cancelled; the page steps through what was recorded instead.
+Models are moved to "cuda" when the app starts. Each generation then runs in a forked process with a GPU, which shares
+nothing with the app afterwards and sends its rounds back as plain JSON. So a run cannot be paused or changed, only
+followed and cancelled; the page steps through the recorded rounds instead.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ GPU = Callable[..., Any]
 
 
 class ZeroClient(BaseBackend):
-    """The calls of `workbench.client.Workbench` over ZeroGPU. Make it in the main thread before the app is launched.
+    """A `workbench.client.protocol.Client` on ZeroGPU. Create it in the main thread before the app is launched.
 
     Args:
         gpu: `spaces.GPU`.
-        isolated: whether `gpu` runs each call in a process of its own. Otherwise (the package's behaviour elsewhere)
-            generations take turns in this process.
+        isolated: whether `gpu` runs each call in a process of its own. Otherwise (the package's behaviour outside of
+            ZeroGPU) generations run one at a time in this process.
         names: targets and draft models to load besides the bundled ones; nothing can be loaded later.
-        device: of all models.
-        dtype: of all models; see `workbench.engine.pretrained.resolve_dtype`.
-        limits: of users.
+        device: device of all models.
+        dtype: number format of all models; see `workbench.engine.pretrained.resolve_dtype`.
+        limits: limits of users.
 
     Raises:
         ModelError: no target could be loaded.
@@ -57,7 +57,7 @@ class ZeroClient(BaseBackend):
 
     offers = frozenset({"estimate"})
     hub_only = True
-    """No name is looked for anywhere: what can be used is loaded."""
+    """Names are never looked up in folders: only loaded models can be used."""
 
     def __init__(
         self,
@@ -75,60 +75,60 @@ class ZeroClient(BaseBackend):
         found = [*(name for name, _, _ in known_targets()), *map(named, names)]
         for name in sorted(
             dict.fromkeys(found), key=lambda name: lender_to(name) is not None
-        ):  # whoever lends a tokenizer goes before
+        ):  # models whose tokenizer others borrow are loaded first
             self._lent.load(name)
         if not self._lent.loaded:
             raise ModelError("No model could be loaded.", " ".join(self._lent.problems.values()))
         self._gpu = gpu(duration=self._duration)(self._lent.generation)
 
-    # -- what there is -------------------------------------------------------------------------------------------
+    # -- lists ---------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
-        """Targets: name, title, kind, detail."""
+        """Return the targets: name, title, kind, detail."""
         listed = choices.targets([name for name in self._lent.loaded if not is_drafter(name)])
         return [entry for entry in listed if entry["name"] in self._lent.loaded]
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
-        """Draft models: name, title, available, reason, detail, pictures; the one that belongs to the target first."""
+        """Return the draft models: name, title, available, reason, detail, pictures; the target's own first."""
         return self._lent.drafters(self._pair(target, "none")[0])
 
     def device_label(self, target: str | None = None) -> str:
-        """Device and dtype, for people: the same for all targets."""
+        """Return a label with device and dtype, which are the same for all targets."""
         return f"ZeroGPU · {self._lent.kind}"
 
     def barred(self) -> dict[str, str]:
-        """What cannot be done with a run here, and why."""
+        """Return the run actions that are missing on ZeroGPU, with the reason."""
         return dict.fromkeys(("pause", "step", "change", "pace", "memory"), REASON)
 
     def estimate(self, request: dict[str, Any]) -> str:
-        """How much GPU time a run will ask for, before it is started.
+        """Return the GPU time that a run will request, as text.
 
         Args:
             request: `method`, `max_new_tokens` and, if not the default, `target`.
         """
         target, method = str(request.get("target") or DEFAULT_TARGET), str(request.get("method"))
         seconds = self.costs.seconds(target, method, int(request.get("max_new_tokens") or 128))
-        return f"This run asks for about {seconds} s of GPU ({self.costs.basis(target, method)})."
+        return f"This run requests about {seconds} s of GPU time ({self.costs.basis(target, method)})."
 
     # -- models --------------------------------------------------------------------------------------------------
 
     def preload(self, also: Sequence[str] = ()) -> None:
-        """Does nothing: everything is loaded at the start."""
+        """Do nothing: all models are loaded at the start."""
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:
-        """Check that models are loaded. Raises ModelError when they are not."""
+        """Check that models are loaded; raise ModelError if they are not."""
         self._pair(target, drafter)
 
     def unload(self, target: str | None = None) -> None:
-        """Not here. Raises ModelError."""
-        raise ModelError("Models stay loaded on ZeroGPU.", "Leave them; they cost no GPU time.")
+        """Raise ModelError: models stay loaded on ZeroGPU."""
+        raise ModelError("Models stay loaded on ZeroGPU.", "No action is needed: they cost no GPU time.")
 
     def loaded(self) -> list[dict[str, Any]]:
-        """What is in memory."""
+        """Return the models in memory."""
         return self._lent.sizes()
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
-        """Token ids of a conversation in the target's chat format."""
+        """Format a conversation with the target's chat template, and return its token ids."""
         return chat_ids(self._lent.loaded[self._pair(target, "none")[0]][1], messages, self.limits)
 
     # -- runs ----------------------------------------------------------------------------------------------------
@@ -143,36 +143,43 @@ class ZeroClient(BaseBackend):
         return self._lent.processors[target] is not None
 
     def _start(self, asked: Asked) -> ZeroRun:
-        """Every generation has a GPU of its own; `alone` says only that it is one of many that are timed."""
+        """Start a generation in a thread that follows its GPU process.
+
+        Every generation has a GPU of its own, so `alone` has no further effect than on the rate limit.
+        """
         if asked.paused:
             raise MethodUnavailableError("The run cannot start paused.", REASON)
         if asked.pace:
-            raise MethodUnavailableError("The run cannot be held back.", REASON)
+            raise MethodUnavailableError("The run cannot be slowed down for display.", REASON)
         if asked.memory is not None or asked.keeps:
-            raise MethodUnavailableError("What a drafter remembers cannot be kept.", REASON)
+            raise MethodUnavailableError("The drafter's state can be neither loaded nor saved here.", REASON)
         if asked.extras is not None:
-            raise MethodUnavailableError("Penalties, other ends and log-probabilities are not to be had.", REASON)
+            raise MethodUnavailableError(
+                "Penalties, further stop conditions and log-probabilities are not available here.", REASON
+            )
         job = self._job(asked)
         run = ZeroRun(self, asked.user, job["method"], asked.lease_s)
         run.alone = asked.alone
         self._runs.add(run, asked.max_new_tokens)
-        if not asked.pictures:  # what pictures add to a prompt is known from the run's header
+        if not asked.pictures:  # the length of a prompt with images is known from the run's header
             self._runs.charge(run, len(job["prompt"]))
         run.waits("waiting for a GPU")
-        context = contextvars.copy_context()  # carries the visitor's request, whose quota is used
+        context = contextvars.copy_context()  # contains the visitor's request, whose GPU quota is used
         threading.Thread(target=context.run, args=(self._follow, run, job), daemon=True).start()
         return run
 
     def _job(self, asked: Asked) -> dict[str, Any]:
-        """The request as plain data.
+        """Return the request as plain data.
 
         Raises:
-            WorkbenchError: its method cannot run, or it asks for more GPU time than one run may.
+            WorkbenchError: the method cannot run, or the run needs more GPU time than allowed.
         """
         chosen, (target, drafter), prompt = asked.configured.method, asked.pair, asked.prompt
         reason = self._reason(asked.pair)(asked.configured.needs)
         if reason:
-            raise MethodUnavailableError(f"{chosen.title} cannot run: {reason}", "See the list of methods.")
+            raise MethodUnavailableError(
+                f"{chosen.title} cannot run: {reason}", "Choose an available method from the list."
+            )
         if isinstance(prompt, str) and not asked.pictures:
             prompt = self._lent.loaded[target][1].encode(prompt)
         self.limits.check_prompt_tokens(len(prompt))
@@ -182,30 +189,30 @@ class ZeroClient(BaseBackend):
                 "pictures": asked.pictures}  # fmt: skip
 
     def _follow(self, run: ZeroRun, job: dict[str, Any]) -> None:
-        """In a thread of this process: pass on what the GPU's process says. Closing the stream ends the run there."""
+        """Add the messages of the GPU process to a run, in a thread. Closing the stream ends the generation there."""
         try:
             with self._turn, contextlib.closing(self._gpu(job)) as stream:
                 for message in stream if not run.ended else ():
                     if run.lease_s is not None and time.monotonic() - run.followed > run.lease_s:
-                        run.cancel("Nobody followed the run any more.", "lease")
+                        run.cancel("No client followed this run any more.", "lease")
                     if run.ended:
                         return
-                    self._hear(run, job, message)
-        except BaseException as error:  # the package raises what it likes: no quota, no GPU, a process that died
-            log.warning("a run on ZeroGPU failed: %s", wordless(error))  # its words may quote a prompt
-            said = f"The GPU's process failed ({type(error).__name__})."
-            if getattr(error, "title", ""):  # one of the package's own errors, which are made for visitors
-                said = f"{error.title}: {error.message}."  # type: ignore[attr-defined]
-            run.end(ERROR, CapacityError(said, "Try again; a shorter run asks for less."))
+                    self._add_message(run, job, message)
+        except BaseException as error:  # the package raises any exception: no quota, no GPU, a process that died
+            log.warning("a run on ZeroGPU failed: %s", wordless(error))  # the error's message may quote a prompt
+            reason = f"The GPU process failed ({type(error).__name__})."
+            if getattr(error, "title", ""):  # one of the package's own errors, which are meant for visitors
+                reason = f"{error.title}: {error.message}."  # type: ignore[attr-defined]
+            run.end(ERROR, CapacityError(reason, "Try again; a shorter run needs less GPU time."))
             return
-        run.end(ERROR, CapacityError("The GPU's process ended before the run did.", "Try again."))
+        run.end(ERROR, CapacityError("The GPU process ended before the run did.", "Try again."))
 
-    def _hear(self, run: ZeroRun, job: dict[str, Any], message: dict[str, Any]) -> None:
+    def _add_message(self, run: ZeroRun, job: dict[str, Any], message: dict[str, Any]) -> None:
         if "error" in message:
             run.end(ERROR, WorkbenchError(*message["error"]))
             return
         is_first = run.trace is None
-        for record in run.hear(message):
+        for record in run.add_message(message):
             self._telemetry.round(record)
         if is_first and job["pictures"] and run.trace is not None:
             self._runs.charge(run, len(run.trace.header.prompt_tokens))
@@ -217,52 +224,52 @@ class ZeroClient(BaseBackend):
             run.end(ERROR if failed else "finished", WorkbenchError(trace.footer.error) if failed else None)
 
     def pairing(self, *asked: Any, **named: Any) -> Any:
-        """Not here. Raises MethodUnavailableError."""
-        raise MethodUnavailableError("A speed-up is not measured pair by pair here: it takes minutes.", REASON)
+        """Raise MethodUnavailableError: it would need minutes of GPU time."""
+        raise MethodUnavailableError("A speed-up cannot be measured in pairs here: it takes minutes.", REASON)
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
-        """Not here. Raises MethodUnavailableError."""
-        raise MethodUnavailableError("No heads are trained or chosen here.", REASON)
+        """Raise MethodUnavailableError: heads cannot be trained or chosen on ZeroGPU."""
+        raise MethodUnavailableError("Heads cannot be trained or chosen here.", REASON)
 
     def recommending(self, *asked: Any, **named: Any) -> Any:
-        """Not here. Raises MethodUnavailableError."""
-        raise MethodUnavailableError("Which method is fastest is not measured here: it takes minutes.", REASON)
+        """Raise MethodUnavailableError: it would need minutes of GPU time."""
+        raise MethodUnavailableError("The fastest method cannot be measured here: it takes minutes.", REASON)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """What decides a measurement on the GPUs of ZeroGPU, which count as one machine."""
+        """Return the conditions of a measurement on ZeroGPU's GPUs, which count as one machine."""
         known = super().conditions(lane, target)
         return known and {**known, "device": "cuda", "machine": {"cluster": "ZeroGPU"}}
 
     def _duration(self, job: dict[str, Any]) -> int:
-        """Seconds of GPU a generation asks for."""
+        """Return the GPU seconds that a generation requests."""
         return self.costs.seconds(job["target"], job["method"], job["max_new_tokens"])
 
-    # -- what a run asks of its host -----------------------------------------------------------------------------
+    # -- calls from runs: see `workbench.service.run.Host` -------------------------------------------------------
 
     def change(self, run: Run, *asked: Any, **named: Any) -> None:
-        """Not here. Raises MethodUnavailableError."""
+        """Raise MethodUnavailableError: a run on ZeroGPU cannot be changed."""
         raise MethodUnavailableError("The run cannot be changed.", REASON)
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """Not here. Raises MethodUnavailableError."""
-        raise MethodUnavailableError("The run cannot be explained: its models are elsewhere.", REASON)
+        """Raise MethodUnavailableError: the run's models are in another process."""
+        raise MethodUnavailableError("The run cannot be explained: its models are in another process.", REASON)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
-        """Not here. Raises MethodUnavailableError."""
-        raise MethodUnavailableError("What a drafter remembers cannot be reached: it is elsewhere.", REASON)
+        """Raise MethodUnavailableError: the drafter's state is in another process."""
+        raise MethodUnavailableError("The drafter's state cannot be accessed: it is in another process.", REASON)
 
     def place(self, run: Run) -> tuple[int, int] | None:
-        """The queue for GPUs is ZeroGPU's: its length is not known here."""
+        """Return None: the queue is ZeroGPU's own, and its length is unknown."""
         return None
 
     def wake(self) -> None:
-        """Nothing sleeps here."""
+        """Do nothing: there is no engine thread."""
 
     def started(self, run: Run) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def ended(self, run: Run) -> None:
-        """A run has ended: its footer says how."""
+        """Complete the footer of an ended run, and return unused tokens."""
         trace = run.trace
         if trace is not None and not trace.footer.reason:
             trace.footer.reason = run.stopped if run.state == CANCELLED else run.state
@@ -272,14 +279,14 @@ class ZeroClient(BaseBackend):
         self._runs.settle(run)
         self._runs.tidy()
 
-    # -- how it is doing -----------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """How the backend is doing, without names."""
+        """Return the state of the backend, without names of users or models."""
         states = Counter(run.state for run in self._runs.active())
         return {
             "status": "ok",
-            "uptime_s": round(time.monotonic() - self._born, 1),
+            "uptime_s": round(time.monotonic() - self._started_at, 1),
             "device": self.device_label(),
             "runs": {state: states[state] for state in (QUEUED, RUNNING)},
             "queue": states[QUEUED],

@@ -1,4 +1,4 @@
-"""A run on ZeroGPU as its user sees it: followed and cancelled, neither paused nor changed."""
+"""`ZeroRun`: a run on ZeroGPU, which can be followed and cancelled, but not paused or changed."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from workbench.engine.request import QUEUED, RUNNING
 from workbench.service.run import Run
 from workbench.trace.events import Footer, Header, Round, Trace
 
-REASON = "On ZeroGPU a GPU is lent for one whole generation: step through the recorded rounds instead."
+REASON = "ZeroGPU lends a GPU for one whole generation only; step through the recorded rounds instead."
 
 
 class ZeroRun(Run):
     """A run whose rounds arrive from another process."""
 
     def change(self, *asked: Any, **named: Any) -> None:
-        """Not here. Raises MethodUnavailableError."""
+        """Raise MethodUnavailableError: a run on ZeroGPU cannot be changed."""
         self._host.change(self, None, None, None)
 
     def pause(self) -> None:
-        """Not here. Raises MethodUnavailableError."""
+        """Raise MethodUnavailableError: a run on ZeroGPU cannot be paused."""
         raise MethodUnavailableError("The run cannot be paused.", REASON)
 
     def resume(self) -> None:
-        """Not here. Raises MethodUnavailableError."""
+        """Raise MethodUnavailableError: a run on ZeroGPU cannot be paused."""
         self.pause()
 
     def step(self) -> None:
-        """Not here. Raises MethodUnavailableError."""
+        """Raise MethodUnavailableError: a run on ZeroGPU cannot be paused."""
         self.pause()
 
-    def hear(self, message: dict[str, Any]) -> list[Round]:
-        """Take in what the other process says; returns the new rounds. The first message must hold the header."""
+    def add_message(self, message: dict[str, Any]) -> list[Round]:
+        """Add a message of the other process to the trace; return the new rounds. The first must have the header."""
         rounds = [Round.from_wire(wire) for wire in message.get("rounds", ())]
         with self._news:
             if self.ended:
@@ -52,5 +52,5 @@ class ZeroRun(Run):
         return rounds
 
     def waits(self, message: str) -> None:
-        """It waits for a GPU."""
+        """Set the state to queued, with a message: the run waits for a GPU."""
         self._state, self._message = QUEUED, message

@@ -1,5 +1,5 @@
-"""The lab: heads that are trained on this machine in a process of their own, watched while they learn, and promoted.
+"""The lab: train heads in a separate process on this machine, watch the curves, and promote a head to the app.
 
-A run is a folder: what was asked for (`run.json`), the log and the figures of `workbench train`, its checkpoint, its
-head, and its curves as TensorBoard event files. The training is reached through its command line and these files alone.
+A run is a folder with the request (`run.json`), the log and the results of `workbench train`, the checkpoint, the head,
+and the curves as TensorBoard event files. The lab uses the training only through its command line and these files.
 """

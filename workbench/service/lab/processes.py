@@ -1,7 +1,7 @@
-"""The process that trains a run: told apart from others by its start, and by a lock that it holds while it lives.
+"""Identify the process that trains a run, by its start time and by a file lock that it holds until it ends.
 
-The wall clock decides nothing: a step of it (NTP, a resumed virtual machine) changes the start time that the system
-reports for every process. On Linux a process is known by its start in ticks since boot and by the boot's id.
+The wall clock is not used: if it is adjusted (NTP, a resumed virtual machine), the start times that the system reports
+for all processes change. On Linux a process is identified by its start in ticks since boot, and by the id of the boot.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import psutil
 from workbench.core.errors import CapacityError
 
 _PATIENCE_S = 2.0
-"""Seconds in which a lock that others only look at is free again."""
+"""Time to wait for a lock, in seconds; a process that only tests the lock holds it briefly."""
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """Return what a process is known by: its number and start time, and on Linux its start in ticks and the boot.
+    """Return the identity of a process: id and start time, and on Linux also the start in ticks and the boot id.
 
     Raises:
         psutil.Error: there is no such process.
@@ -37,7 +37,7 @@ def identity(pid: int) -> dict[str, Any]:
 
 
 def find(noted: Mapping[str, Any]) -> psutil.Process | None:
-    """Return the process that was noted; None if it has ended, whatever has its number by now."""
+    """Return the process with this identity; None if it has ended, even if another process now has its id."""
     try:
         found = psutil.Process(noted["pid"])
         now = identity(noted["pid"])
@@ -52,13 +52,13 @@ def find(noted: Mapping[str, Any]) -> psutil.Process | None:
 
 @contextlib.contextmanager
 def lock_for_child(file: Path) -> Iterator[tuple[int, ...]]:
-    """Take a lock for a child process, which keeps it until it ends, however it and its parent end.
+    """Take a lock for a child process, which holds it until it ends, regardless of how it or its parent ends.
 
     Yields:
-        The descriptors to hand over (`pass_fds`); none on Windows, which has no such lock.
+        File descriptors for `pass_fds`; none on Windows, which has no such lock.
 
     Raises:
-        CapacityError: a process holds it.
+        CapacityError: another process holds the lock.
     """
     if sys.platform == "win32":
         yield ()
@@ -74,15 +74,15 @@ def lock_for_child(file: Path) -> Iterator[tuple[int, ...]]:
                 break
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise CapacityError("This run is being trained.", "Wait for its end, or stop it.") from None
+                    raise CapacityError("This run is being trained.", "Wait until it ends, or stop it.") from None
                 time.sleep(0.02)
         yield (opened,)
     finally:
-        os.close(opened)  # the child has it too: the lock goes with the last of both
+        os.close(opened)  # the child has a copy: the lock is released when both are closed
 
 
 def is_locked(file: Path) -> bool:
-    """Whether a process holds a lock that `lock_for_child` took."""
+    """Return whether a process holds a lock that `lock_for_child` took."""
     if sys.platform == "win32":
         return False
     import fcntl
@@ -92,7 +92,7 @@ def is_locked(file: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others may look at the same time
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: several processes may test it at once
         return False
     except BlockingIOError:
         return True

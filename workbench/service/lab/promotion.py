@@ -1,4 +1,4 @@
-"""A head of the lab drafts in the app: a copy in a folder of its own, as `--head` takes it, and a note in its run."""
+"""Promotion of a head from the lab: the app drafts with a copy of it, as with `--head`, and the run records that."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ from workbench.service.lab.runs import DONE, PROMOTED_AT, LabRun
 from workbench.trace.files import write_whole
 
 Takes = Callable[[str, bool], int]
-"""`Backend.prefer_heads`: draft with the heads in a folder, or no longer; returns how many running generations do."""
+"""Type of `Backend.prefer_heads`: function (folder, on) that prefers heads or stops it, and returns the number of
+running generations that change."""
 
 
 def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, takes: Takes) -> dict[str, Any]:
-    """Let a run's head, as it was last saved, draft.
+    """Make the app draft with the last checkpoint of a run's head.
 
     Args:
         run: the run.
-        runs: all of them: of each kind of head for a target one drafts.
+        runs: all runs: only one head of each kind is promoted for a target.
         heads: folder of the copies.
-        takes: lets the backend draft with it.
+        takes: function that makes the backend draft with it.
 
     Returns:
-        {"folder", "step", "switched"}: where it is, and how many generations that go on draft with it now.
+        {"folder", "step", "switched"}: folder of the copy, step of the checkpoint, and number of running generations
+        that now draft with it.
 
     Raises:
-        WorkbenchError: there is no checkpoint yet, or it is damaged or does not suit the target.
+        WorkbenchError: there is no checkpoint yet, or it is damaged or does not fit the target.
     """
     step = run.saved_step
-    folder = _copied(run, heads, step)
+    folder = _copy_head(run, heads, step)
     try:
         switched = takes(str(folder), True)
     except WorkbenchError as problem:
-        if promoted_at(run) == str(folder):  # it drafted until now
+        if promoted_at(run) == str(folder):  # it was promoted before
             (run.folder / PROMOTED_AT).unlink()
         shutil.rmtree(folder, ignore_errors=True)
-        remedy = f"{problem.remedy} Or train on, and promote the next checkpoint."
+        remedy = f"{problem.remedy} Or continue training, and promote the next checkpoint."
         raise type(problem)(problem.message, remedy) from None
     for other in runs:
         same = all(other.asked[what] == run.asked[what] for what in ("head", "target"))
@@ -55,13 +57,13 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, takes: Takes) -> d
 
 
 def take_back(run: LabRun, heads: Path, takes: Takes) -> dict[str, Any]:
-    """A run's head drafts no longer; returns what `promote` does, of nothing."""
+    """Stop drafting with a run's head; return the result of `promote` with empty values."""
     _end(run, promoted_at(run), heads, takes)
     return {"folder": "", "step": 0, "switched": 0}
 
 
 def promoted_at(run: LabRun) -> str:
-    """The folder of a run's head that drafts; empty where none does, or its note cannot be read."""
+    """Return the folder of a run's promoted head; empty if there is none, or the record cannot be read."""
     try:
         folder = json.loads((run.folder / PROMOTED_AT).read_text(encoding="utf-8"))["folder"]
         return folder if isinstance(folder, str) else ""
@@ -70,10 +72,10 @@ def promoted_at(run: LabRun) -> str:
 
 
 def again(runs: Sequence[LabRun], takes: Takes) -> list[str]:
-    """Let the heads draft whose runs say that they are promoted; a run whose head no longer can says so no more.
+    """Promote the heads again that were promoted before a restart; drop the record of a head that no longer works.
 
     Returns:
-        The folders of those that do.
+        Folders of the promoted heads.
     """
     found: list[str] = []
     for run in runs:
@@ -89,7 +91,7 @@ def again(runs: Sequence[LabRun], takes: Takes) -> list[str]:
 
 
 def _end(run: LabRun, folder: str, heads: Path, takes: Takes) -> None:
-    """What was promoted of a run drafts no longer, and its copy goes; another folder that a note names stays."""
+    """Stop drafting with a run's promoted head and delete the copy; any other folder in the record is kept."""
     (run.folder / PROMOTED_AT).unlink(missing_ok=True)
     if folder:
         takes(folder, False)
@@ -97,37 +99,37 @@ def _end(run: LabRun, folder: str, heads: Path, takes: Takes) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copied(run: LabRun, heads: Path, step: int) -> Path:
-    """A copy of the head: training saves the next one into the same folder."""
+def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
+    """Copy the head, because training saves the next checkpoint into the same folder."""
     head = run.head
     if head is None:
-        raise WorkbenchError("There is no checkpoint of this run yet.", "Wait for the first: training soon saves one.")
+        raise WorkbenchError("There is no checkpoint of this run yet.", "Wait until training has saved the first one.")
     heads.mkdir(parents=True, exist_ok=True)
     for left in (2, 1, 0):
         with (
-            contextlib.suppress(OSError),  # also what training replaces while it is copied
+            contextlib.suppress(OSError),  # training may replace files while they are copied
             tempfile.TemporaryDirectory(prefix=".", dir=heads, ignore_cleanup_errors=True) as beside,
         ):
             copy = Path(beside) / head.name
             shutil.copytree(head, copy)
             if _is_whole(copy):
-                # Nets are known by the names of their folders: other weights have another name.
+                # Heads are identified by their folder's name, so other weights need another name.
                 folder = heads / f"{head.name}-{run.id[-8:]}-step-{step}-{(copy / NAME).read_text()[:6]}"
                 if not _is_whole(folder):
                     shutil.rmtree(folder, ignore_errors=True)
                     copy.replace(folder)
                 return folder
-        time.sleep(0.2 if left else 0.0)  # it was being saved at that moment, or it is damaged
+        time.sleep(0.2 if left else 0.0)  # it was just being saved, or is damaged
     raise WorkbenchError(
         f"The head of step {step} is damaged: its weights do not match their checksum.",
-        "Train a new one: this run has done its steps."
+        "Train a new head: this run is finished."
         if run.state == DONE
-        else "Resume the run, or train on: the next checkpoint replaces it.",
+        else "Resume the run, or continue training: the next checkpoint replaces it.",
     )
 
 
 def _is_whole(head: Path) -> bool:
-    """Whether weights are those that were saved."""
+    """Return whether the weights match their checksum."""
     try:
         wanted, _, name = (head / NAME).read_text(encoding="utf-8").strip().partition("  ")
         return not what_is_wrong(head / name, wanted)

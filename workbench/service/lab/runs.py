@@ -1,4 +1,4 @@
-"""A run of the lab as its folder tells it: what was asked for, how far it is, what it measured, and why it ended."""
+"""`LabRun`: a training run of the lab, read from its folder: request, progress, results, and reason of its end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from workbench.trace.files import write_whole
 
 RUNNING, DONE, STOPPED, FAILED, KILLED, DAMAGED = "running", "done", "stopped", "failed", "killed", "damaged"
 GOES_ON = (STOPPED, KILLED, FAILED)
-"""States from which a run can go on."""
-STAGES = ("its own answers", "what it thinks of them", "training", "drafting for held-out prompts")
-"""As `workbench train KIND` tells them: "eagle-3 for …: 1 of 4, …"."""
+"""States from which a run can be resumed."""
+STAGES = ("generating answers", "computing the target's states", "training", "evaluating on held-out prompts")
+"""Stages of `workbench train KIND`, which logs "eagle-3 for …: 1 of 4, …"."""
 _STAGE = re.compile(r"^\S+(?: for .*)?: ([1-4]) of 4, ", re.MULTILINE)
 _WRITTEN = re.compile(r"^answers: ([\d,]+) tokens · ([\d,]+)/s", re.MULTILINE)
 LOG_BYTES = 200_000
@@ -31,36 +31,36 @@ PROMOTED_AT = "promoted.json"
 
 @dataclass(frozen=True)
 class LabRun:
-    """A run.
+    """A training run.
 
     Attributes:
-        folder: of the run; its name is the run's id.
+        folder: folder of the run; its name is the run's id.
     """
 
     folder: Path
 
     @property
     def id(self) -> str:
-        """Of the run."""
+        """Id of the run."""
         return self.folder.name
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What was asked for: head, target, options; created, stopped, the process. `damaged`: it cannot be read."""
+        """Content of `run.json`: head, target, options, created, stopped, process; `damaged` if it cannot be read."""
         try:
-            said = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
-            texts = all(isinstance(said[name], str) for name in ("head", "target", "created"))
-            return said if texts and isinstance(said["options"], dict) else _UNREADABLE
+            content = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+            texts = all(isinstance(content[name], str) for name in ("head", "target", "created"))
+            return content if texts and isinstance(content["options"], dict) else _UNREADABLE
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return _UNREADABLE
 
     def note(self, **more: Any) -> None:
-        """Change what is kept beside the run's files; what cannot be read stays as it is.
+        """Update fields of `run.json`.
 
         Raises:
-            WorkbenchError: it cannot be read.
+            WorkbenchError: `run.json` cannot be read; it is not changed.
         """
-        with FileLock(self.folder / "note.lock"):  # two changes at once both stay
+        with FileLock(self.folder / "note.lock"):  # so that no concurrent change is lost
             asked = self.asked
             if "damaged" in asked:
                 raise WorkbenchError(f"{self.folder / 'run.json'} cannot be read.", "Try again, or delete the run.")
@@ -68,23 +68,23 @@ class LabRun:
 
     @property
     def process(self) -> psutil.Process | None:
-        """The process that trains it: the noted one, or the one that holds the run's lock; None if none is found."""
+        """The training process: the recorded one, or the one that holds the run's lock; None if none is found."""
         found = processes.find(self.asked)
         return processes.holder(self.lock) if found is None and processes.is_locked(self.lock) else found
 
     @property
     def lock(self) -> Path:
-        """File whose lock the training process holds."""
+        """File that the training process locks."""
         return self.folder / "training.lock"
 
     @property
     def is_training(self) -> bool:
-        """Whether a process trains it, also one whose number could not be noted."""
+        """Whether a training process is running, even if its id could not be recorded."""
         return processes.is_locked(self.lock) or processes.find(self.asked) is not None
 
     @property
     def log(self) -> str:
-        """The end of what the training said."""
+        """End of the training's log."""
         try:
             with (self.folder / "log.txt").open("rb") as file:
                 file.seek(0, 2)
@@ -95,25 +95,25 @@ class LabRun:
 
     @property
     def figures(self) -> dict[str, Any] | None:
-        """What the training told at its end; None where it has not ended well."""
+        """Results of the training; None if it has not finished successfully."""
         try:
-            said = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
-            return said["result"] if isinstance(said, dict) and "result" in said else None
+            content = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+            return content["result"] if isinstance(content, dict) and "result" in content else None
         except (OSError, ValueError, RecursionError):
             return None
 
     @property
     def error(self) -> tuple[str, str]:
-        """What went wrong, and what to do; "" where the training did not say."""
+        """Message and remedy of the training's error; "" if there is none."""
         try:
-            said = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))["error"]
-            return str(said["message"]), str(said["remedy"])
+            error = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))["error"]
+            return str(error["message"]), str(error["remedy"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return "", ""
 
     @property
     def state(self) -> str:
-        """One of: running, done, stopped (as asked), failed (and said why), killed (from outside), damaged."""
+        """One of: running, done, stopped (by the user), failed (with an error), killed (from outside), damaged."""
         if "damaged" in self.asked:
             return DAMAGED
         if self.is_training:
@@ -126,18 +126,18 @@ class LabRun:
 
     @property
     def head(self) -> Path | None:
-        """Folder of the head as it was last saved; None before the first checkpoint."""
+        """Folder of the last saved head; None before the first checkpoint."""
         ending = f"-{self.asked['head']}"
         heads = (config.parent for config in self.folder.glob("*/config.json"))
         return next((head for head in heads if head.name.endswith(ending)), None)
 
     @property
     def saved_step(self) -> int:
-        """Step of the head as it was last saved: losses come at each step, figures on held-out text at checkpoints."""
+        """Step of the last saved head: losses are recorded at each step, held-out figures at each checkpoint."""
         return max((points[-1][0] for tag, points in self.curves().items() if tag.startswith(HELD)), default=0)
 
     def summary(self, curves: dict[str, Points] | None = None) -> dict[str, Any]:
-        """A line about the run, as plain data; `trouble` says what went wrong and what to do."""
+        """Return a summary of the run as plain data; `trouble` is the error and its remedy."""
         asked, state = self.asked, self.state
         curves = self.curves() if curves is None else curves
         last = max((points[-1][0] for points in curves.values()), default=0)
@@ -151,7 +151,7 @@ class LabRun:
         }  # fmt: skip
 
     def curves(self) -> dict[str, Points]:
-        """All curves by tag, without what is no number; empty where there are none."""
+        """Return all curves by tag, without non-finite values; empty if there are none."""
         try:
             found = read_curves(self.folder)
         except (ImportError, OSError):
@@ -160,7 +160,7 @@ class LabRun:
         return {tag: points for tag, points in finite.items() if points}
 
     def whole(self) -> dict[str, Any]:
-        """The run with its curves, how far it is, its memory and the end of its log."""
+        """Return the summary with curves, progress, memory, and the end of the log."""
         curves = self.curves()
         return self.summary(curves) | {
             "curves": curves, "progress": self.progress(curves), "memory": self.memory(),
@@ -168,7 +168,7 @@ class LabRun:
         }  # fmt: skip
 
     def memory(self) -> int:
-        """Bytes that its process holds; 0 where none runs."""
+        """Return the memory of the training process in bytes; 0 if none is running."""
         process = self.process
         try:
             return 0 if process is None else process.memory_info().rss
@@ -176,9 +176,12 @@ class LabRun:
             return 0
 
     def progress(self, curves: dict[str, Points]) -> dict[str, Any]:
-        """Stage (1 to 4, 0: it is starting), what is done in it (0 to 1, None: unknown), seconds left of it, in words.
+        """Return the progress of the training.
 
-        `evaluating` is the time that drafting on policy took, which is none of the training's.
+        Returns:
+            stage (1 to 4; 0: starting), of (number of stages), name of the stage; done (finished share of the stage, 0
+            to 1; None: unknown); left_s (remaining seconds of the stage, or None); evaluating_s (seconds of on-policy
+            evaluation, which do not count as training time).
         """
         log, options = self.log, self.asked["options"]
         found = _STAGE.findall(log)
@@ -201,25 +204,25 @@ class LabRun:
         }  # fmt: skip
 
     def _is_stopping(self, state: str) -> bool:
-        """Whether it was asked to stop and has not ended yet."""
+        """Return whether the user has stopped the run and it has not ended yet."""
         return state == RUNNING and bool(self.asked.get("stopped"))
 
     def _trouble(self, state: str, step: int) -> dict[str, str] | None:
         if state == DAMAGED:
             return {
-                "message": f"What was asked of this run cannot be read: {self.folder / 'run.json'}.",
-                "remedy": "Delete the run, or put that file right.",
+                "message": f"The settings of this run cannot be read: {self.folder / 'run.json'}.",
+                "remedy": "Delete the run, or repair that file.",
             }
         if state == FAILED:
             message, remedy = self.error
             return {"message": message, "remedy": remedy}
         if state == KILLED:
             return {
-                "message": f"The training's process was ended from outside, behind step {step}: by hand, by a restart, "
-                "or by the system for want of memory.",
-                "remedy": "Resume: it goes on from its last checkpoint."
+                "message": f"The training process was killed after step {step}: by a user, by a restart, or by the "
+                "system for lack of memory.",
+                "remedy": "Resume the run: it continues from its last checkpoint."
                 if self._has_checkpoint
-                else "Resume: there is no checkpoint yet, so that the training begins again; its answers are kept.",
+                else "Resume the run: there is no checkpoint yet, so training starts again with the same answers.",
             }
         return None
 
@@ -228,12 +231,12 @@ class LabRun:
         return any(self.folder.glob("heads*.pt"))
 
     def has_losses(self) -> bool:
-        """Whether a step was trained."""
+        """Return whether at least one training step was done."""
         return any(tag.startswith(LOSS) for tag in self.curves())
 
 
 def _number(value: Any) -> float:
-    """A positive number; 0 for anything else."""
+    """Return a positive number, or 0 for anything else."""
     return value if isinstance(value, (int, float)) and value > 0 else 0
 
 

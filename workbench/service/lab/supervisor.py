@@ -1,4 +1,4 @@
-"""Starts, stops and resumes the training of heads, one at a time, in a process of its own at low priority."""
+"""`Lab`: start, stop and resume the training of heads, one at a time, in a separate process at low priority."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ENV = "WORKBENCH_LAB"
 """Folder of the lab's runs, answers and promoted heads."""
 NICE = 10
 GRACE_S, LEAVING_S = 60.0, 10.0
-"""Seconds that a training which is asked to end has for its step and its checkpoint; and when the app ends."""
+"""Time for a stopped training to finish its step and save a checkpoint, in seconds; and the same when the app ends."""
 SPARE = 256 << 20
-"""Bytes that stay free on the disk."""
+"""Disk space that must stay free, in bytes."""
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def default_lab() -> Path:
-    """Where the lab keeps its runs: `WORKBENCH_LAB`, or beside the kept runs."""
+    """Return the folder of the lab: `WORKBENCH_LAB`, or a folder next to that of the saved runs."""
     from workbench.trace.store import default_folder  # brings Polars
 
     given = os.environ.get(ENV)
@@ -48,11 +48,11 @@ def default_lab() -> Path:
 
 
 class Lab:
-    """The runs of a folder, and what trains one of them.
+    """The training runs in a folder, and the process that trains one of them.
 
     Args:
-        folder: made with the first run.
-        command: how the training is begun; by default this Python's `workbench train`.
+        folder: folder of the lab, created with the first run; None: `default_lab()`.
+        command: command that starts a training; by default `workbench train` of this Python.
     """
 
     def __init__(self, folder: Path | None = None, command: Sequence[str] = ()) -> None:
@@ -61,45 +61,47 @@ class Lab:
         self._begun: dict[str, subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()
 
-    # -- what there is -------------------------------------------------------------------------------------------
+    # -- runs ----------------------------------------------------------------------------------------------------
 
     def runs(self) -> list[LabRun]:
-        """All runs, newest first, whichever process began them."""
+        """Return all runs, newest first, including those that other processes started."""
         self._reap()
         return [LabRun(path.parent) for path in sorted(self.folder.glob("runs/*/run.json"), reverse=True)]
 
     def run(self, run_id: Any) -> LabRun:
-        """One of them.
+        """Return a run by its id.
 
         Raises:
-            UnknownNameError: there is none of this id. What is no id never becomes a path.
+            UnknownNameError: there is no run with this id. An invalid id is never used as a path.
         """
         found = self.folder / "runs" / run_id if isinstance(run_id, str) and is_id(run_id) else None
         if found is None or not (found / "run.json").is_file():
-            raise UnknownNameError("There is no such run in the lab any more.", "Choose another, or train a new one.")
+            raise UnknownNameError(
+                "There is no such run in the lab any more.", "Choose another run, or train a new head."
+            )
         self._reap()
         return LabRun(found)
 
     def training(self) -> LabRun | None:
-        """The run that is being trained."""
+        """Return the run that is being trained, or None."""
         return next((run for run in self.runs() if run.is_training), None)
 
     def rate(self, target: str) -> float | None:
-        """Tokens a second at which a target wrote its answers here last; None where it wrote none yet."""
+        """Return the tokens per second of a target's last answers here; None if it has generated none yet."""
         found = self.folder.glob(f"answers/*/{Path(_place_of(target)).name}/answers/rate.json")
         for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
-                said = json.loads(path.read_text(encoding="utf-8"))
-                return said["tokens"] / said["seconds"]
+                rate = json.loads(path.read_text(encoding="utf-8"))
+                return rate["tokens"] / rate["seconds"]
         return None
 
     # -- steering ------------------------------------------------------------------------------------------------
 
     def start(self, wish: Wish) -> LabRun:
-        """Begin a run.
+        """Start a run.
 
         Raises:
-            CapacityError: another one is being trained, or the disk is too full.
+            CapacityError: another run is being trained, or the disk is too full.
         """
         with self._alone():
             self._check_disk(wish)
@@ -112,25 +114,25 @@ class Lab:
         return run
 
     def resume(self, run_id: Any) -> LabRun:
-        """Let a run go on from its last checkpoint.
+        """Resume a run from its last checkpoint.
 
         Raises:
-            UnknownNameError: there is none.
-            CapacityError: one is being trained.
-            WorkbenchError: it has ended.
+            UnknownNameError: there is no such run.
+            CapacityError: a run is being trained.
+            WorkbenchError: the run is finished or damaged.
         """
         run = self.run(run_id)
         if run.state == DAMAGED:
-            raise WorkbenchError("What this run was asked for cannot be read any more.", "Delete it, and train anew.")
+            raise WorkbenchError("The settings of this run cannot be read.", "Delete it, and start a new run.")
         with self._alone():
             if run.state not in GOES_ON:
-                raise WorkbenchError("This run has done all its steps.", "Train a new one, with a larger budget.")
+                raise WorkbenchError("This run is finished.", "Start a new run, with a larger budget.")
             run.note(stopped=False)
             self._begin(run)
         return run
 
     def stop(self, run_id: Any) -> LabRun:
-        """Ask a run to end: it keeps a checkpoint of the step that it is in. One that does not end is killed."""
+        """Stop a run: it finishes its step and saves a checkpoint. It is killed if it does not end in time."""
         run = self.run(run_id)
         process = run.process
         if process is not None:
@@ -141,14 +143,14 @@ class Lab:
         return run
 
     def forget(self, run_id: Any, takes: Takes = lambda *_: 0) -> None:
-        """Delete a run, its curves and its head, which drafts no longer if it was promoted.
+        """Delete a run with its curves and its head; if the head is promoted, stop drafting with it.
 
         Args:
-            run_id: of the run.
-            takes: lets the backend draft with a head, or no longer.
+            run_id: id of the run.
+            takes: function that makes the backend draft with a head, or stops it.
 
         Raises:
-            CapacityError: it is being trained.
+            CapacityError: the run is being trained.
         """
         with self._locked():
             run = self.run(run_id)
@@ -161,31 +163,31 @@ class Lab:
             shutil.rmtree(run.folder)
 
     def promote(self, run_id: Any, takes: Takes, on: bool = True) -> dict[str, Any]:
-        """Let a run's head, as it was last saved, draft; see `workbench.service.lab.promotion`.
+        """Make the app draft with the last saved head of a run; see `workbench.service.lab.promotion`.
 
         Args:
-            run_id: of the run.
-            takes: lets the backend draft with it.
-            on: False: it drafts no longer.
+            run_id: id of the run.
+            takes: function that makes the backend draft with a head, or stops it.
+            on: True: draft with it; False: stop.
 
         Raises:
-            WorkbenchError: there is no checkpoint yet, or it is damaged or does not suit the target.
+            WorkbenchError: there is no checkpoint yet, or it is damaged or does not fit the target.
         """
-        with self._locked():  # a promotion and a take-back at once would leave a note of a head that is gone
+        with self._locked():  # otherwise a concurrent withdrawal could leave the record of a deleted head
             run, heads = self.run(run_id), self.folder / "heads"
             return promotion.promote(run, self.runs(), heads, takes) if on else promotion.take_back(run, heads, takes)
 
     def promote_again(self, takes: Takes) -> list[str]:
-        """Let the heads draft that were promoted when the app ended; returns their folders."""
+        """Promote the heads again that were promoted when the app ended; return their folders."""
         if not self.folder.is_dir():
             return []
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(WorkbenchError):  # a folder that cannot be written is read all the same
+            with contextlib.suppress(WorkbenchError):  # a read-only folder is still read
                 stack.enter_context(self._locked())
             return promotion.again(self.runs(), takes)
 
     def close(self) -> None:
-        """End what this process has begun; it can be resumed."""
+        """Stop the trainings that this process started; they can be resumed."""
         for run_id, process in list(self._begun.items()):
             if process.poll() is None:
                 LabRun(self.folder / "runs" / run_id).note(stopped=True)
@@ -195,11 +197,11 @@ class Lab:
                 process.wait(LEAVING_S)
             process.kill()
 
-    # -- how -----------------------------------------------------------------------------------------------------
+    # -- implementation ------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one thread of one app change the lab's runs and heads at a time.
+        """Hold the lab's lock: one thread of one app at a time may change its runs and heads.
 
         Raises:
             WorkbenchError: the folder cannot be written.
@@ -211,7 +213,7 @@ class Lab:
             except OSError as error:
                 raise WorkbenchError(
                     f"The lab's folder {self.folder} cannot be written: {error.strerror}.",
-                    f"Name another: {ENV}=FOLDER.",
+                    f"Choose another folder: {ENV}=FOLDER.",
                 ) from None
             yield
 
@@ -227,15 +229,15 @@ class Lab:
             if (busy := self.training()) is not None:
                 raise CapacityError(
                     f"A run is being trained: {busy.asked['head']} for {busy.asked['target']}.",
-                    "Wait for its end, or stop it; it can go on later.",
+                    "Wait until it ends, or stop it; it can be resumed later.",
                 )
             yield
 
     def _begin(self, run: LabRun) -> None:
         asked = run.asked
         work = self.folder / "answers" / asked["data"]
-        said = {**asked["options"], "target": _place_of(asked["target"]), "work": work, "run": run.folder}
-        options = [word for name, value in said.items() for word in ("--set", f"{name}={value}")]
+        settings = {**asked["options"], "target": _place_of(asked["target"]), "work": work, "run": run.folder}
+        options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         for name in ("result.json", "log.txt"):
             (run.folder / name).unlink(missing_ok=True)
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -253,37 +255,39 @@ class Lab:
         try:
             run.note(**_identity(process.pid))
         except OSError as error:
-            process.kill()  # nobody could stop it later
+            process.kill()  # without its id it could not be stopped later
             process.wait()
             raise WorkbenchError(
-                f"The training was ended at once: {run.folder / 'run.json'} cannot be written ({error.strerror}).",
-                f"Make room, or name another folder: {ENV}=FOLDER.",
+                f"The training was stopped, because {run.folder / 'run.json'} cannot be written ({error.strerror}).",
+                f"Free disk space, or choose another folder: {ENV}=FOLDER.",
             ) from None
         with contextlib.suppress(psutil.Error):
             child = psutil.Process(process.pid)
             child.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else max(NICE, child.nice()))
-        with contextlib.suppress(OSError):  # Linux may share a processor between sessions first, priorities within each
+        with contextlib.suppress(
+            OSError
+        ):  # Linux may divide CPU time among sessions first, and apply priorities only within a session
             Path(f"/proc/{process.pid}/autogroup").write_text(str(NICE))
 
     def _check_disk(self, wish: Wish) -> None:
-        """Refuse what would not fit: streams of four layers for each token of the answers and their prompts."""
+        """Refuse a run without disk space for the hidden states: four layers for each token of answers and prompts."""
         width = config_of(folder_of(wish.target) or Path()).get("hidden_size", 1024)
         need = wish.budget.answer_tokens * 3 * 4 * width * 2 + SPARE
         free = shutil.disk_usage(self.folder).free
         if free < need:
             raise CapacityError(
                 f"The run needs about {need >> 20:,} MB of disk in {self.folder}; {free >> 20:,} MB are free.",
-                f"Give fewer answer_tokens, delete runs, or name another folder: {ENV}=FOLDER.",
+                f"Set fewer answer_tokens, delete runs, or choose another folder: {ENV}=FOLDER.",
             )
 
     def _reap(self) -> None:
-        """Take note of processes of ours that have ended, which would stay as zombies."""
+        """Poll the child processes, so that ended ones do not stay as zombies."""
         for process in self._begun.values():
             process.poll()
 
 
 def _identity(pid: int) -> dict[str, Any]:
-    """What a child is known by; a child that has ended already is a number that nothing has."""
+    """Return the identity of a child process; if it has already ended, one that matches no process."""
     try:
         return processes.identity(pid)
     except psutil.Error:
@@ -291,13 +295,13 @@ def _identity(pid: int) -> dict[str, Any]:
 
 
 def _place_of(target: str) -> str:
-    """What `--set target=` takes for a target that is listed by its name; for a folder of one's own, its path."""
+    """Return the value of `--set target=` for a target: its name, or the path of the user's own folder."""
     place = path_of(target)
     return target if place == Path(target).expanduser() else str(place)
 
 
 def _end(process: psutil.Process) -> None:
-    """Kill what has not ended by itself."""
+    """Kill a process that does not end by itself in time."""
     with contextlib.suppress(psutil.Error):
         try:
             process.wait(GRACE_S)

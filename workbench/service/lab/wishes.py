@@ -1,4 +1,4 @@
-"""What can be asked of the lab: which heads, on what, how long. Read from the list of recipes; brings no PyTorch."""
+"""Training requests to the lab: head, target and budget, from the list of recipes. Imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -19,36 +19,41 @@ LOSSES = (
     "smooth_l1:1+ce_soft:0.1",
 )  # fmt: skip
 FIRST = "eagle-3"
-"""What the lab offers first."""
+"""Default head of the lab."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How a head is trained. The defaults are those of about five minutes on two cores for the bundled target."""
+    """Training budget of a head. The defaults take about five minutes on two cores for the bundled target."""
 
-    minutes: float = param(2.5, ge=0.1, le=600.0, doc="of training alone; the target's own answers are written before")
-    steps: int = param(0, ge=0, le=1_000_000, doc="of training; 0: as many as the minutes hold")
+    minutes: float = param(
+        2.5, ge=0.1, le=600.0, doc="training time in minutes, without generating the target's answers"
+    )
+    steps: int = param(0, ge=0, le=1_000_000, doc="number of training steps; 0: as many as fit the minutes")
     answer_tokens: int = param(
-        25_000, ge=200, le=5_000_000, doc="tokens that the target writes to learn from; runs that ask alike share them"
+        25_000,
+        ge=200,
+        le=5_000_000,
+        doc="training data: tokens that the target generates; runs with equal settings share them",
     )
-    max_new_tokens: int = param(96, ge=8, le=1024, doc="tokens of its longest answer")
-    per_task: int = param(200, ge=10, le=5000, doc="prompts of each kind: copying, editing, code, JSON …")
-    rows: int = param(16, ge=1, le=256, doc="answers that are read in a step")
-    loss: str = param(OWN, choices=LOSSES, doc="losses and weights; Medusa knows its own alone")
+    max_new_tokens: int = param(96, ge=8, le=1024, doc="maximum length of an answer, in tokens")
+    per_task: int = param(200, ge=10, le=5000, doc="prompts of each kind: copying, editing, code, JSON, …")
+    rows: int = param(16, ge=1, le=256, doc="batch size: answers per training step")
+    loss: str = param(OWN, choices=LOSSES, doc="losses and their weights; Medusa has only its own")
     checkpoint_seconds: float = param(
-        12.0, ge=2.0, le=3600.0, doc="seconds between two checkpoints, at each of which the head drafts on policy"
+        12.0, ge=2.0, le=3600.0, doc="seconds between checkpoints; each is evaluated by drafting on policy"
     )
-    seed: int = param(0, ge=0, le=2**31 - 1, doc="of answers, weights and batches")
+    seed: int = param(0, ge=0, le=2**31 - 1, doc="seed of answers, weights and batches")
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A run that is asked for.
+    """A request for a training run.
 
     Attributes:
-        head: name of its recipe, which is the kind of head.
+        head: name of the training recipe, which is the kind of head.
         target: name of the target.
-        budget: how it is trained.
+        budget: training budget.
     """
 
     head: str
@@ -57,11 +62,11 @@ class Wish:
 
     @classmethod
     def of(cls, head: str, target: str, options: Mapping[str, Any], targets: list[str]) -> Wish:
-        """What a form says, checked.
+        """Check the values of a form.
 
         Raises:
-            UnknownNameError: there is no such head or target here, or no such option.
-            ParameterError: a value is none, or outside its range.
+            UnknownNameError: there is no such head, target or option.
+            ParameterError: a value is invalid or out of range.
         """
         if head not in heads():
             raise UnknownNameError.of("head", head, heads())
@@ -74,28 +79,28 @@ class Wish:
         return cls(head, target, Budget(**{name: specs[name].parse(value) for name, value in options.items()}))
 
     def settings(self, threads: int | None = None) -> dict[str, Any]:
-        """Options of the recipe."""
-        said = dict(vars(self.budget))
-        if not said["steps"]:
-            del said["steps"]
-        if said["loss"] == OWN:
-            del said["loss"]
-        return said | {"threads": threads or max(1, (os.cpu_count() or 1) - 1)}  # the demo keeps a core
+        """Return the options of the training recipe."""
+        options = dict(vars(self.budget))
+        if not options["steps"]:
+            del options["steps"]
+        if options["loss"] == OWN:
+            del options["loss"]
+        return options | {"threads": threads or max(1, (os.cpu_count() or 1) - 1)}  # leaves a core to the app
 
     @property
     def data(self) -> str:
-        """Names the answers that runs which ask alike share."""
+        """Name of the target's answers, which runs with equal settings share."""
         budget = self.budget
         return f"{budget.answer_tokens}-{budget.max_new_tokens}-{budget.per_task}-{budget.seed}"
 
 
 @cache
 def heads() -> dict[str, str]:
-    """Heads that can be trained by one command and watched: kind → what is said of it."""
+    """Return the heads that can be trained by one command and watched: kind → title."""
     titles = {name: next((m.title for m in known.methods() if name in m.needs), name) for name in by_one_command()}
     return dict(sorted(titles.items(), key=lambda item: (item[0] != FIRST, item[0])))
 
 
 def methods_of(kind: str) -> list[str]:
-    """Methods that draft with heads of a kind, the plainest first."""
+    """Return the methods that draft with heads of a kind, the simplest first."""
     return known.drafting_with(kind)
