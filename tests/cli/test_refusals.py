@@ -73,7 +73,7 @@ def wrong(folder: Path) -> dict[tuple[str, ...], str]:
         ): "this one has none. Give an image with --image FILE and --target vision-target",
         (*hello, "--method", "vlm-draft", "--target", "vision-target"): "vlm-draft needs a prompt with images",
         (*hello, "--image", str(files["cut.png"])): "text-target reads text only. Leave --image out",
-        (*vision, str(files["damaged.png"])): f"{files['damaged.png']}: This is no picture",
+        (*vision, str(files["damaged.png"])): f"{files['damaged.png']}: This is not an image",
         (*vision, str(files["cut.png"])): f"{files['cut.png']}: The picture is damaged",
         (*vision, str(folder)): "Is a directory",
         (*vision, "/no/such.png"): "/no/such.png cannot be read: No such file",
@@ -178,7 +178,7 @@ def test_a_port_that_is_taken_is_named_by_serve_and_by_the_app() -> None:
         app = [sys.executable, "app.py", "--port", port]
         done = subprocess.run(app, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: --port: Port {port} is in use. Choose another, or 0 for any that is free.\n"
+    assert done.stderr == f"error: --port: Port {port} is in use. Choose another, or 0 for any free port.\n"
 
 
 def test_the_app_refuses_what_it_cannot_load_before_it_is_served() -> None:

@@ -119,7 +119,7 @@ def test_what_a_comparison_elsewhere_tells_is_what_was_measured(bench: Workbench
 
 def test_an_app_of_another_version_is_said_to_be_one() -> None:
     old = {"done": 1, "total": 2, "text": "measured", "waiting": "", "left_s": None, "last": False, "comparison": None}
-    with pytest.raises(WorkbenchError, match="one version"):
+    with pytest.raises(WorkbenchError, match="same version"):
         Hearing(prepare([STORY], ["draft-model"], Plan())).step(old)
 
 

@@ -284,7 +284,7 @@ def test_longrope_ends_where_its_factors_change_and_says_so() -> None:
     ids = torch.tensor([prompt])
     out = model.generate(ids, custom_generate=speculative("prompt-lookup"), max_length=32, do_sample=False)
     assert out[0].tolist() == prompt + trace.token_ids
-    with pytest.raises(ModelError, match="cannot write up to 33 tokens here: behind 32 tokens"):
+    with pytest.raises(ModelError, match="cannot generate up to 33 tokens here: behind 32 tokens"):
         model.generate(ids, custom_generate=speculative("prompt-lookup"), max_length=33, do_sample=False)
 
 

@@ -71,7 +71,7 @@ def test_what_llama_cpp_would_run_wrongly_is_refused(models: Models, tmp_path: P
         export_gguf(other, models.tokenizer, path)
     scaled = tiny_model(16, 0)
     scaled.config.rope_parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
-    with pytest.raises(ModelError, match="positions are scaled"):
+    with pytest.raises(ModelError, match="its RoPE is scaled"):
         export_gguf(scaled, models.tokenizer, path)
     assert not path.exists()
 

@@ -159,7 +159,9 @@ def test_what_engines_look_at_and_our_reader_does_not_is_said_as_it_is(tmp_path:
     with pytest.raises(ModelError, match="no bias in its fusion"):
         export_heads(str(own_layer(tmp_path / "biased", norms=(), fuse_bias=True)), tmp_path / "no", "vllm")
     wide = own_layer(tmp_path / "wide", norms=(), head_size=32)
-    with pytest.raises(ModelError, match="6 attention heads of wide have 32 numbers each, not 288 together"):
+    with pytest.raises(
+        ModelError, match="6 attention heads of wide have size 32, but their total must be the width 288"
+    ):
         export_heads(str(wide), tmp_path / "no", "vllm")
     assert not (tmp_path / "no").exists()
 
@@ -187,15 +189,15 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
 def test_what_no_layout_holds_is_refused_by_name(tmp_path: Path) -> None:
     layer = str(own_layer(tmp_path / "ours"))
-    with pytest.raises(ModelError, match=r"none of the norms of ours.*--to speculators"):
+    with pytest.raises(ModelError, match=r"lacks the norms of ours.*--to speculators"):
         export_heads(layer, tmp_path / "a", "vllm")
     with pytest.raises(ModelError, match=r"No layout of speculators holds medusa heads\. Use --to vllm"):
         export_heads("text-target-medusa", tmp_path / "a", "speculators")
-    with pytest.raises(ModelError, match="No layout of vllm holds judge heads"):
+    with pytest.raises(ModelError, match="vllm has no layout for judge heads"):
         export_heads("text-judge", tmp_path / "a", "vllm")
-    with pytest.raises(ModelError, match="holds no heads that were trained here"):
+    with pytest.raises(ModelError, match="has no heads that were trained here"):
         export_heads("text-target", tmp_path / "a")
-    with pytest.raises(ParameterError, match="holds something"):
+    with pytest.raises(ParameterError, match="is not an empty folder"):
         export_heads("text-target-medusa", tmp_path, "vllm")
     with pytest.raises(ParameterError, match="There is no layout 'onnx'"):
         export_heads("text-target-medusa", tmp_path / "a", "onnx")
@@ -237,5 +239,5 @@ def test_what_cannot_be_shrunk_is_refused(tmp_path: Path) -> None:
         with pytest.raises(error, match=words):
             shrink(folder, tmp_path / "further")
         assert not (tmp_path / "further").exists()
-    with pytest.raises(ParameterError, match="holds something"):
+    with pytest.raises(ParameterError, match="is not an empty folder"):
         shrink(tmp_path / "ours", tmp_path / "less")

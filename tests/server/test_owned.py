@@ -147,6 +147,6 @@ def test_strangers_fill_and_empty_nothing_that_is_shared(
             assert run.memory("reset")["shared"]
         else:
             for action in ("reset", "load"):
-                with pytest.raises(MethodUnavailableError, match="shared with others"):
+                with pytest.raises(MethodUnavailableError, match="shared by all users"):
                     run.memory(action, file)
         run.cancel()

@@ -122,7 +122,7 @@ def test_an_address_pays_for_what_its_calls_take() -> None:
             await whole(call.scope, call.receive, call.send)
         assert app.served == [ONE, OTHER]
         assert (first.said, other.said) == ("", "")
-        assert "processor seconds a minute" in second.said
+        assert "CPU seconds per minute" in second.said
         now = 60.0  # the debt of 10 ms and more is paid
         late = Call(ONE)
         await whole(late.scope, late.receive, late.send)
@@ -211,7 +211,7 @@ def test_calls_of_the_api_are_counted_too() -> None:
         refused = [answer["error"]["message"] for answer in answers if "error" in answer]
         assert len(refused) == 30 - AT_ONCE - WAITING
         assert asked.most <= AT_ONCE
-        assert "processor seconds" in (await endpoints.presets(request=of(ONE)))["error"]["message"]
+        assert "CPU seconds" in (await endpoints.presets(request=of(ONE)))["error"]["message"]
         assert await endpoints.presets(request=of(OTHER)) == {"presets": []}
 
     asyncio.run(scene())

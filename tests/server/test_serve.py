@@ -98,7 +98,7 @@ class Limited:
         if self.problem is not None:
             raise self.problem
         ended = SimpleNamespace(footer=SimpleNamespace(reason="limit"))
-        said = "It took longer than 5 s, which is the limit here."
+        said = "The run took longer than 5 s, the limit of this server."
         return SimpleNamespace(ended=True, message=said, wait=lambda timeout: ended, cancel=lambda: None)
 
 
@@ -132,7 +132,7 @@ def test_refused_requests_are_requests_too() -> None:
     assert answers == [400, 400, 400, 429, 429]
     body, kind = b"x" * (LARGE_BYTES + 1), {"content-type": "application/json"}
     late = ask(app, "POST", "/v1/completions", content=body, headers=kind)
-    assert "a minute" in late.json()["error"]["message"], "before its body is read"
+    assert "per minute" in late.json()["error"]["message"], "before its body is read"
 
 
 def test_a_body_of_very_many_parts_is_refused_before_it_becomes_objects(monkeypatch: pytest.MonkeyPatch) -> None:

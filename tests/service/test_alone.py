@@ -49,10 +49,10 @@ def test_others_stand_still_while_a_timed_run_has_a_row_and_go_on_in_between(
     assert second[0] > first[-1] + 1, "the other run had its turn before the second"
     assert order[-1] is other
     assert done.token_ids == whole, "standing still changes no text"
-    [said] = [w for w in done.footer.warnings if "stood still" in w]
+    [said] = [w for w in done.footer.warnings if "was held" in w]
     assert other.still_s >= sum(seconds)
     assert f"{other.still_s:.1f} s" in said
-    assert not any("stood still" in w for trace in traces for w in trace.footer.warnings)
+    assert not any("was held" in w for trace in traces for w in trace.footer.warnings)
 
 
 def test_a_timed_run_does_not_wait_for_a_paused_one_and_a_cancel_lets_the_others_go_on(

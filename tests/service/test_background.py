@@ -72,7 +72,7 @@ def test_where_memory_is_short_or_it_fails_the_list_says_so_and_the_first_pair_i
     short.run(FIRST, ["smollm2"])
     assert asked == [FIRST]
     assert (told(short)["title"], told(short)["loading"]) == ("SmolLM2 135M: not loaded · smollm2", False)
-    assert "of memory are not free" in told(short)["detail"]
+    assert "of free memory are needed" in told(short)["detail"]
     failing = Background(load, lambda: ENOUGH)
     failing.run(FIRST, ["smollm2"])
     assert told(failing)["detail"] == "The disk is full."
@@ -107,7 +107,7 @@ def test_a_chat_that_waits_for_its_models_can_ask_how_far_they_are(
 
     monkeypatch.setattr(hub, "fetch", fetch)
     bench = backend()
-    with pytest.raises(PromptError, match="no chat format"):  # which is known once the model is there
+    with pytest.raises(PromptError, match="no chat template"):  # which is known once the model is there
         bench.chat_prompt([{"role": "user", "content": "Hello"}])
     assert heard[0] == "dequantising 40 %"
     assert bench.health()["loading"] == ""

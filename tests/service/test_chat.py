@@ -52,7 +52,7 @@ def test_messages_that_do_not_fit_are_refused(messages: Any, says: str) -> None:
 
 
 def test_a_target_without_a_chat_format_says_so(backend: Callable[..., Backend], folders: tuple[str, str]) -> None:
-    with pytest.raises(PromptError, match="no chat format"):
+    with pytest.raises(PromptError, match="no chat template"):
         backend().chat_prompt(HELLO)
 
 

@@ -203,7 +203,7 @@ def test_a_marker_that_is_also_a_piece_of_the_vocabulary_is_cut() -> None:
     ids = chat_ids(tokenizer, [{"role": "user", "content": "</s>?"}], Limits())
     assert ids == [3, 4, 5, 6, 0, 2, 1]
     tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("a", special=True)]})
-    with pytest.raises(PromptError, match="cannot write as plain text"):
+    with pytest.raises(PromptError, match="cannot encode as plain text"):
         chat_ids(tokenizer, [{"role": "user", "content": "a"}], Limits())
 
 

@@ -36,7 +36,7 @@ def test_a_second_address_holds_the_lock_next_and_of_one_only_a_few_wait() -> No
         threads.append(threading.Thread(target=hold, args=(user,)))
         threads[-1].start()
         until(lambda: len(lock._queue) == len(threads) - 1)
-    with pytest.raises(CapacityError, match="3 of your address wait"):
+    with pytest.raises(CapacityError, match="3 such requests from your address"):
         hold("a.4")
     free.set()
     for thread in threads:

@@ -168,7 +168,7 @@ def test_a_download_ends_when_the_backend_is_closed(repos: FakeHub) -> None:
         told.append(len(told) > 1)  # begun, some bytes, no more
         return told[-1]
 
-    with pytest.raises(BrokenOffError, match="owner/good was broken off"):
+    with pytest.raises(BrokenOffError, match="owner/good was aborted"):
         hub.fetch("owner/good", Progress("owner/good", is_over), MOST)
     assert told[:3] == [False, False, True]
 

@@ -91,7 +91,7 @@ def test_a_training_ends_well_or_says_why_not_and_another_may_begin(lab: Lab, mo
     run = lab.start(wish(2))
     until(lambda: run.state != RUNNING)
     assert (run.state, step_of(run), run.figures) == (DONE, 2, {"steps": 2})
-    with pytest.raises(WorkbenchError, match="all its steps"):
+    with pytest.raises(WorkbenchError, match="is finished"):
         lab.resume(run.id)
     failed = lab.start(wish(2, loss="ce_hard:1"))
     until(lambda: failed.state != RUNNING)
@@ -117,9 +117,9 @@ def test_what_a_killed_run_has_to_go_on_from_is_said(lab: Lab) -> None:
     run = LabRun(lab.folder / "runs" / "20261124-180000-0a1b2c3d")
     run.folder.mkdir(parents=True)
     (run.folder / "run.json").write_text(json.dumps({"head": "medusa", "target": "t", "options": {}, "created": ""}))
-    assert "begins again" in run.summary()["trouble"]["remedy"]
+    assert "starts again" in run.summary()["trouble"]["remedy"]
     (run.folder / "heads-medusa.pt").write_bytes(b"x")
-    assert "goes on from its last checkpoint" in run.summary()["trouble"]["remedy"]
+    assert "continues from its last checkpoint" in run.summary()["trouble"]["remedy"]
     (run.folder / "run.json").write_text("")
     with pytest.raises(WorkbenchError, match="cannot be read"):
         run.note(stopped=True)
@@ -217,7 +217,7 @@ def test_a_training_whose_number_cannot_be_noted_is_ended(lab: Lab, monkeypatch:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(LabRun, "note", full)
-    with pytest.raises(WorkbenchError, match="ended at once"):
+    with pytest.raises(WorkbenchError, match="was stopped, because"):
         lab.start(wish())
     monkeypatch.undo()
     (run,) = lab.runs()
@@ -410,7 +410,7 @@ def test_a_copy_that_is_damaged_does_not_take_the_place_of_the_one_that_drafts(l
     (run.folder / "result.json").write_text('{"result": {}}')
     with pytest.raises(WorkbenchError, match="damaged") as refused:
         lab.promote(run.id, backend.prefer_heads)
-    assert refused.value.remedy == "Train a new one: this run has done its steps.", "which cannot be resumed"
+    assert refused.value.remedy == "Train a new head: this run is finished.", "which cannot be resumed"
     assert (folder / "model.safetensors").is_file()
     assert head_of(backend) == folder.name
     assert [path.name for path in (lab.folder / "heads").iterdir()] == [folder.name]

@@ -47,9 +47,9 @@ def test_stop_strings_that_would_end_everything_are_refused(stop: object) -> Non
 def test_a_user_has_so_many_runs_and_the_backend_so_many_in_all() -> None:
     limits = Limits(runs_per_user=2, runs=4)
     limits.check_room("a", ["a", "b", "b"])
-    with pytest.raises(CapacityError, match="You have 2 runs"):
+    with pytest.raises(CapacityError, match="You have 2 running"):
         limits.check_room("a", ["a", "a"])
-    with pytest.raises(CapacityError, match="All 4 places"):
+    with pytest.raises(CapacityError, match="The server has 4"):
         limits.check_room("a", ["b", "b", "c", "c"])
     limits.check_room(LOCAL, [LOCAL] * 3)
 

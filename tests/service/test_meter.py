@@ -184,7 +184,7 @@ def test_what_a_run_has_not_used_is_given_back(backend: Callable[..., Backend]) 
     with pytest.raises(Exception, match=r"."):
         bench.start("", "autoregressive", user="a")
     assert bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=99).wait(120).footer.reason == "length"
-    with pytest.raises(CapacityError, match="tokens a minute"):
+    with pytest.raises(CapacityError, match="tokens per minute"):
         bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=1)
     assert bench.start(PROMPT, "autoregressive", user="b", max_new_tokens=2).wait(120)
 
@@ -202,7 +202,7 @@ def test_a_comparison_is_one_request_and_a_sweep_waits_for_the_next_minute(
     for cell in cells[:2]:
         for event in measure_cell(bench, cell, lambda: False, "a"):
             events.append(event)
-            if "requests a minute" in getattr(event[2], "text", ""):
+            if "requests per minute" in getattr(event[2], "text", ""):
                 clock.now += 60
     ends = [event[2][0] for event in events if event[0] == END]
     assert [end.state for end in ends] == ["done", "done"]

@@ -70,5 +70,5 @@ def test_the_time_held_back_is_not_in_the_histogram_of_run_times(backend: Callab
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), 1e9, True, "8"])
 def test_a_pace_that_is_none_is_refused(backend: Callable[..., Backend], wrong: object) -> None:
-    with pytest.raises(ParameterError, match="tokens a second"):
+    with pytest.raises(ParameterError, match="tokens per second"):
         backend().start(PROMPT, "autoregressive", pace=wrong)  # type: ignore[arg-type]

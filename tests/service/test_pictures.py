@@ -109,23 +109,23 @@ def test_of_an_animation_the_first_frame_is_taken_and_that_is_said(kind: str) ->
 
 BAD: dict[str, tuple[Any, str]] = {
     "nothing": (b"", "empty"),
-    "text": (b"hello", "no picture"),
-    "HTML": (b"<!doctype html><img src=x>", "no picture"),
-    "SVG": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no picture"),
-    "another format": (file(Image.new("RGB", (9, 9)), "BMP"), "no picture"),
+    "text": (b"hello", "not an image"),
+    "HTML": (b"<!doctype html><img src=x>", "not an image"),
+    "SVG": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image"),
+    "another format": (file(Image.new("RGB", (9, 9)), "BMP"), "not an image"),
     "cut": (file(Image.effect_noise((64, 64), 50))[:400], "damaged"),
     "bomb": (bomb(60_000, 60_000), "pixels|too large"),
     "large bomb": (bomb(2**31 - 1, 2**31 - 1), "pixels|too large"),
-    "not quite a bomb": (bomb(7000, 7000), "at most 40 million"),
+    "not quite a bomb": (bomb(7000, 7000), "the limit is 40 million"),
     "many bytes": (bytes(pictures.MAX_BYTES + 1), "MiB"),
-    "another kind of data-URL": ("data:text/html;base64,AAAA", "no picture in base64"),
-    "data-URL without base64": ("data:image/png,abc", "no picture in base64"),
+    "another kind of data-URL": ("data:text/html;base64,AAAA", "no image in base64"),
+    "data-URL without base64": ("data:image/png,abc", "no image in base64"),
     "damaged data-URL": ("data:image/png;base64,@@@@", "damaged"),
     "empty data-URL": ("data:image/png;base64,", "empty"),
     "long data-URL": ("data:image/png;base64," + "A" * (12 << 20), "MiB"),
     "no path": ("x\x00y", "cannot be read"),
     "no file": ("/nowhere/x.png", "cannot be read: No such file"),
-    "a folder": ("/", "cannot be read|no picture"),
+    "a folder": ("/", "cannot be read|not an image"),
     "number": (5, "neither a file nor"),
     "none": (None, "neither a file nor"),
 }
@@ -143,9 +143,9 @@ def test_what_is_no_picture_is_refused_in_words(name: str) -> None:
 def test_of_several_the_bad_one_is_named() -> None:
     good = file(Image.new("RGB", (3, 3)))
     assert len(decode_all([good] * 3)) == 3
-    with pytest.raises(PromptError, match="Picture 2: This is no picture"):
+    with pytest.raises(PromptError, match="Image 2: This is not an image"):
         decode_all([good, b"no"])
-    with pytest.raises(PromptError, match="9 pictures came; 8"):
+    with pytest.raises(PromptError, match="9 images were given; the limit is 8"):
         decode_all([good] * 9)
     for not_a_list in (good, "x.png", 5):
         with pytest.raises(PromptError, match="not a list"):

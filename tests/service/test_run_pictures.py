@@ -98,7 +98,7 @@ def test_a_request_without_room_is_refused_before_its_pictures_are_decoded(
     backend = Backend("text-target", "none", limits=Limits(runs=0))
     try:
         monkeypatch.setattr(pictures, "decode", lambda data: pytest.fail("it was decoded"))
-        with pytest.raises(CapacityError, match="places are taken"):
+        with pytest.raises(CapacityError, match="running or waiting runs, which"):
             backend.start("x", "autoregressive", images=[b"x"], user="somebody")
     finally:
         backend.close()

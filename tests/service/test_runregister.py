@@ -36,7 +36,7 @@ def test_an_ended_run_can_be_fetched_for_its_time_and_not_longer(backend: Callab
     assert bench.run(run.id).since(0)["seq"] == 3
     until(lambda: not is_known(bench, run))
     assert len(bench._runs) == 0
-    with pytest.raises(UnknownNameError, match="Start a new one"):
+    with pytest.raises(UnknownNameError, match="Start a new run"):
         bench.run(run.id)
 
 

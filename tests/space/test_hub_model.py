@@ -77,7 +77,7 @@ def test_without_the_hub_the_app_goes_on_with_the_bundled_pair_and_says_so(hub: 
         until(lambda: "not loaded" in told(client)["title"], PATIENCE_S)
         assert told(client)["available"] is False
         asked = len(hub.asked)
-        with pytest.raises(ModelError, match="tiny is not here"):
+        with pytest.raises(ModelError, match="tiny is not available"):
             client.generate("Once upon a time", "prompt-lookup", target="tiny", drafter=None, max_new_tokens=6)
         assert len(hub.asked) == asked, "strangers do not make it ask again"
         assert "cannot be reached" in told(client)["reason"]

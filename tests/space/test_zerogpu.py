@@ -107,7 +107,7 @@ def test_the_estimate_is_what_is_asked_for_and_learns_from_runs(client: Any) -> 
     assert "assumption" in first
     assert f"{client._duration(request)} s" in first
     client.generate("aabab", "draft-model", **OPTIONS)
-    assert "from 1 run of this method" in client.estimate(request)
+    assert "measured on 1 run of this method" in client.estimate(request)
     client.costs.learn("tiny", "draft-model", 10, 2.0)  # 0.2 s a token: the slowest run counts
     assert client._duration(request) == pytest.approx(costs.START_S + costs.MARGIN * 200, abs=1)
 
@@ -165,9 +165,9 @@ def test_what_pictures_add_to_a_prompt_is_charged_when_it_is_known(client: Any) 
     done = client.generate("aabab", "autoregressive", **OPTIONS)
     header, footer = done.header.to_wire(), done.footer.to_wire()
     job = {"pictures": ["a picture"], "target": "tiny", "method": "autoregressive"}
-    client._hear(run, job, {"header": header})
-    client._hear(run, job, {"header": header, "rounds": [r.to_wire() for r in done.rounds[:3]]})
-    client._hear(run, job, {"header": header, "footer": footer, "busy_s": 1.0})
+    client._add_message(run, job, {"header": header})
+    client._add_message(run, job, {"header": header, "rounds": [r.to_wire() for r in done.rounds[:3]]})
+    client._add_message(run, job, {"header": header, "footer": footer, "busy_s": 1.0})
     assert left(client, asks) == 1000 - 5 - 3
 
 
@@ -217,7 +217,7 @@ def test_a_run_nobody_follows_is_cancelled(client: Any, monkeypatch: pytest.Monk
     while not run.ended and time.monotonic() < deadline:
         time.sleep(0.05)
     assert run.state == "cancelled"
-    assert "Nobody followed" in run.message
+    assert "No client followed" in run.message
     assert run.since(0)["footer"]["reason"] == "lease"
 
 

@@ -133,7 +133,7 @@ def main() -> None:
     assert Lender.calls[0][0] == "/schedule"
     assert int(asked()[0]["durationSeconds"]) >= costs.START_S
     said = client.estimate(options | {"method": "draft-model"})
-    assert "from 1 run" in said, said
+    assert "on 1 run" in said, said
     print("SEEN same text")
 
     # the process is used again, with other methods

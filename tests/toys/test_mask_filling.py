@@ -125,7 +125,7 @@ def test_what_it_cannot_do_is_refused_by_name(models: Models, toy: Method, plain
 
 
 def test_generate_refuses_it_by_name(toy: Method) -> None:
-    with pytest.raises(MethodUnavailableError, match=r"Mask filling.*rounds of its own"):
+    with pytest.raises(MethodUnavailableError, match=r"Mask filling.*one by one"):
         speculative(toy.name)
     assert "draft-model" in repr(speculative("draft-model"))
 

@@ -252,7 +252,9 @@ class FakeRun:
             return {"kind": "", "why": "Plain decoding keeps nothing that could be looked at."}
         n = len(self.rounds)
         if self.footer is not None and action in ("load", "reset"):
-            raise WorkbenchError("The run has ended, and its drafter with it.", "Load the file into the next run.")
+            raise WorkbenchError(
+                "The run has ended, and its drafter's state is gone.", "Load the file into the next run."
+            )
         if action == "load" and data != STATE:
             raise TokenizerMismatchError("This file was saved with the tokenizer of another model.", "Save it again.")
         if action in ("load", "reset"):

@@ -36,7 +36,7 @@ def test_an_endpoint_takes_what_its_request_says(caplog: pytest.LogCaptureFixtur
     assert list(inspect.signature(endpoint).parameters) == [
         "prompts", "lanes", "request", "target", "max_new_tokens", "seed", "sampling", "stop", "repeats"
     ]  # fmt: skip
-    assert "    seed: decides every random number" in (endpoint.__doc__ or "")
+    assert "    seed: seed of all random numbers" in (endpoint.__doc__ or "")
 
     me = gr.Request(client={"host": "203.0.113.7"}, headers={}, session_hash="me")  # type: ignore[arg-type]
 

@@ -121,7 +121,7 @@ def test_runs_are_opened_compared_and_read_as_tables(lab_app: str, open_page: Op
         page.click("#wb-lab [aria-label='Loss: show as a table']")
         page.locator("#wb-lab .wb-card-losses tbody tr >> nth=59").wait_for()
         page.click(f"#wb-lab [data-run='{RUNS[1]}'] button")
-        page.locator("#wb-lab .wb-alert").filter(has_text="ended from outside, behind step 60").wait_for()
+        page.locator("#wb-lab .wb-alert").filter(has_text="killed after step 60").wait_for()
         assert page.locator("#wb-lab .wb-deeds button:has-text('Resume')").is_enabled()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert serious(page) == []

@@ -283,7 +283,7 @@ class Elsewhere(FakeWorkbench):
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
         assert (messages, target) == ([{"role": "user", "content": "Hi <b>"}], "synthetic-target")
         if self.ids is None:
-            raise PromptError("This target has no chat format.", "Give a plain prompt instead.")
+            raise PromptError("This target has no chat template.", "Give a plain prompt instead.")
         return self.ids
 
 

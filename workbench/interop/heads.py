@@ -306,10 +306,8 @@ def _lm_head(target: str) -> Tensor:
     from safetensors import safe_open
 
     files = sorted(Path(locate(target)).glob("*.safetensors"))
-    for name in (
-        "lm_head.weight",
-        "model.embed_tokens.weight",
-    ):  # search all files: a model with tied weights has only the second name
+    # search all files: a model with tied weights has only the second name
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
         for path in files:
             with safe_open(path, "pt") as file:
                 if name in file.keys():  # noqa: SIM118 (no mapping)
