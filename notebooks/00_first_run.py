@@ -54,7 +54,7 @@ from transformers.utils import logging
 
 from workbench import Workbench
 from workbench import widgets as w
-from workbench.engine.shortened import drafter_for
+from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.metrics import summary
 
 logging.disable_progress_bar()

@@ -59,9 +59,9 @@ from transformers.utils import logging
 
 from workbench import Workbench
 from workbench import widgets as w
-from workbench.engine.names import locate
-from workbench.engine.packed import Matrix
-from workbench.engine.shortened import drafter_for
+from workbench.models.names import locate
+from workbench.kernels.packed import Matrix
+from workbench.models.truncated_drafter import drafter_for
 
 logging.disable_progress_bar()
 place = locate(TARGET or "text-target")

@@ -64,7 +64,7 @@ from workbench.core.rejection import recursive_rejection, walk
 from workbench.core.rejection import residual as engine_residual
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.shortened import drafter_for
+from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.theory import optimal_acceptance_lp
 
 logging.disable_progress_bar()

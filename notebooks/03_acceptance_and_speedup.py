@@ -59,7 +59,7 @@ from transformers.utils import logging
 
 from workbench import Workbench
 from workbench import widgets as w
-from workbench.engine.shortened import drafter_for
+from workbench.models.truncated_drafter import drafter_for
 from workbench.trace import speedup
 from workbench.trace.acceptance import definitions
 from workbench.trace.metrics import acceptance_by_depth, summary

@@ -61,8 +61,8 @@ from transformers.utils.logging import disable_progress_bar
 from workbench import Workbench
 from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
-from workbench.engine.names import locate
-from workbench.engine.shortened import drafter_for
+from workbench.models.names import locate
+from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.metrics import acceptance_rate, tau
 
 disable_progress_bar()
@@ -422,7 +422,7 @@ w.tree(branching, round=saved[0] if saved else 0)
 # rebuild that part of the drafter from the outside.
 
 # %%
-from workbench.engine.plan import Plan
+from workbench.engine.draft_plan import Plan
 from workbench.methods.growers.template import Template
 
 tree16 = Template(nodes=16)
@@ -613,7 +613,7 @@ else:
 
 # %%
 from workbench.core.errors import WorkbenchError
-from workbench.engine.published import SMOLLM2
+from workbench.models.published import SMOLLM2
 from workbench.service.inventory import TO_FETCH, state
 
 folder = None

@@ -61,8 +61,8 @@ from workbench import Workbench
 from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
 from workbench.core.errors import WorkbenchError
-from workbench.engine.names import locate
-from workbench.engine.shortened import drafter_for
+from workbench.models.names import locate
+from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.metrics import acceptance_by_depth, acceptance_rate, draft_utilisation, drafted, tau
 from workbench.trace.theory import best_depth, tau_by_position
 
@@ -291,7 +291,7 @@ assert best_depth(1.0, 1.0).depth == 0  # right every time, and as slow as the t
 
 # %%
 from workbench.engine import Engine, Request, load_models
-from workbench.engine.calibration import measure
+from workbench.models.pass_costs import measure
 from workbench.methods import registry
 
 

@@ -59,9 +59,9 @@ from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
 from workbench.core.tree import ancestors
 from workbench.engine import load_models
-from workbench.engine.names import locate
-from workbench.engine.segment import Segment
-from workbench.engine.shortened import drafter_for
+from workbench.models.names import locate
+from workbench.kernels.segment import Segment
+from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.metrics import tau
 
 disable_progress_bar()

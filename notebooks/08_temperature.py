@@ -57,7 +57,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from workbench import Workbench
 from workbench import widgets as w
-from workbench.engine.shortened import drafter_for
+from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.metrics import summary
 
 disable_progress_bar()
@@ -79,7 +79,7 @@ print(story.text)
 
 # %%
 from workbench.core.sampling import SamplingParams, law
-from workbench.engine.models import load_models
+from workbench.models.loading import load_models
 
 # %%
 models = load_models(TARGET or "text-target", DRAFTER, DEVICE)
@@ -263,7 +263,7 @@ from workbench.core.params import param
 from workbench.core.rejection import Ruling, residual
 from workbench.core.sampling import pick
 from workbench.engine.parts import Verifier
-from workbench.engine.told import Verification
+from workbench.engine.feedback import Verification
 
 
 # %%

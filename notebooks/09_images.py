@@ -56,7 +56,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from workbench import Workbench
 from workbench import widgets as w
-from workbench.engine.shortened import drafter_for
+from workbench.models.truncated_drafter import drafter_for
 from workbench.trace import metrics
 from workbench.views import scenes
 

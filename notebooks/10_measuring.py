@@ -65,7 +65,7 @@ from transformers.utils.logging import disable_progress_bar
 from workbench import Workbench
 from workbench import widgets as w
 from workbench.bench.statistics import mean, speedup_of, speedups
-from workbench.engine.shortened import drafter_for
+from workbench.models.truncated_drafter import drafter_for
 from workbench.trace import speedup
 from workbench.trace.metrics import summary
 

@@ -61,7 +61,7 @@ from workbench import widgets as w
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Method, Promise, Source
 from workbench.engine.parts import Drafter
-from workbench.engine.shortened import drafter_for
+from workbench.models.truncated_drafter import drafter_for
 from workbench.methods import registry
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.registry import register
@@ -251,7 +251,7 @@ w.show(w.ribbon(lesson))
 # %%
 from workbench.bench.check import FAIL, check_method
 from workbench.cli.check import PROMPTS
-from workbench.engine.models import load_models
+from workbench.models.loading import load_models
 
 exact_models = load_models(TARGET or "text-target", DRAFTER, DEVICE, "float64")
 prompts = [exact_models.tokenizer.encode(text) for text in PROMPTS[: 2 if FAST else None]]

@@ -69,11 +69,11 @@ def _own_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     The folder of that is chosen when it is imported: behind a test that moves the user's cache, as `own_cache` does,
     each worker compiled all of it once more, for half a minute, and left it to nobody.
     """
-    from workbench.engine import compiling
+    from workbench.kernels import compilation
 
-    compiling.compiled("forward")
+    compilation.compiled("forward")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("workbench.engine.calibration.FACTS", str(tmp_path_factory.mktemp("costs") / "costs.json"))
+        patch.setattr("workbench.models.pass_costs.FACTS", str(tmp_path_factory.mktemp("costs") / "costs.json"))
         yield
 
 
@@ -88,11 +88,11 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def nothing_chosen() -> Iterator[None]:
     """No heads of one's own are chosen, before a test and behind it."""
-    from workbench.engine.checkpoints import own
+    from workbench.models.checkpoints import user_heads
 
-    own.choose()
+    user_heads.choose()
     yield
-    own.choose()
+    user_heads.choose()
 
 
 @pytest.fixture(scope="module")

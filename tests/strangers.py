@@ -12,9 +12,9 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from workbench.engine import Models, Runner
-from workbench.engine.bundle import bundled
-from workbench.engine.pretrained import load_model, load_tokenizer
-from workbench.engine.stranger import Stranger
+from workbench.models.bundle import bundled
+from workbench.models.other_vocabulary import Stranger
+from workbench.models.pretrained import load_model, load_tokenizer
 
 NAME = "omnidraft"
 needs_bundle = pytest.mark.skipif("text-drafter" not in bundled(), reason="needs the bundled models")

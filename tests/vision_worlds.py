@@ -19,8 +19,8 @@ from transformers import (
 )
 
 from workbench.bench.worlds import drawn, llama, tiny_model
-from workbench.engine.models import Models
-from workbench.engine.runner import Runner
+from workbench.models.loading import Models
+from workbench.models.runner import Runner
 
 IMAGE = "<|image|>"
 """Placeholder of the tiny vision-language models."""

@@ -26,13 +26,13 @@ from workbench.bench.goodness import joint_law
 from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import ancestors
 from workbench.engine import Configured, Engine, Method, Models, Request, Row, Runner
-from workbench.engine.block import Block
 from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
-from workbench.engine.models import HeadInfo
-from workbench.engine.pretrained import load_tokenizer as bundled_tokenizer
-from workbench.engine.segment import Segment, Slot
-from workbench.engine.storing import sort_suffixes
+from workbench.engine.datastore_builder import sort_suffixes
+from workbench.engine.verification_input import Block
+from workbench.kernels.segment import Segment, Slot
 from workbench.methods import registry
+from workbench.models.loading import HeadInfo
+from workbench.models.pretrained import load_tokenizer as bundled_tokenizer
 from workbench.training.heads.artefact import save_net
 from workbench.training.scenes.model import language_config, vision_language_config
 from workbench.training.scenes.tower import tower_config

@@ -9,7 +9,7 @@ import pytest
 from workbench.bench import answers_suite
 from workbench.bench.answers_suite import Scale, page, run_suite, verifiers_of
 from workbench.bench.prompts import ARITHMETIC, BenchPrompt, load_prompts
-from workbench.engine.models import load_models
+from workbench.models.loading import load_models
 
 pytestmark = pytest.mark.unchecked
 

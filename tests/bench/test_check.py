@@ -25,13 +25,13 @@ from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Models, Promise, Row
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Verification
 from workbench.engine.method import Method
 from workbench.engine.parts import Drafter, Verifier
-from workbench.engine.plan import Plan
-from workbench.engine.pretrained import load_tokenizer
-from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.typical import TypicalAcceptance
+from workbench.models.pretrained import load_tokenizer
 
 PROMPTS = [[3, 1, 4, 1, 5, 3, 1, 4], [2]]
 

@@ -17,11 +17,11 @@ from workbench.bench.finding import FAIL, MEASURED, NEVER_DRAFTED, PASS
 from workbench.core.rejection import Ruling
 from workbench.core.tree import DraftTree
 from workbench.engine import Models, Promise
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Verification
 from workbench.engine.method import Configured
 from workbench.engine.parts import Drafter
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Verification
 from workbench.methods import registry
 
 PROMPTS = [[3, 1, 4, 1, 5], [2, 7, 1]]

@@ -13,8 +13,8 @@ from workbench.bench.forced import agreement, bare_copy, drafter_with_agreement,
 from workbench.bench.worlds import tiny_model, tiny_models
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Runner
-from workbench.engine.pretrained import load_tokenizer
 from workbench.methods import registry
+from workbench.models.pretrained import load_tokenizer
 
 GREEDY = SamplingParams()
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4]

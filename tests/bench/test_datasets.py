@@ -16,8 +16,8 @@ from workbench.bench.specbench import read_answers, speeds, speeds_table, write_
 from workbench.bench.suites import Plan, bench_methods
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import PromptError, UnknownNameError, WorkbenchError
-from workbench.engine.pretrained import load_tokenizer
 from workbench.methods import registry
+from workbench.models.pretrained import load_tokenizer
 
 ROWS: dict[str, dict[str, Any]] = {
     "spec-bench": {"question_id": 81, "category": "writing", "turns": ["Write.", "Again."]},

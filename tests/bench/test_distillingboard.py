@@ -9,7 +9,7 @@ import pytest
 
 from workbench.bench.distillingboard import BOARD, RISE, accepted, claims, page, verdict
 from workbench.bench.statistics import difference_of_quotients, ratio_of_quotients
-from workbench.engine.machine import machine_facts
+from workbench.models.machine import machine_facts
 
 PROMPTS = 60
 PLANTED = {

@@ -15,10 +15,10 @@ from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, load_models
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Verifier
-from workbench.engine.pretrained import load_tokenizer
-from workbench.engine.told import Verification
 from workbench.methods import registry
+from workbench.models.pretrained import load_tokenizer
 
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4]
 PARTING = "Tell me a story about a brave little bear who was afraid of the dark."

@@ -14,7 +14,7 @@ from workbench.bench.gpu_suite import bench_gpu
 from workbench.bench.suites import Plan
 from workbench.core.errors import ModelError
 from workbench.engine import Models
-from workbench.engine.devices import check_gpu
+from workbench.kernels.devices import check_gpu
 from workbench.methods import registry
 
 TINY = Shape("tiny", hidden=32, inner=48, layers=4, heads=4, kv_heads=2, vocabulary=96, drafts=1)

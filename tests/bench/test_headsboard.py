@@ -12,8 +12,8 @@ import worlds
 from workbench.bench import headsboard
 from workbench.bench.contenders import EngineContender
 from workbench.bench.sample import Sample
-from workbench.engine.machine import machine_facts
 from workbench.methods import registry
+from workbench.models.machine import machine_facts
 from workbench.training.family.heads import ChatHeadOptions
 
 PROMPTS = {"a": [1, 2, 3], "b": [4, 5]}

@@ -10,8 +10,8 @@ import worlds
 
 from workbench.bench import hostcosts
 from workbench.bench.hostcosts import NAMES, growth, page, plot, run_suite
-from workbench.engine.machine import machine_facts
 from workbench.methods import registry
+from workbench.models.machine import machine_facts
 
 pytestmark = pytest.mark.unchecked
 SMALL: dict[str, Any] = {"contexts": (40, 80), "stores": (200,), "rounds": 3}

@@ -16,7 +16,7 @@ from workbench.bench.several_drafts import Laws, Way
 from workbench.bench.text_lab import TextLab
 from workbench.core.rejection import Ruling
 from workbench.core.tree import Sampling
-from workbench.engine import storing
+from workbench.engine import datastore_builder
 from workbench.engine.datastore import open_store
 from workbench.methods import registry
 from workbench.methods.verifiers.block import Block
@@ -92,7 +92,7 @@ def test_a_store_of_code_is_made_once_and_read_only_where_it_is_asked_for(
     (tables / "table.py").write_text("no code\n")
     monkeypatch.setattr(text_lab.sysconfig, "get_path", lambda name: str(library))
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv(storing.ENV, str(tmp_path / "nowhere"))
+    monkeypatch.setenv(datastore_builder.ENV, str(tmp_path / "nowhere"))
     lab = TextLab("rest", Scale(tokens=24)).on("code")
     written = [[e.token for r in rounds for e in r.emitted] for rounds in lab.rounds("autoregressive", {})]
     (library / "said.py").write_text("".join(lab.models.tokenizer.decode(ids) + "\n" for ids in written))
@@ -104,7 +104,7 @@ def test_a_store_of_code_is_made_once_and_read_only_where_it_is_asked_for(
     assert lab.with_code().tau().value == read.value, "it is not made again"
     assert f"store of Python {platform.python_version()}'s library" in lab.with_code().setting
     assert "store" not in own.setting
-    assert os.environ[storing.ENV] == str(tmp_path / "nowhere")
+    assert os.environ[datastore_builder.ENV] == str(tmp_path / "nowhere")
 
 
 def test_a_parts_claim_is_its_methods_and_of_nobody_derived_from_it() -> None:

@@ -15,8 +15,8 @@ from workbench.bench.prompts import BenchPrompt
 from workbench.bench.sample import Sample
 from workbench.core.errors import PromptError
 from workbench.engine import Models
-from workbench.engine.machine import machine_facts
 from workbench.methods import known, registry
+from workbench.models.machine import machine_facts
 
 NAMES = ["suffix", "prompt-lookup"]
 SUITE = {kind: [BenchPrompt(f"{kind}-{i}", "abc"[: i + 1], kind) for i in range(3)] for kind in ("chat", "copy-edit")}

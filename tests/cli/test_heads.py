@@ -12,9 +12,9 @@ from layouts import SMALL, SMALL3, write
 from workbench.cli.main import main
 from workbench.cli.options import refuse_idle_heads
 from workbench.engine import load_models
-from workbench.engine.bundle import bundled_folder
-from workbench.engine.checkpoints import own
 from workbench.methods import registry
+from workbench.models.bundle import bundled_folder
+from workbench.models.checkpoints import user_heads
 
 pytestmark = pytest.mark.usefixtures("nothing_chosen")
 
@@ -60,7 +60,7 @@ def test_generate_drafts_with_a_head_and_refuses_one_that_does_not_fit(
     assert "which prompt-lookup does not draft with" in capsys.readouterr().err
     refuse_idle_heads([str(bundled_folder() / "text-judge")], ["draft-model"])  # for verifier=judge
     refuse_idle_heads([right], ["prompt-lookup", "eagle"])
-    own.choose()
+    user_heads.choose()
     assert main([*words, "--method", "autoregressive"]) == 0
     assert drafted["text"] == json.loads(capsys.readouterr().out)["text"]
     assert drafted["method"] == "eagle-2"
@@ -73,7 +73,7 @@ def test_the_environment_names_heads_for_every_face(tmp_path: Path, monkeypatch:
     folder = write(tmp_path / "mine", config, layouts.eagle(config, embed=False))
     needs = registry.get("eagle-2").needs
     assert load_models("text-target", None, "cpu").heads["eagle"].name == "text-target-eagle"
-    monkeypatch.setenv(own.ENV, str(folder))
+    monkeypatch.setenv(user_heads.ENV, str(folder))
     assert static_reasons("text-target", None)(needs) == ""
     assert load_models("text-target", None, "cpu").heads["eagle"].name == "mine"
     assert "hidden size 288" in static_reasons("vision-target", None)(needs), "a target it does not fit says why"

@@ -10,10 +10,10 @@ import worlds
 from workbench.bench.grid import Axis, Sweep
 from workbench.cli import checks
 from workbench.core.errors import ParameterError
-from workbench.engine import placed
-from workbench.engine.bundle import bundled
-from workbench.engine.checkpoints import own
-from workbench.engine.untrained import no_heads
+from workbench.models import local_models
+from workbench.models.bundle import bundled
+from workbench.models.checkpoints import user_heads
+from workbench.models.untrained_heads import no_heads
 from workbench.training.family.whole import draft_command
 
 from .conftest import Command
@@ -25,13 +25,13 @@ HEAD = "text-target-eagle"
 @pytest.fixture
 def stranger(tmp_path: Path) -> str:
     """A target in a folder, by the short name that it goes by in this process."""
-    return placed.named(str(worlds.save_stranger(tmp_path / "a b" / "model", layers=1)))
+    return local_models.named(str(worlds.save_stranger(tmp_path / "a b" / "model", layers=1)))
 
 
 def test_a_short_name_of_a_folder_is_printed_as_its_path(stranger: str, tmp_path: Path) -> None:
     said = f"Train some: workbench train eagle-3 --target {stranger}."
-    assert placed.with_paths(said) == f"Train some: workbench train eagle-3 --target '{tmp_path}/a b/model'."
-    assert placed.with_paths("--target smollm2 --drafter none") == "--target smollm2 --drafter none"
+    assert local_models.with_paths(said) == f"Train some: workbench train eagle-3 --target '{tmp_path}/a b/model'."
+    assert local_models.with_paths("--target smollm2 --drafter none") == "--target smollm2 --drafter none"
 
 
 def test_a_remedy_on_the_command_line_names_the_folder(stranger: str, workbench: Command, tmp_path: Path) -> None:
@@ -54,15 +54,15 @@ def test_a_given_head_chooses_its_method(
 ) -> None:
     """Prompt lookup or the draft model was chosen, and the head refused or ignored."""
     folder = str(bundled()[HEAD])
-    monkeypatch.setattr(own, "_chosen", [folder] if by == "--head" else [])
-    monkeypatch.setenv(own.ENV, folder if by == "WORKBENCH_HEADS" else "")
+    monkeypatch.setattr(user_heads, "_chosen", [folder] if by == "--head" else [])
+    monkeypatch.setenv(user_heads.ENV, folder if by == "WORKBENCH_HEADS" else "")
     assert checks.method(None, {}, ("text-target", "text-drafter"), 0) == "eagle"
     assert "Decoding with eagle" in capsys.readouterr().err
 
 
 def test_heads_in_the_environment_for_another_target_choose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "_chosen", [])
-    monkeypatch.setenv(own.ENV, str(bundled()[HEAD]))
+    monkeypatch.setattr(user_heads, "_chosen", [])
+    monkeypatch.setenv(user_heads.ENV, str(bundled()[HEAD]))
     assert checks.method(None, {}, ("vision-target", None)) == "prompt-lookup"
 
 

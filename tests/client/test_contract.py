@@ -15,7 +15,7 @@ from ui.fake_vision import FakeVision
 from workbench.client import Client, RunHandle, Workbench
 from workbench.client.remote import Remote
 from workbench.core.errors import MethodUnavailableError, PromptError, UnknownNameError, WorkbenchError
-from workbench.engine.names import known_targets
+from workbench.models.names import known_targets
 from workbench.service import Backend, zerogpu
 from workbench.service.limits import Limits
 from workbench.ui.later import Later

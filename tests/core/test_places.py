@@ -16,8 +16,8 @@ from workbench.core.places import by_row, fans_of, normalised
 from workbench.core.rejection import Ruling
 from workbench.core.sampling import BLOCK, WIDE, entropy_of, largest, law
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine import compiling, rejecting
-from workbench.engine.told import Verification
+from workbench.engine.feedback import Verification
+from workbench.kernels import compilation, rejection
 from workbench.methods.verifiers import exact, optimal_two, sums
 from workbench.methods.verifiers.entropy_adaptive import Pen, Writing
 from workbench.methods.verifiers.lenient import Lenient
@@ -119,7 +119,7 @@ WORLDS = ["unlike", "filtered", "equal"]
 DRAWN = [(case, world) for case in CASES if case.kind is not Sampling.DETERMINISTIC for world in WORLDS]
 
 
-@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
 @pytest.mark.parametrize(
     ("case", "world"),
     DRAWN,
@@ -142,7 +142,7 @@ def test_compiled_passes_give_the_numbers_of_the_forms_they_stand_for(
     tree = drawn(case.kind, q) if uneven else draft(case.kind, q, NODES)
     logits = logits[: len(tree) + 1]
     assert tree.q is not None
-    assert rejecting.passes(logits, tree.q)
+    assert rejection.passes(logits, tree.q)
     found = judged(case, tree, logits, late=True)
     p = law(logits, WARM).double()
     near = {"rtol": 1e-5, "atol": 3e-6 if case.verifier.name == "k-seq" else 1e-6}  # ρ is found to 1.4e-6
@@ -180,7 +180,7 @@ def test_compiled_passes_give_the_numbers_of_the_forms_they_stand_for(
     assert at_once.stop.tolist() == found.stop.tolist()
 
 
-@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
 @pytest.mark.parametrize("siblings", [2, 3, 4, 5, 6])
 def test_the_price_of_any_number_of_siblings_is_the_same_compiled(siblings: int) -> None:
     """A pass adds up what up to four rejections leave; with more they are added up one after the other."""
@@ -196,20 +196,20 @@ def test_the_price_of_any_number_of_siblings_is_the_same_compiled(siblings: int)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
 def test_what_a_block_has_left_is_told_where_hardly_anything_is() -> None:
     """Products that are no normal numbers would have lost their digits, and take a hundred times as long."""
     logits = torch.randn(2, V, generator=torch.Generator().manual_seed(10))
     logits[0, :99] = -5.5  # alike, so that digits are lost in one direction
     p, q = logits.softmax(1).split(1)
     q = q.index_fill(1, torch.arange(99), 0.0)
-    assert rejecting.passes(p, q)
+    assert rejection.passes(p, q)
     for by in (0.5, 1e-20, 3e-39):
         wanted = (by * p.double() - q).clamp(min=0).sum()
         assert float(sums.excess(p, q, torch.tensor([[by]]))) == pytest.approx(float(wanted), rel=0.01, abs=0)
 
 
-@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
 def test_sums_of_two_laws_are_the_same_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of tokens that a processor forbids, and of laws without zeros, where logits are not read."""
     logits, ahead = 2.5 * torch.randn(2, 5, V + 3, generator=torch.Generator().manual_seed(8))
@@ -230,7 +230,7 @@ def test_sums_of_two_laws_are_the_same_compiled(monkeypatch: pytest.MonkeyPatch)
             *(price for price in kept if price is not None),
         ]
 
-    assert rejecting.passes(p, q)
+    assert rejection.passes(p, q)
     wide = figures(p.double(), q.double(), logits.double())
     assert len(wide) == 5
     for mine, wanted in zip(figures(p, q, logits), wide, strict=True):
@@ -238,7 +238,7 @@ def test_sums_of_two_laws_are_the_same_compiled(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(relaxed, "price_of_keeping", None)
     assert figures(p, q, logits), "it is the compiled ones that were asked"
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
-    assert not rejecting.passes(p, q)
+    assert not rejection.passes(p, q)
     with pytest.raises(TypeError):
         figures(p, q, logits)
 

@@ -22,7 +22,7 @@ from workbench.core import places
 from workbench.core.rejection import Ruling, Verdict, greedy_match, recursive_rejection, residual, walk
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.told import Verification
+from workbench.engine.feedback import Verification
 from workbench.methods.drafters.oracle import mixture
 from workbench.methods.verifiers.typical import TypicalAcceptance
 

@@ -15,9 +15,10 @@ from workbench.core.probes import Probed, Probes
 from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
-from workbench.engine import Engine, Method, Models, Request, Row, Runner, compiling
+from workbench.engine import Engine, Method, Models, Request, Row, Runner
+from workbench.engine.feedback import Outcome, Verification
 from workbench.engine.request import ERROR
-from workbench.engine.told import Outcome, Verification
+from workbench.kernels import compilation
 from workbench.methods import registry
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.verifiers.lossless import Lossless
@@ -178,7 +179,7 @@ def test_a_mask_of_another_draft_ends_its_row_with_a_reason(models: Models) -> N
     assert len(good.trace.token_ids) == N
 
 
-@pytest.mark.skipif(not compiling.may_compile(), reason="passes are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compilation.may_compile(), reason="passes are compiled on Linux on x86-64")
 def test_compiled_passes_probe_and_the_draft_keeps_its_bits() -> None:
     model = worlds.family("llama", hidden_size=128, intermediate_size=96).to(torch.bfloat16)
     models = worlds.world("llama", noise=0.3)

@@ -10,12 +10,12 @@ import pytest
 
 from workbench.core.errors import ModelError, TokenizerMismatchError
 from workbench.engine import Engine, Request
-from workbench.engine.borrowed import FILES, VOCABULARY, lender, lender_to, spoken
-from workbench.engine.bundle import bundled
-from workbench.engine.models import load_models
-from workbench.engine.pretrained import load_tokenizer
-from workbench.engine.published import PUBLISHED, SMOLLM2, Published
 from workbench.methods import registry
+from workbench.models.bundle import bundled
+from workbench.models.loading import load_models
+from workbench.models.pretrained import load_tokenizer
+from workbench.models.published import PUBLISHED, SMOLLM2, Published
+from workbench.models.tokenizer_source import FILES, VOCABULARY, lender, lender_to, spoken
 from workbench.service.choices import same_words
 
 

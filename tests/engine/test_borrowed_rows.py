@@ -12,15 +12,15 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
 from workbench.core.errors import ModelError
-from workbench.engine.borrowed import VOCABULARY, spoken
-from workbench.engine.borrowed_rows import ENTER, LEAVE, ROWS, borrows, tensors_of, through_matrices, written_out
-from workbench.engine.bundle import bundled
-from workbench.engine.compiling import may_compile
-from workbench.engine.pretrained import load_model, resolve_drafter_dtype
-from workbench.engine.published import PUBLISHED, SMOLLM2
-from workbench.engine.runner import Runner
-from workbench.engine.segment import Segment
-from workbench.engine.trimmed import trim
+from workbench.kernels.compilation import may_compile
+from workbench.kernels.reduced_vocabulary import trim
+from workbench.kernels.segment import Segment
+from workbench.models.bundle import bundled
+from workbench.models.pretrained import load_model, resolve_drafter_dtype
+from workbench.models.published import PUBLISHED, SMOLLM2
+from workbench.models.runner import Runner
+from workbench.models.shared_embeddings import ENTER, LEAVE, ROWS, borrows, tensors_of, through_matrices, written_out
+from workbench.models.tokenizer_source import VOCABULARY, spoken
 from workbench.service.memory import Need
 from workbench.training.family.borrower import Borrower
 

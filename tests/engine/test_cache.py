@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from workbench.core.errors import CapacityError
 from workbench.core.tree import ancestors, depths_of
 from workbench.engine import Runner
-from workbench.engine.attention_span import AttentionSpan, AttentionSpans, attention_spans
-from workbench.engine.cache import TreeCache, Window
-from workbench.engine.masks import MaskMaker
-from workbench.engine.runner import SCRATCH
-from workbench.engine.segment import Segment
+from workbench.kernels.attention_span import AttentionSpan, AttentionSpans, attention_spans
+from workbench.kernels.kv_cache import TreeCache, Window
+from workbench.kernels.masks import MaskMaker
+from workbench.kernels.segment import Segment
+from workbench.models.runner import SCRATCH
 
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1,
          "num_key_value_heads": 1}  # fmt: skip

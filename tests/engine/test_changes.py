@@ -16,18 +16,18 @@ from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 from workbench.core.errors import WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Method, Models, Request, Row, Runner, changing
-from workbench.engine.cache import TreeCache
-from workbench.engine.declared import DRAFTERS
-from workbench.engine.geometry import Geometry
+from workbench.engine import Engine, Method, Models, Request, Row, Runner, changes
+from workbench.engine.declarations import DRAFTERS
+from workbench.engine.image_inputs import read, swapped
 from workbench.engine.parts import Policy
 from workbench.engine.request import ENDED
-from workbench.engine.runner import SCRATCH
 from workbench.engine.settings import BOTH, DRAFTER, SAMPLING_NAMES, Swap
-from workbench.engine.vision.reading import read, swapped
+from workbench.kernels.kv_cache import TreeCache
+from workbench.kernels.positions import Geometry
 from workbench.methods import registry
 from workbench.methods.drafters import catching_up
 from workbench.methods.drafters.nothing import Nothing
+from workbench.models.runner import SCRATCH
 
 pytestmark = pytest.mark.unchecked
 PROMPT = worlds.repeating_prompt(11, period=5)
@@ -262,7 +262,7 @@ def test_a_row_whose_cache_cannot_be_restored_ends(
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(changing, "prefill_pictures", fail)
+    monkeypatch.setattr(changes, "prefill_pictures", fail)
     row.change(swap=swapped(seeing, request, (noise_picture(9),), BOTH))
     if n_asks > 1:
         row.change(sampling=SamplingParams(temperature=0.5))

@@ -14,8 +14,8 @@ import torch
 from layouts import PUBLISHED, SMALL, SMALL3, write
 
 from workbench.core.errors import ModelError
-from workbench.engine.checkpoints.fits import Wanted, lines, why_not
-from workbench.engine.checkpoints.reading import read
+from workbench.models.checkpoints.compatibility import Wanted, lines, why_not
+from workbench.models.checkpoints.layouts import read
 
 TEXT = Wanted("text-target", 288, 4096, 12, {})
 

@@ -13,12 +13,12 @@ import torch
 
 from workbench.core.errors import ModelError
 from workbench.engine import load_models
-from workbench.engine.bundle import bundled, bundled_folder
-from workbench.engine.checksums import NAME, check_weights, write_sums
-from workbench.engine.names import locate
-from workbench.engine.pretrained import load_model
 from workbench.methods.drafters.medusa import MedusaHeads
 from workbench.methods.drafters.trained import load_trained
+from workbench.models.bundle import bundled, bundled_folder
+from workbench.models.checksums import NAME, check_weights, write_sums
+from workbench.models.names import locate
+from workbench.models.pretrained import load_model
 from workbench.service.checks import check_model
 
 SHARD = "model.safetensors"

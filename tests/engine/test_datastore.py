@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.core.errors import ModelError, TokenizerMismatchError, WorkbenchError
-from workbench.engine import storing
+from workbench.engine import datastore_builder
 from workbench.engine.datastore import CARD, ORDERED, SUFFIXES, TOKENS, Card, Datastore, dtype_of, open_store
-from workbench.engine.storing import build, own_texts, sort_suffixes, store_of
+from workbench.engine.datastore_builder import build, own_texts, sort_suffixes, store_of
 
 END = 5
 TEXT = "The store of a small town sells apples, äpfel and pommes.\n" * 9
@@ -75,7 +75,7 @@ def test_of_many_occurrences_some_are_read_from_all_over() -> None:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storing, "PIECE", 100)
+    monkeypatch.setattr(datastore_builder, "PIECE", 100)
 
 
 @pytest.fixture
@@ -126,8 +126,10 @@ def test_a_killed_build_goes_on_where_it_was(
     assert not out.exists()
     kept = len(list((tmp_path / ".s.building").glob("piece-*.npy")))
     read: list[str] = []
-    encode = storing.encode_text
-    monkeypatch.setattr(storing, "encode_text", lambda tokenizer, text: read.append(text) or encode(tokenizer, text))
+    encode = datastore_builder.encode_text
+    monkeypatch.setattr(
+        datastore_builder, "encode_text", lambda tokenizer, text: read.append(text) or encode(tokenizer, text)
+    )
     store = build(files, out, worlds.byte_tokenizer(), "tiny")
     whole = len(read) + kept
     assert kept >= 3
@@ -226,16 +228,16 @@ def test_the_store_of_another_tokenizer_is_refused(
     models = worlds.small_world(noise=None)
     build(files, tmp_path / "s", worlds.byte_tokenizer(), "tiny")
     build(files, tmp_path / "t", models.tokenizer, "letters")
-    monkeypatch.setenv(storing.ENV, str(tmp_path / "s"))
+    monkeypatch.setenv(datastore_builder.ENV, str(tmp_path / "s"))
     with pytest.raises(TokenizerMismatchError, match="datastore build FILES… --out FOLDER --target tiny-llama"):
         store_of(models, own=True)
     assert store_of(models, own=False).card.vocabulary == 6
-    monkeypatch.setenv(storing.ENV, f"{tmp_path / 's'}:{tmp_path / 't'}")
+    monkeypatch.setenv(datastore_builder.ENV, f"{tmp_path / 's'}:{tmp_path / 't'}")
     assert store_of(models, own=True).card.target == "letters", "the first that fits"
 
 
 def test_the_bundled_texts_are_there_and_small() -> None:
-    assert storing.OWN_TEXTS.stat().st_size <= 300 << 10
+    assert datastore_builder.OWN_TEXTS.stat().st_size <= 300 << 10
     store = own_texts(worlds.byte_tokenizer(), "tiny")
     assert store.card.texts[0] == ("README.md", 0)
     assert len(store.card.texts) > 50

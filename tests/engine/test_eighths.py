@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from workbench.engine.eighths import count_weights, from_bytes, read_weights, to_bytes
+from workbench.models.int8_checkpoint import count_weights, from_bytes, read_weights, to_bytes
 
 
 def weights() -> dict[str, torch.Tensor]:

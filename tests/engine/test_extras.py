@@ -13,7 +13,7 @@ import worlds
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
-from workbench.engine.extras import Extras
+from workbench.engine.request_options import Extras
 from workbench.methods import registry
 from workbench.trace.events import Trace
 
@@ -158,7 +158,7 @@ def test_a_long_prompt_is_scored_in_pieces_as_at_once(models: Models, monkeypatc
         return request.prompt_scores
 
     whole = scores()
-    monkeypatch.setattr("workbench.engine.extras.CHUNK", 4)
+    monkeypatch.setattr("workbench.engine.request_options.CHUNK", 4)
     parts = scores()
     assert [one.token for one in parts] == (PROMPT * 3)[1:]
     assert [one.logprob for one in parts] == pytest.approx([one.logprob for one in whole], abs=1e-9)

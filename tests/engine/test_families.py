@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from workbench.core.errors import ModelError
 from workbench.engine import Runner
-from workbench.engine.segment import Segment
+from workbench.kernels.segment import Segment
 
 hf: Any = transformers  # configurations take more than their stubs know
 TOLERANCE = 1e-12

@@ -13,11 +13,11 @@ import worlds
 
 from workbench.core.errors import MethodUnavailableError
 from workbench.engine import Engine, Request, load_models
-from workbench.engine.bundle import bundled, bundled_folder
-from workbench.engine.fingerprint import N_BITS, TOLERATED, WEIGHTS, differ, fingerprint
-from workbench.engine.models import find_heads
-from workbench.engine.pretrained import load_model
 from workbench.methods import registry
+from workbench.models.bundle import bundled, bundled_folder
+from workbench.models.fingerprint import N_BITS, TOLERATED, WEIGHTS, differ, fingerprint
+from workbench.models.loading import find_heads
+from workbench.models.pretrained import load_model
 
 
 def model(seed: int = 0) -> torch.nn.Module:

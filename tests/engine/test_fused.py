@@ -14,20 +14,21 @@ import pytest
 import torch
 import worlds
 
-from workbench.engine import Engine, Models, Request, Runner, compiling, fused
-from workbench.engine import models as models_module
-from workbench.engine.lean import LeanDecoder
-from workbench.engine.leancheck import difference, lean_of
-from workbench.engine.segment import Segment
+from workbench.engine import Engine, Models, Request, Runner
+from workbench.kernels import compilation, fused
+from workbench.kernels.lean import LeanDecoder
+from workbench.kernels.segment import Segment
+from workbench.kernels.self_test import difference, lean_of
 from workbench.methods import registry
 from workbench.methods.growers.shapes import MOST_NODES
+from workbench.models import loading as models_module
 
-pytestmark = pytest.mark.skipif(not compiling.may_compile(), reason="passes are compiled on Linux on x86-64")
+pytestmark = pytest.mark.skipif(not compilation.may_compile(), reason="passes are compiled on Linux on x86-64")
 SIZES: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 96}
 KINDS = ("llama", "mistral", "qwen2")
 
 
-may_use_tiles = compiling.may_use_tiles
+may_use_tiles = compilation.may_use_tiles
 
 
 def small(kind: str = "llama", **overrides: Any) -> Any:
@@ -56,9 +57,9 @@ WAYS = pytest.mark.parametrize("way", ["vectors", "tiles"], indirect=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wide passes are compiled on every machine: where tiles (AMX) are torch's alone, they would be left to these."""
     if getattr(request, "param", "vectors") == "vectors":
-        monkeypatch.setattr(compiling, "has_tiles", lambda: False)
-        monkeypatch.setattr(compiling, "may_use_tiles", lambda: False)
-    elif not compiling.may_use_tiles():
+        monkeypatch.setattr(compilation, "has_tiles", lambda: False)
+        monkeypatch.setattr(compilation, "may_use_tiles", lambda: False)
+    elif not compilation.may_use_tiles():
         pytest.skip("a processor without AMX")
 
 
@@ -173,7 +174,7 @@ def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(kind: str) -> No
 
 
 def test_beside_tiles_the_bits_of_few_tokens_do_not_depend_on_how_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "has_tiles", lambda: True)  # torch's alone
+    monkeypatch.setattr(compilation, "has_tiles", lambda: True)  # torch's alone
     runner, text = compiled(small()), worlds.random_prompt(40, seed=7)
     alone = worlds.logits_after(runner, text, [1] * 40)
     for pieces in ([fused.MOST_BESIDE_TILES] * 2 + [8], [7, 13, 4, 16], [2, 3, 5, 6, 8, 16]):
@@ -212,8 +213,8 @@ def test_any_number_of_threads_gives_the_same_bits_and_a_busy_pool_delays_nobody
         torch.set_num_threads(threads)
         assert torch.equal(worlds.logits_after(runner, text, [8, 8, 8]), alone)
     gate = threading.Event()
-    assert compiling._workers is not None
-    busy = [compiling._workers.submit(gate.wait) for _ in range(64)]
+    assert compilation._workers is not None
+    busy = [compilation._workers.submit(gate.wait) for _ in range(64)]
     try:
         assert torch.equal(worlds.logits_after(runner, text, [24]), alone)
     finally:
@@ -230,7 +231,7 @@ def test_a_pass_is_over_when_it_returns_though_no_thread_is_to_be_had(monkeypatc
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     torch.set_num_threads(3)
-    monkeypatch.setattr(compiling, "_workers", Closed())
+    monkeypatch.setattr(compilation, "_workers", Closed())
     assert torch.equal(worlds.logits_after(runner, text, [24]), alone)
 
 
@@ -292,9 +293,11 @@ def test_what_is_not_compiled_keeps_the_lean_layers(why: str, monkeypatch: pytes
 def test_no_folder_for_machine_code_is_said_and_stops_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "workbench.engine.compiled", None)  # as if its import failed
-    monkeypatch.delitem(sys.modules, "workbench.engine.compiled.forward", raising=False)
-    monkeypatch.setattr(compiling, "_imported", compiling._imported.__wrapped__)  # as if nothing had been imported yet
+    monkeypatch.setitem(sys.modules, "workbench.kernels.compiled", None)  # as if its import failed
+    monkeypatch.delitem(sys.modules, "workbench.kernels.compiled.forward", raising=False)
+    monkeypatch.setattr(
+        compilation, "_imported", compilation._imported.__wrapped__
+    )  # as if nothing had been imported yet
     with caplog.at_level(logging.WARNING):
         decoder = lean_of(small(), 64)
     assert decoder is not None
@@ -350,8 +353,8 @@ def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPa
     if may_use_tiles():
         ways.append((True, True, whole_range))
     for torchs, ours, wanted in ways:
-        monkeypatch.setattr(compiling, "has_tiles", lambda torchs=torchs: torchs)
-        monkeypatch.setattr(compiling, "may_use_tiles", lambda ours=ours: ours)
+        monkeypatch.setattr(compilation, "has_tiles", lambda torchs=torchs: torchs)
+        monkeypatch.setattr(compilation, "may_use_tiles", lambda ours=ours: ours)
         runner = compiled(small(max_position_embeddings=256))
         asked.clear()
         for n in (1, 16, 17, fused.MOST, fused.MOST + 1):
@@ -399,7 +402,7 @@ def test_auto_is_bfloat16_for_a_published_target_where_that_is_compiled(monkeypa
 
 def test_all_that_is_compiled_is_kept_with_the_sources_it_was_made_of() -> None:
     """A function's folder is chosen when it is declared: one declared later would be found again after a change."""
-    name = "workbench.engine.compiled"
+    name = "workbench.kernels.compiled"
     ask = f"import sys, {name}; print(*(m for m in sys.modules if m.startswith('{name}.')))"
     there = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout.split()
     made = [

@@ -24,12 +24,13 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
-from workbench.engine import converted, load_models
-from workbench.engine import gguf as reading
-from workbench.engine.bundle import bundled
-from workbench.engine.names import locate, weight_bytes
-from workbench.engine.pretrained import load_model
+from workbench.engine import load_models
 from workbench.interop.gguf import export_gguf
+from workbench.models import converted
+from workbench.models import gguf as reading
+from workbench.models.bundle import bundled
+from workbench.models.names import locate, weight_bytes
+from workbench.models.pretrained import load_model
 from workbench.service import Limits, hub
 from workbench.service.chat import chat_ids
 from workbench.service.checks import check_model

@@ -17,9 +17,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from workbench.core.errors import ModelError
-from workbench.engine.gguf_splitting import SPLITTINGS
-from workbench.engine.gguf_tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, tokenizer_of
 from workbench.interop.gguf import _splitter  # pyright: ignore[reportPrivateUsage]
+from workbench.models.gguf_pretokenizer import SPLITTINGS
+from workbench.models.gguf_tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, tokenizer_of
 
 FILE = Path("model.gguf")
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())

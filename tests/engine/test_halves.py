@@ -10,10 +10,10 @@ import torch
 import worlds
 from torch import Tensor
 
-from workbench.engine.asides import read_again, said_of
-from workbench.engine.layers import HALVES, VIEWS, decoder_layers
-from workbench.engine.runner import Runner
-from workbench.engine.segment import Segment
+from workbench.kernels.layers import HALVES, VIEWS, decoder_layers
+from workbench.kernels.segment import Segment
+from workbench.models.runner import Runner
+from workbench.models.side_passes import read_again, said_of
 
 KINDS = ["llama", "gpt2", "gemma3_text"]
 """A lean decoder; positions added to embeddings; scaled embeddings, sliding windows, norms behind the halves."""

@@ -11,11 +11,11 @@ import torch
 import worlds
 
 from workbench.engine import Engine, Models, Request, scheduler
-from workbench.engine.heard import states_of
+from workbench.engine.captured_states import states_of
 from workbench.engine.request import Row
-from workbench.engine.runner import Runner
-from workbench.engine.segment import Heard
+from workbench.kernels.segment import Heard
 from workbench.methods import registry
+from workbench.models.runner import Runner
 
 READERS = (
     "eagle", "eagle-2", "tlt", "fspad", "falcon", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo",

@@ -15,9 +15,10 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 import pkgutil, importlib
-import workbench.core, workbench.engine, workbench.methods, workbench.trace
+import workbench.core, workbench.engine, workbench.kernels, workbench.methods, workbench.models, workbench.trace
 from workbench.methods import registry
-for package in (workbench.core, workbench.engine, workbench.methods, workbench.trace):
+for name in ("core", "engine", "kernels", "methods", "models", "trace"):
+    package = getattr(workbench, name)
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if module.name.removeprefix("workbench.trace.") not in {"frames", "export", "store", "entries", "runindex"}:
             importlib.import_module(module.name)

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from workbench.core.errors import ModelError
-from workbench.engine.checksums import write_sums
-from workbench.engine.joined import PIECES, joined, take_apart
-from workbench.engine.names import locate
-from workbench.engine.pretrained import load_model, load_tokenizer
+from workbench.models.checksums import write_sums
+from workbench.models.names import locate
+from workbench.models.pretrained import load_model, load_tokenizer
+from workbench.models.shards import PIECES, joined, take_apart
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ from worlds import small_world
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
-from workbench.engine import Engine, looking
-from workbench.engine.judging import figures
+from workbench.engine import Engine
+from workbench.engine.acceptance import figures
 from workbench.engine.request import Request, Row
+from workbench.kernels import distributions
 from workbench.methods import registry
 from workbench.methods.verifiers import optimal_two
 
@@ -89,8 +90,8 @@ def test_no_round_stands_still_until_its_judge_is_compiled(vocabulary: int, monk
         call = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *given, **named: (called.append(name), call(*given, **named))[1])
 
-    noted(looking, "look")
-    noted(looking, "weigh")
+    noted(distributions, "look")
+    noted(distributions, "weigh")
     noted(optimal_two, "_found_compiled")
     engine = Engine(small_world(vocabulary))
     assert called == ["look", "weigh", "weigh"] * (vocabulary == 2048)

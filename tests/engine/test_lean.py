@@ -10,11 +10,12 @@ import torch
 import worlds
 from transformers import PreTrainedModel
 
-from workbench.engine import Runner, lean
-from workbench.engine.lean import FEW, LeanDecoder, attend
-from workbench.engine.leancheck import difference, lean_of
-from workbench.engine.packed import Matrix, PackedLinear, pack
-from workbench.engine.segment import Segment
+from workbench.engine import Runner
+from workbench.kernels import lean
+from workbench.kernels.lean import FEW, LeanDecoder, attend
+from workbench.kernels.packed import Matrix, PackedLinear, pack
+from workbench.kernels.segment import Segment
+from workbench.kernels.self_test import difference, lean_of
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 

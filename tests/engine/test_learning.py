@@ -9,8 +9,8 @@ import pytest
 import worlds
 
 from workbench.engine import Engine, Models, Request, Row
+from workbench.engine.feedback import Outcome
 from workbench.engine.request import FINISHED
-from workbench.engine.told import Outcome
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram
 from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from workbench.core.sampling import BLOCK, WIDE, SamplingParams, law
-from workbench.engine import compiling, looking
-from workbench.engine.looking import ALONE, FEW, TOP, look, see, weigh
+from workbench.kernels import compilation, distributions
+from workbench.kernels.distributions import ALONE, FEW, TOP, look, see, weigh
 
-pytestmark = pytest.mark.skipif(not compiling.may_compile(), reason="passes are compiled on Linux on x86-64")
+pytestmark = pytest.mark.skipif(not compilation.may_compile(), reason="passes are compiled on Linux on x86-64")
 WARM = SamplingParams(temperature=0.7)
 
 
@@ -27,8 +27,8 @@ def test_compiled_and_not_it_sees_the_same(
     logits[:, 5] = -torch.inf
     p = logits.softmax(1) if sampling.greedy else law(logits, sampling)
     asked: list[str] = []
-    really = compiling.compiled
-    monkeypatch.setattr(looking, "compiled", lambda part: (asked.append(part), really(part))[1])
+    really = compilation.compiled
+    monkeypatch.setattr(distributions, "compiled", lambda part: (asked.append(part), really(part))[1])
     p_top, top, entropy = look(logits, p, sampling)
     assert asked == ["laws"]
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")

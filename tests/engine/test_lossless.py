@@ -15,9 +15,9 @@ from methods.test_contract import N_LAYERS, SAMPLED, values_of
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Method, Models, Promise, Request, Row, load_models
-from workbench.engine.bundle import bundled
 from workbench.engine.request import ENDED
 from workbench.methods import registry
+from workbench.models.bundle import bundled
 from workbench.trace.metrics import summary
 
 pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("own_cache")]

@@ -14,8 +14,8 @@ from transformers import AutoModelForImageTextToText
 
 from workbench.core.errors import ModelError, PromptError
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.vision.prefill import prefill_pictures
 from workbench.methods import registry
+from workbench.models.image_prefill import prefill_pictures
 
 hf: Any = transformers  # configurations take more than their stubs know
 IMAGE, START, END = 60, 61, 62

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from workbench.engine.bundle import bundled
-from workbench.engine.models import load_models
-from workbench.engine.names import heads_of, known_targets, own_drafter
+from workbench.models.bundle import bundled
+from workbench.models.loading import load_models
+from workbench.models.names import heads_of, known_targets, own_drafter
 from workbench.service.choices import static_reasons
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")

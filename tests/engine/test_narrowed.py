@@ -8,11 +8,11 @@ import pytest
 import torch
 import worlds
 
-from workbench.engine import compiling
-from workbench.engine.layers import decoder_layers, name_of
-from workbench.engine.narrowed import activity, feed_forward_of, narrowed
-from workbench.engine.runner import Runner
-from workbench.engine.segment import Segment
+from workbench.kernels import compilation
+from workbench.kernels.layers import decoder_layers, name_of
+from workbench.kernels.segment import Segment
+from workbench.models.narrowed_mlp import activity, feed_forward_of, narrowed
+from workbench.models.runner import Runner
 
 KINDS = {"llama": "down_proj", "gpt2": "c_proj", "phi3": "down_proj", "gpt_neox": "dense_4h_to_h"}
 """A lean decoder; turned weights with biases; gate and up in one; biases. What leads out of their feed-forwards."""
@@ -92,7 +92,7 @@ def test_a_mixture_of_experts_is_left_whole() -> None:
     torch.testing.assert_close(forward(runner, narrowed(runner, {})), forward(runner), rtol=0, atol=0)
 
 
-@pytest.mark.skipif(not compiling.may_compile(), reason="passes are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compilation.may_compile(), reason="passes are compiled on Linux on x86-64")
 def test_a_compiled_pass_is_narrowed_too() -> None:
     """No worse than the lean layers, where all feed-forwards are alike; else it is left to these."""
     model, same = (worlds.family("llama", hidden_size=128, intermediate_size=96).to(torch.bfloat16) for _ in range(2))

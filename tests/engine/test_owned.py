@@ -11,10 +11,10 @@ from safetensors.numpy import load as read_arrays
 from safetensors.numpy import save as write_arrays
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, TokenizerMismatchError
-from workbench.engine import Engine, Models, Request, Row, keeping
-from workbench.engine.owned import MOST_BYTES, owned_of
+from workbench.engine import Engine, Models, Request, Row, state_actions
+from workbench.engine.drafter_state import MOST_BYTES, owned_of
 from workbench.engine.request import ERROR, FINISHED
-from workbench.engine.statefile import from_bytes, to_bytes
+from workbench.engine.state_file import from_bytes, to_bytes
 from workbench.methods import registry
 from workbench.methods.drafters.rasd import BOTH, STORE
 
@@ -75,7 +75,7 @@ def test_every_drafter_that_learns_can_be_looked_at_and_saved(models: Models) ->
 @pytest.mark.parametrize("method", [*KEPT, *READ])
 def test_a_state_says_its_size_its_hits_and_what_made_the_draft(models: Models, method: str) -> None:
     engine, row = begun(models, method, **ALL.get(method, {}))
-    shown = keeping.look(row, engine.token_text)
+    shown = state_actions.look(row, engine.token_text)
     assert 0 < shown["entries"] <= shown["bound"]
     assert 0 < shown["n_bytes"] <= shown["most_bytes"]
     assert row.trace is not None
@@ -100,7 +100,7 @@ def test_a_state_says_its_size_its_hits_and_what_made_the_draft(models: Models, 
 def test_what_a_draft_model_guessed_is_no_hit_of_the_store(models: Models) -> None:
     """RASD's tree has nodes of both; where all that the store has is pruned, nothing of it was drafted."""
     engine, row = begun(models, "rasd", top=1)
-    shown = keeping.look(row, engine.token_text)
+    shown = state_actions.look(row, engine.token_text)
     assert row.trace is not None
     assert any(r.path for r in row.trace.rounds), "the draft model's drafts are kept"
     assert any(r.signals["matched tokens"] for r in row.trace.rounds), "the store has something"
@@ -132,13 +132,13 @@ def test_what_was_saved_drafts_again_and_the_text_is_the_same(models: Models, me
 @pytest.mark.parametrize("method", KEPT)
 def test_a_file_holds_the_whole_state(models: Models, method: str) -> None:
     engine, row = begun(models, method)
-    saved = keeping.save(row)
+    saved = state_actions.save(row)
     arrays = from_bytes(saved).arrays
     other = engine.submit(Request(PROMPT[:3], registry.get(method), max_new_tokens=60, stop_at_eos=False))
     while not other.primed:
         engine.step()
-    keeping.load(other, saved)
-    again = from_bytes(keeping.save(other)).arrays
+    state_actions.load(other, saved)
+    again = from_bytes(state_actions.save(other)).arrays
     assert set(again) == set(arrays)
     whole = {name: {tuple(np.ravel(item)) for item in array} for name, array in again.items()}
     for name, array in arrays.items():
@@ -173,11 +173,11 @@ def test_a_file_serves_a_run_that_looks_otherwise_far(models: Models, method: st
 @pytest.mark.parametrize("method", KEPT)
 def test_reset_leaves_the_text_alone(models: Models, method: str) -> None:
     engine, row = begun(models, method)
-    keeping.load(row, data_of(models, method))
+    state_actions.load(row, data_of(models, method))
     before = owned_of(row.state)
     assert before is not None
     size = before.look(0).entries
-    keeping.reset(row)
+    state_actions.reset(row)
     state = owned_of(row.state)
     assert state is not None
     assert state is not before
@@ -195,7 +195,7 @@ def test_reset_empties_what_is_shared(device: str) -> None:
     ended(models, "suffix", params={"warm": True})
     _, row = begun(models, "suffix", warm=True)
     assert row.state.store.n > 0
-    keeping.reset(row)
+    state_actions.reset(row)
     assert row.state.store is models.shared["suffix"]
     assert row.state.store.n == 0
 
@@ -204,7 +204,7 @@ def test_a_file_of_another_tokenizer_target_or_drafter_is_refused(models: Models
     data = data_of(models, "suffix")
     engine, row = begun(models, "token-recycling")
     with pytest.raises(ModelError, match="holds the state of suffix; the run drafts with token-recycling"):
-        keeping.load(row, data)
+        state_actions.load(row, data)
     other = worlds.world("llama", noise=None, device=device)
     other.target_name = "another"
     failed = ended(other, "suffix", memory=data)
@@ -220,12 +220,12 @@ def test_a_file_of_another_tokenizer_target_or_drafter_is_refused(models: Models
 
 def test_what_keeps_nothing_says_so(models: Models) -> None:
     engine, row = begun(models, "draft-model")
-    assert keeping.look(row, engine.token_text)["kind"] == ""
-    for act in (keeping.save, keeping.reset, lambda r: keeping.load(r, data_of(models, "suffix"))):
+    assert state_actions.look(row, engine.token_text)["kind"] == ""
+    for act in (state_actions.save, state_actions.reset, lambda r: state_actions.load(r, data_of(models, "suffix"))):
         with pytest.raises(MethodUnavailableError, match="has no state"):
             act(row)
     _, reader = begun(models, "rest")
-    for act in (keeping.save, keeping.reset, lambda r: keeping.load(r, data_of(models, "suffix"))):
+    for act in (state_actions.save, state_actions.reset, lambda r: state_actions.load(r, data_of(models, "suffix"))):
         with pytest.raises(MethodUnavailableError):
             act(reader)
 
@@ -271,8 +271,8 @@ def test_a_trie_of_one_endless_branch_is_refused(models: Models) -> None:
     chain = {"tokens": np.arange(n) % 7, "parents": np.arange(n) - 1, "counts": np.ones(n, np.float32)}
     _, row = begun(models, "lookahead-trie", warm=True)
     with pytest.raises(ModelError, match="longer than any"):
-        keeping.load(row, to_bytes("lookahead-trie", chain, models))
-    keeping.load(row, to_bytes("lookahead-trie", {name: array[:most] for name, array in chain.items()}, models))
+        state_actions.load(row, to_bytes("lookahead-trie", chain, models))
+    state_actions.load(row, to_bytes("lookahead-trie", {name: array[:most] for name, array in chain.items()}, models))
     row.state.trie.forget(row.state.request)
 
 
@@ -282,8 +282,8 @@ def test_numbers_that_cannot_be_are_refused(models: Models, method: str) -> None
     arrays = read_arrays(data_of(models, method))
     _, row = begun(models, method)
     for bad in spoilt(arrays):
-        before = contents(keeping.save(row))
+        before = contents(state_actions.save(row))
         with pytest.raises(ModelError, match="The file is broken"):
-            keeping.load(row, to_bytes(method, bad, models))
-        assert contents(keeping.save(row)) == before, "nothing is changed"
+            state_actions.load(row, to_bytes(method, bad, models))
+        assert contents(state_actions.save(row)) == before, "nothing is changed"
     assert write_arrays(arrays)

@@ -8,7 +8,7 @@ import pytest
 import worlds
 
 from workbench.engine import Engine, Request
-from workbench.engine.pace import Pace
+from workbench.engine.pacing import Pace
 from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.events import Trace

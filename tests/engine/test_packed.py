@@ -10,9 +10,9 @@ import torch
 import worlds
 from torch import nn
 
-from workbench.engine import packed as packing
-from workbench.engine.calibration import Costs, costs_of
-from workbench.engine.packed import WIDENED, Matrix, PackedLinear, pack
+from workbench.kernels import packed as packing
+from workbench.kernels.packed import WIDENED, Matrix, PackedLinear, pack
+from workbench.models.pass_costs import Costs, costs_of
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

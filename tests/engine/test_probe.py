@@ -14,24 +14,16 @@ import worlds
 
 from workbench.bench.tiny import tiny_config
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, PromptError
-from workbench.engine import (
-    Engine,
-    Models,
-    Request,
-    Runner,
-    admission,
-    attention_temperature,
-    load_models,
-    probe,
-    remembered,
-)
-from workbench.engine.attention_span import AttentionSpan, AttentionSpans
-from workbench.engine.converted import cache_folder
-from workbench.engine.probe import Standing
-from workbench.engine.runner import SCRATCH
+from workbench.engine import Engine, Models, Request, Runner, load_models
 from workbench.interop import speculative
+from workbench.kernels import attention_temperature, disk_cache
+from workbench.kernels.attention_span import AttentionSpan, AttentionSpans
+from workbench.kernels.disk_cache import cache_folder
 from workbench.methods import registry
 from workbench.methods.choice import choose
+from workbench.models import admission, probe
+from workbench.models.probe import Standing
+from workbench.models.runner import SCRATCH
 from workbench.trace.store import default_folder
 
 hf: Any = transformers
@@ -174,8 +166,8 @@ def test_who_cannot_remember_goes_on_and_finds_out_anew(lacks: str, monkeypatch:
         monkeypatch.setattr("pwd.getpwuid", unknown)
     else:
         monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")
-    remembered.write("facts.json", {"a": 1})
-    assert remembered.read("facts.json") == {}
+    disk_cache.write("facts.json", {"a": 1})
+    assert disk_cache.read("facts.json") == {}
     assert default_folder().is_absolute()
     assert cache_folder().is_absolute()
     if lacks == "home":

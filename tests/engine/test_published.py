@@ -15,13 +15,14 @@ from huggingface_hub import constants
 
 from workbench.core.errors import ModelError
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Request, converted, load_models, published
-from workbench.engine.bundle import bundled
-from workbench.engine.checksums import sum_of
-from workbench.engine.names import folder_of, locate
-from workbench.engine.published import PUBLISHED, SMOLLM2, Published, obtain, vocabulary_of
+from workbench.engine import Engine, Request, load_models
 from workbench.interop.gguf import export_gguf
 from workbench.methods import registry
+from workbench.models import converted, published
+from workbench.models.bundle import bundled
+from workbench.models.checksums import sum_of
+from workbench.models.names import folder_of, locate
+from workbench.models.published import PUBLISHED, SMOLLM2, Published, obtain, vocabulary_of
 from workbench.service.checks import check_model
 from workbench.service.names import Names
 

@@ -10,14 +10,15 @@ import torch
 import worlds
 
 from workbench.core.errors import ModelError
-from workbench.engine import Engine, Models, Request, Runner, compiling, devices
-from workbench.engine.compiled import instructions
-from workbench.engine.models import load_model, load_models, resolve_drafter_dtype, resolve_dtype
-from workbench.engine.quantised import GROUP, STEPS, bytes_of, quantise, restored, rounded, stored
+from workbench.engine import Engine, Models, Request, Runner
+from workbench.kernels import compilation, devices
+from workbench.kernels.compiled import instructions
+from workbench.kernels.quantised import GROUP, STEPS, bytes_of, quantise, restored, rounded, stored
 from workbench.methods import registry
+from workbench.models.loading import load_model, load_models, resolve_drafter_dtype, resolve_dtype
 from workbench.service.memory import position_bytes, weight_bytes
 
-pytestmark = pytest.mark.skipif(not compiling.may_compile(), reason="passes are compiled on Linux on x86-64")
+pytestmark = pytest.mark.skipif(not compilation.may_compile(), reason="passes are compiled on Linux on x86-64")
 SIZES: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 192}
 CPU = torch.device("cpu")
 
@@ -72,7 +73,7 @@ def test_a_pass_over_bytes_is_the_rounded_models(kind: str) -> None:
 
 
 def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "has_tiles", lambda: False)  # which take wide passes, where there are any
+    monkeypatch.setattr(compilation, "has_tiles", lambda: False)  # which take wide passes, where there are any
     runner, text = Runner(in_bytes()), worlds.random_prompt(40, seed=7)
     alone = worlds.logits_after(runner, text, [1] * 40)
     for pieces in ([40], [7, 13, 20], [2, 3, 5, 6, 8, 16]):
@@ -80,7 +81,7 @@ def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(monkeypatch: pyt
 
 
 def test_drafted_text_is_plain_decodings_and_says_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "has_tiles", lambda: False)
+    monkeypatch.setattr(compilation, "has_tiles", lambda: False)
     models: Models = worlds.world("llama", noise=None, **SIZES)
     target = in_bytes()
     drafter = worlds.noisy(target, 0.15)

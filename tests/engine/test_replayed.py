@@ -12,13 +12,14 @@ import worlds
 
 from workbench.core.errors import WorkbenchError
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Models, Request, replayed
-from workbench.engine.graphs import Graphs
-from workbench.engine.replayed import Recorder, Replays
-from workbench.engine.runner import Runner
-from workbench.engine.segment import Output, Segment, Slot
-from workbench.engine.unread import Unread
+from workbench.engine import Engine, Models, Request
+from workbench.kernels import recorded
+from workbench.kernels.cuda_graphs import Graphs
+from workbench.kernels.no_synchronisation import Unread
+from workbench.kernels.recorded import Recorder, Replays
+from workbench.kernels.segment import Output, Segment, Slot
 from workbench.methods import registry
+from workbench.models.runner import Runner
 
 PROMPT = [3, 17, 4, 3, 17, 4, 9, 22, 5, 3, 17]
 METHODS = {
@@ -297,7 +298,7 @@ def test_where_there_is_no_room_it_is_tried_again_later(models: Models) -> None:
     by = Raises(models.target, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB"), times=1)
     target = records(models.target, by)
     slot = models.target.open()
-    for n in range(replayed.AGAIN):
+    for n in range(recorded.AGAIN):
         forward(models.target, slot, [1] * (1 + n % 3))
         assert by.asked == (n > 2), "no shape is tried while there is no room"
     assert not target
@@ -364,7 +365,7 @@ def test_records_go_when_the_model_is_not_what_it_was(what: str, models: Models)
 
 
 def test_those_played_longest_ago_go_first_and_come_back_late(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replayed, "MOST_RECORDS", 2)
+    monkeypatch.setattr(recorded, "MOST_RECORDS", 2)
     target, slot = models.target, models.target.open()
     replays = target.replays
     assert replays is not None
@@ -375,23 +376,23 @@ def test_those_played_longest_ago_go_first_and_come_back_late(models: Models, mo
     for n in (1, 1, 2, 2, 1, 3, 3):
         forward(target, slot, [1] * n)
     assert kept() == [1, 3]
-    for _ in range(replayed.AGAIN):
+    for _ in range(recorded.AGAIN):
         forward(target, slot, [1, 1])
         assert kept() == [1, 3]
     forward(target, slot, [1, 1])
     assert kept() == [3, 2]
     for _ in range(3):
-        forward(target, slot, [1] * (replayed.MOST_TOKENS + 1))
+        forward(target, slot, [1] * (recorded.MOST_TOKENS + 1))
     assert len(replays) == 2, "long ones are not worth it"
-    monkeypatch.setattr(replayed, "MOST_BYTES", replays.n_bytes)
+    monkeypatch.setattr(recorded, "MOST_BYTES", replays.n_bytes)
     for _ in range(2):
         forward(target, slot, [1] * 4)
-    assert kept() == [4] or replays.n_bytes <= replayed.MOST_BYTES
+    assert kept() == [4] or replays.n_bytes <= recorded.MOST_BYTES
     assert kept()[-1] == 4
     ids, made = torch.zeros(1, 1, dtype=torch.long), Output(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2))
     for kind in range(100):  # as sets of layers that are left out, each once
         replays(kind, lambda *_: made, target.cache, ids, ids, ids)
-    assert len(replays._seen) == replayed.MOST_RECORDS * replayed.AGAIN
+    assert len(replays._seen) == recorded.MOST_RECORDS * recorded.AGAIN
     target.close(slot)
 
 

@@ -23,11 +23,12 @@ from workbench.bench.goodness import Fit, chi_square, holm, places
 from workbench.core.errors import ModelError
 from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams, law
-from workbench.engine import Configured, Engine, Models, Promise, Request, Row, load_models, published
-from workbench.engine.published import SMOLLM2
-from workbench.engine.told import Verification
+from workbench.engine import Configured, Engine, Models, Promise, Request, Row, load_models
+from workbench.engine.feedback import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.models import published
+from workbench.models.published import SMOLLM2
 from workbench.service.chat import chat_ids
 from workbench.service.limits import Limits
 from workbench.service.presets import message_in, presets

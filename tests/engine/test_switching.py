@@ -126,7 +126,7 @@ def test_a_thousand_random_schedules_write_the_same_text(models: Models, caplog:
 
 def test_a_schedule_that_changes_the_text_is_found(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that ends a round is another than the target's wherever more than four were drafted."""
-    from workbench.engine.turn import Turn
+    from workbench.engine.sequence_round import Turn
 
     whole = Turn.walk
 

@@ -9,33 +9,33 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.engine import compiling
+from workbench.kernels import compilation
 
-pytestmark = pytest.mark.skipif(not compiling.may_compile(), reason="passes are compiled on Linux on x86-64")
+pytestmark = pytest.mark.skipif(not compilation.may_compile(), reason="passes are compiled on Linux on x86-64")
 INPUTS, OUTPUTS = 96, 80
 
 
 @pytest.fixture(autouse=True)
 def _tiles() -> None:
-    if not compiling.may_use_tiles():
+    if not compilation.may_use_tiles():
         pytest.skip("a processor without AMX")
 
 
 def by_tiles(x: np.ndarray, weight: torch.Tensor, out: np.ndarray, is_dealt: bool = False, add: bool = False) -> None:
     """out = x Wᵀ, or that added to it, in one pass."""
-    from workbench.engine.compiled import pieces, tiles
-    from workbench.engine.compiled.llvm import TILES
+    from workbench.kernels.compiled import amx_tiles, layer_steps
+    from workbench.kernels.compiled.llvm import TILES
 
     (outputs, n), rows = weight.shape, x.shape[0]
-    packed, before = pieces.room(TILES, rows, n), tiles.begin(True, rows)
+    packed, before = layer_steps.room(TILES, rows, n), amx_tiles.begin(True, rows)
     given = x.copy()
     if is_dealt:
-        pieces.deal(x, given)
-    come = pieces.ready(TILES, given, given if is_dealt else np.empty_like(x), packed)
-    pieces.product(
+        layer_steps.deal(x, given)
+    come = layer_steps.ready(TILES, given, given if is_dealt else np.empty_like(x), packed)
+    layer_steps.product(
         TILES, weight.data_ptr(), n, 0, outputs, come, rows, out.ctypes.data, out.shape[1], 0, int(add)
     )  # fmt: skip
-    tiles.end(before)
+    amx_tiles.end(before)
 
 
 def of(rows: int, seed: int = 0) -> tuple[np.ndarray, torch.Tensor]:
@@ -82,20 +82,20 @@ def test_infinite_and_missing_numbers_stay_in_their_row() -> None:
 
 def test_a_threads_tiles_have_their_shapes_back() -> None:
     """Whoever else multiplies by tiles in this thread may count on them."""
-    from workbench.engine.compiled import tiles
+    from workbench.kernels.compiled import amx_tiles
 
     @numba.njit
     @no_type_check
     def within(theirs: np.ndarray, seen: np.ndarray) -> None:
-        before = tiles.begin(True, 5)
-        tiles.configure(theirs.ctypes.data)
-        inner = tiles.begin(True, 7)
-        tiles.keep(seen[0].ctypes.data)
-        tiles.end(inner)
-        tiles.keep(seen[1].ctypes.data)
-        tiles.end(before)
+        before = amx_tiles.begin(True, 5)
+        amx_tiles.configure(theirs.ctypes.data)
+        inner = amx_tiles.begin(True, 7)
+        amx_tiles.keep(seen[0].ctypes.data)
+        amx_tiles.end(inner)
+        amx_tiles.keep(seen[1].ctypes.data)
+        amx_tiles.end(before)
 
-    theirs, seen = np.zeros(tiles.CONFIG, np.uint8), np.zeros((2, tiles.CONFIG), np.uint8)
+    theirs, seen = np.zeros(amx_tiles.CONFIG, np.uint8), np.zeros((2, amx_tiles.CONFIG), np.uint8)
     theirs[0], theirs[16], theirs[48] = 1, 24, 11  # one tile of 11 rows of 24 bytes
     within(theirs, seen)
     assert not np.array_equal(seen[0], theirs)

@@ -13,11 +13,11 @@ import worlds
 
 from workbench.core.tree import DraftTree
 from workbench.engine import Engine, Method, Models, Request
-from workbench.engine.clock import Clock, Mark, Span
+from workbench.engine.draft_plan import Plan
 from workbench.engine.parts import Drafter
-from workbench.engine.plan import Plan
 from workbench.engine.request import ENDED, Row
-from workbench.engine.timing import share
+from workbench.engine.round_timing import share
+from workbench.kernels.device_clock import Clock, Mark, Span
 from workbench.methods import registry
 from workbench.methods.policies.fixed import Fixed
 from workbench.service.telemetry import Telemetry

@@ -17,11 +17,11 @@ from transformers import LogitsProcessor
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner, load_models
-from workbench.engine.bundle import bundled, bundled_folder
-from workbench.engine.pretrained import load_model
-from workbench.engine.segment import Segment
-from workbench.engine.trimmed import KEY, n_kept, trim
+from workbench.kernels.reduced_vocabulary import KEY, n_kept, trim
+from workbench.kernels.segment import Segment
 from workbench.methods import registry
+from workbench.models.bundle import bundled, bundled_folder
+from workbench.models.pretrained import load_model
 from workbench.trace.metrics import summary
 
 DRAFTING = [method.name for method in worlds.text_methods() if "drafter" in method.needs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workbench.engine.unshared import filled_alone, move_alone, zeros_untouched
+from workbench.kernels.single_thread import filled_alone, move_alone, zeros_untouched
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 

@@ -19,8 +19,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Promise, Request, Row
-from workbench.engine.segment import Segment
-from workbench.engine.told import Outcome, Verification
+from workbench.engine.feedback import Outcome, Verification
+from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import TopKTree
 from workbench.methods.drafters.ngram import NGram

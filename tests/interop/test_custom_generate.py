@@ -342,7 +342,7 @@ def test_texts_that_a_model_cannot_hold_are_refused_and_not_cut(name: str, why: 
 def test_the_bundled_model_and_its_heads() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from workbench.engine.bundle import bundled
+    from workbench.models.bundle import bundled
 
     if "text-target" not in bundled():
         pytest.skip("needs the bundled models")

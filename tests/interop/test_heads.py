@@ -13,17 +13,17 @@ from safetensors.torch import load_file, save_file
 
 from workbench.core.errors import ModelError, ParameterError, WorkbenchError
 from workbench.engine import Engine, Models, Request, load_models
-from workbench.engine.bundle import bundled_folder
-from workbench.engine.checkpoints import own
-from workbench.engine.checkpoints.reading import read
-from workbench.engine.checksums import what_is_wrong
-from workbench.engine.models import find_heads
 from workbench.interop import heads
 from workbench.interop.heads import export_heads
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.medusa import MedusaHeads
 from workbench.methods.drafters.trained import head_of, load_trained
+from workbench.models.bundle import bundled_folder
+from workbench.models.checkpoints import user_heads
+from workbench.models.checkpoints.layouts import read
+from workbench.models.checksums import what_is_wrong
+from workbench.models.loading import find_heads
 from workbench.training.heads.artefact import load_saved, save_net, shrink
 
 pytestmark = pytest.mark.usefixtures("nothing_chosen")
@@ -41,7 +41,7 @@ def run(models: Models, method: str, prompt: list[int], n: int = 24, **params: A
 
 def found_in(models: Models, folder: Path, kind: str) -> Models:
     """The target with the heads of a folder."""
-    own.choose(str(folder))
+    user_heads.choose(str(folder))
     models.heads = find_heads(models.target_name, models.target)
     assert models.heads[kind].folder == folder
     assert not models.heads[kind].problem
@@ -104,7 +104,7 @@ def test_bundled_medusa_heads_read_back_to_the_same_drafts(tmp_path: Path, text_
     assert config["model_type"] == "medusa"
     shapes = read(tmp_path / "theirs").stored.shapes
     assert shapes["lm_head.weight"] == (4096, 288), "vLLM reads the LM head from there"
-    own.choose()
+    user_heads.choose()
     text_models.heads = find_heads("text-target", text_models.target)
     before = guesses(text_models, "medusa")
     assert guesses(found_in(text_models, tmp_path / "theirs", "medusa"), "medusa") == before
@@ -205,7 +205,7 @@ def test_what_no_layout_holds_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_shrunk_head_drafts_nearly_the_same_and_writes_the_same(tmp_path: Path, text_models: Models) -> None:
-    own.choose()
+    user_heads.choose()
     text_models.heads = find_heads("text-target", text_models.target)
     before, text = guesses(text_models, "mtp")
     made = shrink(bundled_folder() / "text-target-mtp", tmp_path / "less")

@@ -15,13 +15,13 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from workbench.engine import Engine, Models, Request, load_models
-from workbench.engine.checkpoints import own
-from workbench.engine.checkpoints.reading import read
-from workbench.engine.models import HeadInfo, find_heads
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.medusa import MedusaHeads, MedusaState
 from workbench.methods.drafters.trained import head_of, load_trained
+from workbench.models.checkpoints import user_heads
+from workbench.models.checkpoints.layouts import read
+from workbench.models.loading import HeadInfo, find_heads
 
 pytestmark = pytest.mark.usefixtures("nothing_chosen")
 
@@ -44,7 +44,7 @@ def run(models: Models, method: str, prompt: list[int], n: int = 24, **params: A
 
 def taken(place: Path, models: Models) -> HeadInfo:
     """The heads in a folder, as they are found beside a target that was loaded."""
-    own.choose(str(place))
+    user_heads.choose(str(place))
     models.heads = find_heads(models.target_name, models.target)
     models.shared = {}
     return next(info for info in models.heads.values() if info.folder == place)
@@ -153,7 +153,7 @@ def test_heads_of_other_weights_or_another_target_are_refused(tmp_path: Path) ->
 
 def test_heads_that_fit_are_taken_before_bundled_ones_and_others_are_not(tmp_path: Path, text_models: Models) -> None:
     bundled = text_models.heads["medusa"].name
-    own.choose(str(write(tmp_path / "mine", layouts.MEDUSA, layouts.medusa(288, 4096, 2))))
+    user_heads.choose(str(write(tmp_path / "mine", layouts.MEDUSA, layouts.medusa(288, 4096, 2))))
     assert find_heads("text-target", text_models.target)["medusa"].name == "mine"
-    own.choose(str(write(tmp_path / "wide", layouts.MEDUSA, layouts.medusa(16, 4096, 2))))
+    user_heads.choose(str(write(tmp_path / "wide", layouts.MEDUSA, layouts.medusa(16, 4096, 2))))
     assert find_heads("text-target", text_models.target)["medusa"].name == bundled

@@ -16,7 +16,7 @@ from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.vision.reading import read
+from workbench.engine.image_inputs import read
 from workbench.methods import registry
 from workbench.methods.drafters.block_diffusion import BlockNet
 from workbench.methods.drafters.falcon import FalconNet

@@ -12,8 +12,8 @@ import worlds
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Request
+from workbench.engine.feedback import Verification
 from workbench.engine.method import Promise
-from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.known import Known
 from workbench.methods.verifiers.as_drafted import AsDrafted

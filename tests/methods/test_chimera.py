@@ -13,10 +13,10 @@ from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
-from workbench.engine.models import HeadInfo
 from workbench.methods import registry
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.chimera import ChimeraHeads
+from workbench.models.loading import HeadInfo
 from workbench.training.family.chimera import guesses, stand_ins
 from workbench.training.heads.artefact import save_net
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
-from workbench.engine.models import HeadInfo
 from workbench.methods import registry
 from workbench.methods.drafters.clover import AttentionDecoder, CloverHeads
+from workbench.models.loading import HeadInfo
 from workbench.training.family.clover import guesses
 from workbench.training.heads.artefact import save_net
 

@@ -21,8 +21,8 @@ from workbench.core.draw import Draw, Purpose
 from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Row, load_models
-from workbench.engine.plan import Plan
-from workbench.engine.told import Outcome
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram, NGramIndex
 from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling

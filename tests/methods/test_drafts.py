@@ -21,8 +21,8 @@ from workbench.core.draw import Draw, Purpose
 from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.layers import subset
-from workbench.engine.told import Verification
+from workbench.engine.feedback import Verification
+from workbench.kernels.layers import subset
 from workbench.methods import registry
 from workbench.methods.drafters import medusa
 from workbench.methods.growers import chain

@@ -11,12 +11,12 @@ import worlds
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Request, Row
-from workbench.engine.layers import decoder_layers
-from workbench.engine.lean import LeanLayer
 from workbench.engine.request import ENDED
-from workbench.engine.runner import Runner
-from workbench.engine.segment import Segment
+from workbench.kernels.layers import decoder_layers
+from workbench.kernels.lean import LeanLayer
+from workbench.kernels.segment import Segment
 from workbench.methods import registry
+from workbench.models.runner import Runner
 
 EARLY = registry.get("early-exit")
 KINDS = ["llama", "gpt2", "gemma3_text"]
@@ -60,7 +60,7 @@ def test_no_layer_reads_a_token_of_a_round_twice(
 ) -> None:
     """`elsewhere`: as on a GPU, where what is drafted is looked through."""
     if elsewhere:
-        monkeypatch.setattr("workbench.engine.turn.on_host", lambda device: False)
+        monkeypatch.setattr("workbench.engine.sequence_round.on_host", lambda device: False)
     models = worlds.world(kind, noise=None)
     engine = Engine(models)
     row = engine.submit(Request(worlds.random_prompt(9), method, max_new_tokens=24))

@@ -15,8 +15,8 @@ import worlds
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Request
+from workbench.engine.feedback import Verification
 from workbench.engine.method import Promise
-from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, Pen, Writing, bits
 from workbench.trace.events import Trace

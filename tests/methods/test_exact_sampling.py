@@ -22,7 +22,7 @@ from workbench.core.rejection import Ruling, recursive_rejection
 from workbench.core.sampling import SamplingParams, law, pick
 from workbench.core.tree import DraftTree
 from workbench.engine import Configured, Engine, Method, Models, Promise, Request, Row
-from workbench.engine.told import Verification
+from workbench.engine.feedback import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 

@@ -22,10 +22,10 @@ from workbench.core.places import Fans, RowsOf, fans_of
 from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine import compiling
+from workbench.engine.feedback import Verification
 from workbench.engine.method import Promise
 from workbench.engine.parts import Verifier
-from workbench.engine.told import Verification
+from workbench.kernels import compilation
 from workbench.methods import registry
 from workbench.methods.deviation import taught
 from workbench.methods.verifiers import optimal_two
@@ -210,7 +210,7 @@ def test_improved_weights_are_those_of_the_law_of_the_pair(without: bool) -> Non
     assert max(lost) < 5e-3
 
 
-@pytest.mark.skipif(not compiling.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
 @pytest.mark.parametrize("without", [False, True])
 def test_weights_that_are_found_by_a_compiled_function_are_as_good(
     without: bool, monkeypatch: pytest.MonkeyPatch
@@ -223,7 +223,7 @@ def test_weights_that_are_found_by_a_compiled_function_are_as_good(
     p = p / p.sum(1, keepdim=True)
     q = q / q.sum(1, keepdim=True)
     asked: list[str] = []
-    really = compiling.compiled
+    really = compilation.compiled
     monkeypatch.setattr(optimal_two, "compiled", lambda part: (asked.append(part), really(part))[1])
     at, log_w, r = weights(p, q, without, 64, 40)
     assert asked == ["pairs"]

@@ -10,9 +10,9 @@ import torch
 import worlds
 from torch import Tensor, nn
 
-from workbench.engine import Engine, Models, Request, Runner, compiling
-from workbench.engine.models import HeadInfo
-from workbench.engine.trimmed import SharedHead
+from workbench.engine import Engine, Models, Request, Runner
+from workbench.kernels import compilation
+from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods import registry
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.eagle_3 import Eagle3Net
@@ -20,10 +20,11 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.feature_twin import FeatureTwin
 from workbench.methods.drafters.mtp import MTPNet
 from workbench.methods.drafters.pard import PARDNet
+from workbench.models.loading import HeadInfo
 from workbench.trace import metrics
 from workbench.training.heads.artefact import save_net
 
-pytestmark = pytest.mark.skipif(not compiling.may_compile(), reason="passes are compiled on Linux on x86-64")
+pytestmark = pytest.mark.skipif(not compilation.may_compile(), reason="passes are compiled on Linux on x86-64")
 D, HEADS, FFN, VOCABULARY, CAPACITY = 64, 2, 96, 40, 64
 KEPT = [1, 2, 5, 7, 11, 20, 30, 39]
 

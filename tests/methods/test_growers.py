@@ -17,15 +17,15 @@ from torch import Tensor
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
 from workbench.engine import Engine, Models, Request
-from workbench.engine.calibration import Costs
-from workbench.engine.growing import Growth, Laws, Step, WholeLaws
+from workbench.engine.draft_plan import Plan
 from workbench.engine.parts import Grower, Policy
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
+from workbench.engine.tree_building import Growth, Laws, Step, WholeLaws
 from workbench.methods import registry
 from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.growers.path_threshold import PathThreshold
 from workbench.methods.growers.stochastic_beam import StochasticBeam
+from workbench.models.pass_costs import Costs
 
 Text = tuple[int, ...]
 V, DEPTH = 5, 3

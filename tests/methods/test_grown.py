@@ -15,9 +15,8 @@ from methods.test_shapes import by_name, growth
 from workbench.core.grown import Grown, products
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
-from workbench.engine.calibration import Costs
+from workbench.engine.draft_plan import Plan
 from workbench.engine.parts import Grower
-from workbench.engine.plan import Plan
 from workbench.methods import registry
 from workbench.methods.growers import sequoia
 from workbench.methods.growers.best_first import BestFirst
@@ -27,6 +26,7 @@ from workbench.methods.growers.path_threshold import PathThreshold
 from workbench.methods.growers.sequoia import Measured, Sequoia
 from workbench.methods.growers.superposed import Superposed
 from workbench.methods.growers.template import ASSUMED, Template
+from workbench.models.pass_costs import Costs
 from workbench.trace import frames
 from workbench.trace.events import Round
 

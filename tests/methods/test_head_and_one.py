@@ -14,10 +14,10 @@ from methods.test_shapes import growth
 from torch import Tensor
 
 from workbench.core.tree import Sampling
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Verification
 from workbench.engine.method import Promise
 from workbench.engine.parts import Grower, Verifier
-from workbench.engine.plan import Plan
-from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.growers.head_and_one import HeadAndOne
 from workbench.methods.verifiers.greedy_draft import GreedyDraft

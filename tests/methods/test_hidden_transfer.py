@@ -15,9 +15,9 @@ from transformers import DynamicCache
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
-from workbench.engine.models import HeadInfo
 from workbench.methods import registry
 from workbench.methods.drafters.hidden_transfer import Transfers
+from workbench.models.loading import HeadInfo
 from workbench.training.family.hidden_transfer import read
 from workbench.training.family.in_pass import Cuts, guesses
 from workbench.training.heads.artefact import save_net

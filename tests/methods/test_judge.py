@@ -17,10 +17,10 @@ from workbench.core.rejection import Ruling, greedy_match, recursive_rejection, 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Promise, Request
-from workbench.engine.models import HeadInfo
-from workbench.engine.told import Verification
+from workbench.engine.feedback import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.judge import Judge, JudgeHead
+from workbench.models.loading import HeadInfo
 from workbench.trace.acceptance import definitions
 from workbench.trace.events import Trace
 from workbench.trace.metrics import BOUGHT, PAID, PAID_AT_MOST

@@ -19,11 +19,10 @@ from workbench.core.errors import ModelError
 from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Promise, Request, Row
-from workbench.engine.growing import STOPPED, Step
-from workbench.engine.models import load_models
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Policy
-from workbench.engine.plan import Plan
-from workbench.engine.told import Outcome
+from workbench.engine.tree_building import STOPPED, Step
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram
 from workbench.methods.drafters.trained import load_trained
@@ -33,6 +32,7 @@ from workbench.methods.policies.buckets import Buckets, Pulls, lengths
 from workbench.methods.policies.entropy import Entropy, root_entropy
 from workbench.methods.policies.planned import Belief, Planned
 from workbench.methods.policies.specdec_plus_plus import AcceptanceHead, chance
+from workbench.models.loading import load_models
 from workbench.trace.events import Phase, Round
 from workbench.trace.metrics import summary
 from workbench.trace.nodes import Nodes

@@ -11,7 +11,7 @@ import worlds
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
 from workbench.engine import Engine, Models, Request, Row
-from workbench.engine.block import Block
+from workbench.engine.verification_input import Block
 from workbench.methods import registry
 from workbench.methods.drafters.lexical_unit import LexicalUnit, Unit
 

@@ -17,13 +17,13 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from workbench.core.errors import WorkbenchError
 from workbench.core.sampling import SamplingParams, law
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.beginning import with_weights
-from workbench.engine.bundle import bundled
-from workbench.engine.lean import LeanLayer
-from workbench.engine.markers import ASSISTANT, USER
-from workbench.engine.models import HeadInfo, load_models
+from workbench.kernels.lean import LeanLayer
 from workbench.methods import registry
 from workbench.methods.drafters.m2r2 import Accelerators, load_fitting
+from workbench.models.bundle import bundled
+from workbench.models.chat_markers import ASSISTANT, USER
+from workbench.models.loading import HeadInfo, load_models
+from workbench.models.truncated_target import with_weights
 from workbench.training.answers import EDITING
 from workbench.training.family.m2r2 import streams
 from workbench.training.generators import TASKS

@@ -14,13 +14,13 @@ from transformers import PreTrainedTokenizerFast
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.models import load_models
-from workbench.engine.pretrained import load_tokenizer
-from workbench.engine.segment import Segment
-from workbench.engine.stranger import Stranger
+from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.drafters.omni_draft import Reading, common
 from workbench.methods.drafters.omni_words import BROKEN, Dictionary, pieces
+from workbench.models.loading import load_models
+from workbench.models.other_vocabulary import Stranger
+from workbench.models.pretrained import load_tokenizer
 
 SAID = ["", "he", "l", "lo", " wor", "ld", "!", "hello wor", "\n\n", ""]
 TOKENS = {"hello": 7, "he": 3, "l": 4, " world": 5, " w": 6, "or": 8, "!": 9, "\n\n": 10}

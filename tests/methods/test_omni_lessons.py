@@ -14,11 +14,11 @@ import worlds
 from strangers import NAME, needs_bundle
 from torch import Tensor
 
-from workbench.engine import Engine, Models, Request, Runner, keeping
-from workbench.engine.stranger import Stranger
+from workbench.engine import Engine, Models, Request, Runner, state_actions
 from workbench.methods import registry
 from workbench.methods.drafters.omni_lessons import Direct, Shared, Spelt, Stop, Study, borders, hybrid, places
 from workbench.methods.drafters.omni_words import Dictionary
+from workbench.models.other_vocabulary import Stranger
 from workbench.trace import metrics
 from workbench.trace.events import Trace
 
@@ -177,11 +177,11 @@ def test_lessons_can_be_looked_at_saved_and_outlive_a_change_of_method(worse: Mo
         if "rate" not in change:
             mine = row.state if row.state is not None else next(iter(row.learners.values())).state
     assert row.state is mine
-    shown = keeping.look(row, engine.token_text)
+    shown = state_actions.look(row, engine.token_text)
     assert shown["kind"] == NAME
     assert shown["entries"] == row.state.study.pupil.lessons >= 3
     assert shown["top"], "layers that moved"
-    saved = keeping.save(row)
+    saved = state_actions.save(row)
     while not engine.idle:
         engine.step()
     fresh, taught = (Engine(worse).generate(dataclasses.replace(request, memory=data)) for data in (None, saved))

@@ -16,9 +16,9 @@ from workbench.cli import docs
 from workbench.cli.train import train
 from workbench.core.errors import WorkbenchError
 from workbench.engine import Engine, Request
-from workbench.engine.declared import heads_in
-from workbench.engine.models import find_heads, load_models
+from workbench.engine.declarations import heads_in
 from workbench.methods import known, registry
+from workbench.models.loading import find_heads, load_models
 from workbench.service.choices import static_reasons
 from workbench.service.inventory import inventory
 from workbench.site import methodpages
@@ -36,7 +36,7 @@ WHOLE = (
     )
 ).replace(
     "from workbench.engine.parts",
-    "from workbench.engine.declared import Claim, Recording, Setting\nfrom workbench.engine.parts",
+    "from workbench.engine.declarations import Claim, Recording, Setting\nfrom workbench.engine.parts",
 )
 
 __all__ = ["file"]
@@ -63,8 +63,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 import torch
 from workbench.engine import Method, Promise, Source
-from workbench.engine.bundle import VISION_TARGET
-from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.models.bundle import VISION_TARGET
+from workbench.engine.declarations import Claim, Head, Recording, Setting
 from workbench.methods.drafters.feature import FeatureDrafter
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.policies.fixed import Fixed

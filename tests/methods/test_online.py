@@ -12,8 +12,8 @@ import worlds
 from engine.test_trimmed import trimmed
 
 from workbench.engine import Engine, Models, Request, Row, Runner
-from workbench.engine.pupil import Pupil
-from workbench.engine.segment import Segment
+from workbench.engine.online_layers import Pupil
+from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.drafters.online import ALL, REJECTED, Online
 

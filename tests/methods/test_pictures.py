@@ -14,10 +14,10 @@ from workbench.bench.goodness import chi_square, count_firsts, joint_law
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams, law
 from workbench.engine import Configured, Engine, Models, Request, Row
-from workbench.engine.vision.attribution import explain
-from workbench.engine.vision.prefill import prefill_pictures
-from workbench.engine.vision.reading import placed, read, swapped
+from workbench.engine.image_attribution import explain
+from workbench.engine.image_inputs import placed, read, swapped
 from workbench.methods import registry
+from workbench.models.image_prefill import prefill_pictures
 from workbench.trace.events import Trace
 
 PROMPT = f"abc{IMAGE}deab"

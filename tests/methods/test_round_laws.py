@@ -36,9 +36,9 @@ from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams, law, with_history
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Configured, Method, Models, Promise, Row
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Part, Verifier
-from workbench.engine.plan import Plan
-from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import SampledTree
 from workbench.methods.growers.chain import Chain

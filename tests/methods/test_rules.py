@@ -21,8 +21,8 @@ from workbench.core.rejection import Ruling
 from workbench.core.rules import RATIO, RESIDUAL, Rule
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Request
-from workbench.engine.told import Verification
-from workbench.engine.vision.reading import read
+from workbench.engine.feedback import Verification
+from workbench.engine.image_inputs import read
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.typical import TypicalAcceptance

@@ -19,13 +19,13 @@ from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Request
-from workbench.engine.bundle import bundled
-from workbench.engine.growing import STOPPED
-from workbench.engine.models import HeadInfo
+from workbench.engine.tree_building import STOPPED
 from workbench.methods import registry
 from workbench.methods.drafters import s2d
 from workbench.methods.drafters.s2d import S2DState
 from workbench.methods.drafters.s2d_net import S2DLayer, S2DNet
+from workbench.models.bundle import bundled
+from workbench.models.loading import HeadInfo
 from workbench.training.family.drafter import Teacher
 from workbench.training.family.heads import ChatHeadOptions
 from workbench.training.family.lesson import Course

@@ -16,13 +16,13 @@ from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling, children_of
 from workbench.engine import Engine, Models, Request
-from workbench.engine.calibration import Costs, costs_of
-from workbench.engine.plan import Plan
-from workbench.engine.told import Outcome
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.methods import registry
 from workbench.methods.growers import sequoia
 from workbench.methods.growers.sequoia import TRIED, Measured, Sequoia, best_tree, expected
 from workbench.methods.growers.template import ASSUMED, Path
+from workbench.models.pass_costs import Costs, costs_of
 
 pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("own_cache")]
 CARD = (0.6, 0.2, 0.1, 0.05)

@@ -21,11 +21,10 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 from workbench.engine import Engine, Models, Request
-from workbench.engine.calibration import Costs
-from workbench.engine.growing import Growth
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Grower, LawDrafter
-from workbench.engine.plan import Plan
-from workbench.engine.told import Verification
+from workbench.engine.tree_building import Growth
 from workbench.methods import registry
 from workbench.methods.growers import sequoia
 from workbench.methods.growers.chain import Chain
@@ -39,6 +38,7 @@ from workbench.methods.growers.shapes import widths
 from workbench.methods.growers.spec_infer import SpecInfer
 from workbench.methods.growers.template import PUBLISHED, Template
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.models.pass_costs import Costs
 
 DRAWN = [grower for grower in EVERY if grower.siblings is not Sampling.DETERMINISTIC]
 

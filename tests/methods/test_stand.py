@@ -22,8 +22,8 @@ from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Request, Row
-from workbench.engine.plan import Plan
-from workbench.engine.told import Outcome
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.methods import registry
 from workbench.methods.drafters.stand import Entry, Stand, Table
 from workbench.methods.growers.data_driven import TRIED, Counts, DataDriven

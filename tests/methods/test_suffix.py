@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
-from workbench.engine.plan import Plan
+from workbench.engine.draft_plan import Plan
 from workbench.methods import registry
 from workbench.methods.drafters import suffix
 from workbench.methods.drafters.suffix import END, Guess, Suffix, Text

@@ -17,8 +17,8 @@ from workbench.core.errors import MethodUnavailableError
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Promise, Request, Row
-from workbench.engine.growing import Growth
-from workbench.engine.plan import Plan
+from workbench.engine.draft_plan import Plan
+from workbench.engine.tree_building import Growth
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import ModelGrowth
 from workbench.methods.growers import superposed

@@ -14,8 +14,8 @@ import worlds
 from torch.nn import functional as F
 
 from workbench.core.errors import ModelError, ParameterError
-from workbench.engine import Engine, Models, Request, Row, keeping
-from workbench.engine.trimmed import KEY
+from workbench.engine import Engine, Models, Request, Row, state_actions
+from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
 from workbench.methods.drafters import spot
 from workbench.methods.drafters.attention_net import Entries
@@ -406,9 +406,9 @@ def test_the_lessons_of_another_head_are_refused(models: Models, tmp_path: Path)
     row = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
     while row.trace is None or len(row.trace.rounds) < 5:
         engine.step()
-    saved = keeping.save(row)
+    saved = state_actions.save(row)
     before = row.state.owned.learner.moved()
-    keeping.load(row, saved)
+    state_actions.load(row, saved)
     after = row.state.owned.learner.moved()
     assert all(after[name] == pytest.approx(2 * share, rel=1e-2) for name, share in before.items() if share > 1e-4)
     models.heads = models.heads | worlds.random_features(tmp_path / "others", models, seed=1)
@@ -417,7 +417,7 @@ def test_the_lessons_of_another_head_are_refused(models: Models, tmp_path: Path)
     while not other.primed:
         engine.step()
     with pytest.raises(ModelError, match="lessons of another head"):
-        keeping.load(other, saved)
+        state_actions.load(other, saved)
 
 
 def test_rows_of_a_batch_verify_less_than_the_last_one_and_write_the_same(

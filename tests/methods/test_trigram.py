@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Row
-from workbench.engine.plan import Plan
-from workbench.engine.told import Outcome
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.methods import registry
 from workbench.methods.drafters.trigram import AdaptiveTrigram
 from workbench.methods.drafters.trigram_table import (

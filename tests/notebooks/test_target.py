@@ -19,8 +19,8 @@ import torch
 import transformers
 import worlds
 
-from workbench.engine.pretrained import load_tokenizer
-from workbench.engine.shortened import drafter_for, shorten
+from workbench.models.pretrained import load_tokenizer
+from workbench.models.truncated_drafter import drafter_for, shorten
 from workbench.site import pairs
 
 pytest.importorskip("anywidget")

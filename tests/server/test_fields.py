@@ -21,7 +21,7 @@ from workbench import Workbench
 from workbench.core.errors import ParameterError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.engine.extras import Extras, Scored
+from workbench.engine.request_options import Extras, Scored
 from workbench.methods import known
 from workbench.server import fields, logprobs
 from workbench.server import openai as server_openai

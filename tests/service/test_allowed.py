@@ -13,9 +13,9 @@ import pytest
 
 from workbench.core.errors import ModelError
 from workbench.engine import load_models
-from workbench.engine.bundle import bundled
-from workbench.engine.names import folder_of
-from workbench.engine.placed import named, path_of
+from workbench.models.bundle import bundled
+from workbench.models.local_models import named, path_of
+from workbench.models.names import folder_of
 from workbench.server.app import make
 from workbench.service import Backend
 

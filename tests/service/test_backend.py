@@ -18,7 +18,7 @@ from workbench.core.errors import (
     PromptError,
     UnknownNameError,
 )
-from workbench.engine.placed import named
+from workbench.models.local_models import named
 from workbench.service import Run
 from workbench.trace.events import Trace
 

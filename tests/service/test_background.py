@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from workbench.core.errors import ModelError, PromptError, UnknownNameError
-from workbench.engine import published
-from workbench.engine.published import SMOLLM2
+from workbench.models import published
+from workbench.models.published import SMOLLM2
 from workbench.service import Backend, background, choices, hub
 from workbench.service.background import HEADROOM, Background, behind, named
 from workbench.service.names import Pair

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from workbench.core.errors import PromptError
-from workbench.engine.bundle import bundled
+from workbench.models.bundle import bundled
 from workbench.service import Limits, traced_template
 from workbench.service.chat import chat_ids
 from workbench.service.traced_template import MESSAGE, TEMPLATE, UNKNOWN, TracedText, origins

@@ -18,8 +18,8 @@ from huggingface_hub import constants
 
 from workbench.client.requests import Generation, Models
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
-from workbench.engine import placed, published
-from workbench.engine.bundle import bundled_folder
+from workbench.models import local_models, published
+from workbench.models.bundle import bundled_folder
 from workbench.service import Backend, hub
 from workbench.service.progress import BrokenOffError, Progress
 
@@ -302,5 +302,5 @@ def test_a_guessed_name_is_answered_alike_whether_a_folder_is_called_so_or_not(
 def test_a_name_of_the_hub_is_no_path_whatever_it_looks_like(tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir()
     for said in (str(tmp_path / "secret"), f"/{tmp_path}/secret", "C:\\x\\y", "x/y", "/x/y.gguf"):
-        assert not placed.path_of(placed.HubId(said)).exists()
-        assert placed.path_of(placed.HubId(said)).is_relative_to(os.devnull)
+        assert not local_models.path_of(local_models.HubId(said)).exists()
+        assert local_models.path_of(local_models.HubId(said)).is_relative_to(os.devnull)

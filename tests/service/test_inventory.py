@@ -12,10 +12,11 @@ from huggingface_hub import constants
 
 from workbench.cli.models import lines
 from workbench.core.errors import ModelError
-from workbench.engine import converted, load_models, published
-from workbench.engine.bundle import bundled
-from workbench.engine.published import SMOLLM2
+from workbench.engine import load_models
 from workbench.interop.gguf import export_gguf
+from workbench.models import converted, published
+from workbench.models.bundle import bundled
+from workbench.models.published import SMOLLM2
 from workbench.service import choices
 from workbench.service.inventory import inventory
 

@@ -18,8 +18,8 @@ import torch
 import worlds
 
 from workbench.core.errors import CapacityError, ModelError, ParameterError, UnknownNameError, WorkbenchError
-from workbench.engine.checkpoints import own
-from workbench.engine.fingerprint import WEIGHTS, fingerprint
+from workbench.models.checkpoints import user_heads
+from workbench.models.fingerprint import WEIGHTS, fingerprint
 from workbench.service import Backend
 from workbench.service.lab import processes, promotion, supervisor
 from workbench.service.lab.runs import DAMAGED, DONE, FAILED, KILLED, RUNNING, STOPPED, LabRun
@@ -271,7 +271,7 @@ class Place(NamedTuple):
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> Iterator[Place]:
     target = worlds.save_stranger(tmp_path / "stranger")
-    monkeypatch.setattr(own, "_chosen", [])
+    monkeypatch.setattr(user_heads, "_chosen", [])
     backend = Backend(str(target), None, dtype="float64", device="cpu")
     models = backend.load()
     kind = worlds.registry.heads()["eagle-3"].net
@@ -282,7 +282,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> Iterator
             net = kind(32, 4, 32, (1, 2, 3), 64)
             net.d2t.copy_(torch.arange(64) * 3)
         save_net(net, out, models.target_name, **{WEIGHTS: fingerprint(models.target.model)})
-    own.choose(str(tmp_path / "first"))
+    user_heads.choose(str(tmp_path / "first"))
     backend._pool.find_heads()
     said = {"head": "eagle-3", "target": models.target_name, "options": {}, "created": ""}
     (folder / "run.json").write_text(json.dumps(said))
@@ -323,12 +323,12 @@ def test_a_promoted_head_drafts_in_a_generation_that_goes_on_and_changes_no_toke
         assert len(trace.rounds[1].nodes) > 0
     changes = [c for r in running.trace.rounds for c in r.changes]
     assert [(c.name, c.before, c.after) for c in changes] == [("head", "first", Path(found["folder"]).name)]
-    assert next(own.own_heads()).folder == Path(found["folder"]), "a folder as --head takes it"
+    assert next(user_heads.own_heads()).folder == Path(found["folder"]), "a folder as --head takes it"
     assert lab_run.summary()["promoted"]
     shutil.rmtree(lab_run.folder / "stranger-eagle-3")  # the run goes on: what was promoted stays as it was
     assert backend.start(PROMPT, "eagle-3", max_new_tokens=24).wait(60).token_ids == whole
     lab.promote(lab_run.id, backend.prefer_heads, on=False)
-    assert next(own.own_heads()).name == "first"
+    assert next(user_heads.own_heads()).name == "first"
     assert not lab_run.summary()["promoted"]
 
 
@@ -398,7 +398,7 @@ def test_a_head_that_went_missing_keeps_nobody_from_promoting_or_taking_back(lab
         (first.folder / "promoted.json").write_text(note, errors="surrogateescape")
         lab.promote(first.id, takes, on=False)
         assert not first.summary()["promoted"]
-    assert [found.name for found in own.own_heads()] == ["first"]
+    assert [found.name for found in user_heads.own_heads()] == ["first"]
 
 
 def test_a_copy_that_is_damaged_does_not_take_the_place_of_the_one_that_drafts(lab: Lab, place: Place) -> None:
@@ -453,16 +453,18 @@ def test_what_was_promoted_drafts_again_after_a_restart(
 ) -> None:
     backend, run, _ = place
     folder = lab.promote(run.id, backend.prefer_heads)["folder"]
-    monkeypatch.setattr(own, "_chosen", [str(tmp_path / "first")])  # another process knows what it was started with
+    monkeypatch.setattr(
+        user_heads, "_chosen", [str(tmp_path / "first")]
+    )  # another process knows what it was started with
     backend._pool.find_heads()
     again = Lab(lab.folder, TOY)
     assert again.promote_again(backend.prefer_heads) == [folder]
-    assert next(own.own_heads()).folder == Path(folder)
+    assert next(user_heads.own_heads()).folder == Path(folder)
     (Path(folder) / "model.safetensors").unlink()
-    monkeypatch.setattr(own, "_chosen", [str(tmp_path / "first")])
+    monkeypatch.setattr(user_heads, "_chosen", [str(tmp_path / "first")])
     assert again.promote_again(backend.prefer_heads) == [], "it is gone or damaged"
     assert not run.summary()["promoted"], "and is not said to draft"
-    assert next(own.own_heads()).name == "first"
+    assert next(user_heads.own_heads()).name == "first"
 
 
 def test_a_broken_checkpoint_is_not_promoted_and_nothing_changes(lab: Lab, place: Place) -> None:
@@ -480,7 +482,7 @@ def test_a_broken_checkpoint_is_not_promoted_and_nothing_changes(lab: Lab, place
     (head / "config.json").write_text(json.dumps(config | {WEIGHTS: "0" * 8}))
     with pytest.raises(ModelError, match="other weights"):
         lab.promote(run.id, backend.prefer_heads)
-    assert [found.name for found in own.own_heads()] == ["first"]
+    assert [found.name for found in user_heads.own_heads()] == ["first"]
     assert not list((lab.folder / "heads").iterdir())
     (head / "config.json").unlink()
     with pytest.raises(WorkbenchError, match="no checkpoint"):

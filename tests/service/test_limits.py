@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from workbench.core.errors import CapacityError, ParameterError, PromptError
-from workbench.engine.extras import Extras
+from workbench.engine.request_options import Extras
 from workbench.service import Backend, Limits
 from workbench.service.users import LOCAL, user_key
 

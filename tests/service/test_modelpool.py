@@ -16,7 +16,7 @@ import worlds
 
 from workbench.core.errors import CapacityError, ModelError, PromptError, UnknownNameError, WorkbenchError
 from workbench.engine import load_models
-from workbench.engine.placed import named
+from workbench.models.local_models import named
 from workbench.service import Backend, memory
 from workbench.service.memory import Need
 from workbench.service.progress import Progress
@@ -234,7 +234,7 @@ def test_a_model_that_cannot_fit_is_refused_with_what_to_do(
 def test_memory_that_runs_out_while_loading_is_said_and_loading_works_again(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]
 ) -> None:
-    from workbench.engine import pretrained
+    from workbench.models import pretrained
 
     bench = backend()
     with monkeypatch.context() as patch:

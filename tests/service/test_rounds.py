@@ -12,7 +12,7 @@ import torch
 import worlds
 
 from workbench.core.errors import CapacityError, WorkbenchError
-from workbench.engine import storing
+from workbench.engine import datastore_builder
 from workbench.engine.round import DraftAndVerify
 from workbench.methods.drafters.ngram import NGram
 from workbench.service import Backend, Limits
@@ -281,7 +281,7 @@ def test_the_bundled_texts_are_read_before_the_engine_is_asked(
         readers.append(threading.current_thread().name)
         return worlds.random_store(models)
 
-    monkeypatch.setattr(storing, "own_texts", read)
+    monkeypatch.setattr(datastore_builder, "own_texts", read)
     bench.start(PROMPT, "rest", max_new_tokens=3).wait(60)
     assert readers
     models.shared.pop("datastore")

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from workbench.core.errors import CapacityError
-from workbench.engine.extras import Scored
 from workbench.engine.request import CANCELLED, Request
+from workbench.engine.request_options import Scored
 from workbench.methods import registry
 from workbench.service import Backend, Limits, pictures
 from workbench.service.run import Run

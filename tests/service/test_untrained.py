@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import worlds
 
-from workbench.engine.untrained import by_one_command, no_heads
 from workbench.methods import known, registry
+from workbench.models.untrained_heads import by_one_command, no_heads
 from workbench.service.choices import static_reasons
 
 

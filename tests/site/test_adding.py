@@ -15,9 +15,9 @@ from workbench.cli.train import train
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
-from workbench.engine.bundle import bundled_folder
-from workbench.engine.models import load_models
 from workbench.methods import registry
+from workbench.models.bundle import bundled_folder
+from workbench.models.loading import load_models
 from workbench.site import reference
 from workbench.site.pairs import ROOT
 from workbench.trace.metrics import PAID

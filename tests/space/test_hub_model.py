@@ -14,9 +14,9 @@ from service.conftest import until
 from service.fake_hub import FakeHub, ask_at
 
 from workbench.core.errors import ModelError
-from workbench.engine import published
-from workbench.engine.bundle import bundled
-from workbench.engine.published import PUBLISHED, SMOLLM2, Published, vocabulary_of
+from workbench.models import published
+from workbench.models.bundle import bundled
+from workbench.models.published import PUBLISHED, SMOLLM2, Published, vocabulary_of
 from workbench.ui import space
 
 PATIENCE_S = 300.0

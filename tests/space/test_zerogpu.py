@@ -15,8 +15,8 @@ from worlds import byte_tokenizer, family, noisy
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, UnknownNameError
 from workbench.engine import Engine
-from workbench.engine.bundle import bundled
-from workbench.engine.pretrained import load_tokenizer
+from workbench.models.bundle import bundled
+from workbench.models.pretrained import load_tokenizer
 from workbench.server.door import door
 from workbench.service import costs, lent, zerogpu, zerorun
 from workbench.service.choices import drafters, reads_pictures

@@ -22,9 +22,9 @@ from workbench.engine import Method, Promise, Row, Source
 from workbench.engine.decoder import Decoder, House, OwnRounds
 from workbench.engine.request import ENDED
 from workbench.engine.round import DraftAndVerify
+from workbench.engine.round_timing import Drafting
+from workbench.engine.sequence_round import Turn
 from workbench.engine.settings import Settings
-from workbench.engine.timing import Drafting
-from workbench.engine.turn import Turn
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless

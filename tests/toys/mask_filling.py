@@ -21,13 +21,13 @@ from workbench.core.sampling import law, likeliest, pick
 from workbench.core.transfer import to_device, to_host
 from workbench.engine import Method, Promise, Row, Source
 from workbench.engine.decoder import Decoder, House, OwnRounds
-from workbench.engine.ends import cut
-from workbench.engine.recording import keep_round, record_placed
 from workbench.engine.request import FINISHED
 from workbench.engine.round import spans_of
-from workbench.engine.segment import Segment
+from workbench.engine.round_timing import Drafting, Timing, Work, share
 from workbench.engine.settings import Settings
-from workbench.engine.timing import Drafting, Timing, Work, share
+from workbench.engine.stop_conditions import cut
+from workbench.engine.trace_recording import keep_round, record_placed
+from workbench.kernels.segment import Segment
 from workbench.methods.drafters.nothing import Nothing
 from workbench.methods.policies.no_draft import NoDraft
 from workbench.methods.verifiers.lossless import Lossless

@@ -19,8 +19,8 @@ from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, likeliest, pick
 from workbench.engine import Method, Models, Promise, Row, Source
+from workbench.engine.feedback import Settled, Verification
 from workbench.engine.parts import Verifier
-from workbench.engine.told import Settled, Verification
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.policies.fixed import Fixed
 from workbench.trace.tokens import Emitted

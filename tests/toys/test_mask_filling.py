@@ -11,8 +11,8 @@ import worlds
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Method, Models, Request
-from workbench.engine.extras import Extras
 from workbench.engine.request import CANCELLED, ENDED, FINISHED
+from workbench.engine.request_options import Extras
 from workbench.interop import speculative
 from workbench.methods import registry
 from workbench.trace import export, metrics

@@ -12,10 +12,10 @@ import worlds
 
 from toys.test_mask_filling import checked
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Method, Models, Request, holding
-from workbench.engine.extras import Extras
+from workbench.engine import Engine, Method, Models, Request, tentative_tokens
+from workbench.engine.feedback import Settled
 from workbench.engine.request import CANCELLED, ENDED, FINISHED
-from workbench.engine.told import Settled
+from workbench.engine.request_options import Extras
 from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.events import Round, standing
@@ -200,7 +200,7 @@ def test_a_verifier_that_is_never_content_does_not_keep_a_run_for_ever(models: M
     assert trace.footer.reason == "length"
     assert len(trace.token_ids) == N
     runs = [len(list(g)) for empty, g in itertools.groupby(not r.emitted for r in trace.rounds) if empty]
-    assert max(runs) == holding.TRIES
+    assert max(runs) == tentative_tokens.TRIES
 
 
 def test_what_is_older_than_it_may_hold_is_final(models: Models, toy: Method, plain: list[int]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.engine.converted import code_folder
+from workbench.kernels.disk_cache import code_folder
 from workbench.trace.private import make_private
 
 

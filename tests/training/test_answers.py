@@ -12,10 +12,10 @@ import pytest
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Request
-from workbench.engine.bundle import bundled
-from workbench.engine.models import load_models
-from workbench.engine.pretrained import load_tokenizer
 from workbench.methods import registry
+from workbench.models.bundle import bundled
+from workbench.models.loading import load_models
+from workbench.models.pretrained import load_tokenizer
 from workbench.training import answers
 from workbench.training.answers import (
     RATE,

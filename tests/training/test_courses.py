@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from workbench.core.errors import ParameterError
-from workbench.engine.bundle import bundled
-from workbench.engine.machine import machine_facts
 from workbench.methods import registry
+from workbench.models.bundle import bundled
+from workbench.models.machine import machine_facts
 from workbench.trace.events import Round
 from workbench.trace.nodes import Nodes
 from workbench.trace.tokens import PLAIN, Emitted

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from workbench.bench.distillingboard import page
 from workbench.core.errors import ParameterError
-from workbench.engine.bundle import bundled
-from workbench.engine.models import load_models
+from workbench.models.bundle import bundled
+from workbench.models.loading import load_models
 from workbench.training import recipes
 from workbench.training.distill import distillation_loss
 from workbench.training.family import distilling as study

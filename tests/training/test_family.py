@@ -16,15 +16,15 @@ from safetensors.torch import load_file
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
-from workbench.engine.borrowed import lender_to
-from workbench.engine.borrowed_rows import ENTER, LEAVE, ROWS
-from workbench.engine.bundle import bundled
-from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
-from workbench.engine.models import HeadInfo, load_models
-from workbench.engine.published import PUBLISHED, SMOLLM2
-from workbench.engine.trimmed import n_kept
+from workbench.kernels.reduced_vocabulary import n_kept
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.models.bundle import bundled
+from workbench.models.fingerprint import WEIGHTS, differ, fingerprint
+from workbench.models.loading import HeadInfo, load_models
+from workbench.models.published import PUBLISHED, SMOLLM2
+from workbench.models.shared_embeddings import ENTER, LEAVE, ROWS
+from workbench.models.tokenizer_source import lender_to
 from workbench.trace import metrics
 from workbench.trace.curves import SPEEDUP, TAU, TESTED
 from workbench.trace.events import Round, Trace

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.markers import ASSISTANT
-from workbench.engine.models import HeadInfo
 from workbench.methods import registry
+from workbench.models.chat_markers import ASSISTANT
+from workbench.models.loading import HeadInfo
 from workbench.trace.metrics import summary
 from workbench.training.distill import distillation_loss, law_losses
 from workbench.training.heads.artefact import load_saved, save_net

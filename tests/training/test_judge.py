@@ -11,7 +11,7 @@ import worlds
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Models
-from workbench.engine.fingerprint import WEIGHTS
+from workbench.models.fingerprint import WEIGHTS
 from workbench.training import judge, swaps
 from workbench.training.acceptance import said
 from workbench.training.generators import Instance

@@ -22,10 +22,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
-from workbench.engine.bundle import bundled
-from workbench.engine.models import HeadInfo, load_models
-from workbench.engine.pretrained import load_tokenizer
 from workbench.methods import registry
+from workbench.models.bundle import bundled
+from workbench.models.loading import HeadInfo, load_models
+from workbench.models.pretrained import load_tokenizer
 from workbench.training import recipes
 from workbench.training.answers import ANSWERS, AnswersOptions, first_turns, read, write_answers
 from workbench.training.family import drafter

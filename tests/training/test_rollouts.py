@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from workbench.core.errors import ParameterError
-from workbench.engine.bundle import bundled
+from workbench.models.bundle import bundled
 from workbench.training.family.rollouts import RolloutOptions, is_numbered, lengths, numbered, roll_out
 from workbench.training.family.rollouts_board import ADAPTIVE, FROZEN, PLAIN, figures, gain, page, tail_gain
 

@@ -15,7 +15,7 @@ from answered import readings_in
 
 from workbench.bench.scalingboard import page
 from workbench.core.errors import ParameterError
-from workbench.engine.bundle import bundled
+from workbench.models.bundle import bundled
 from workbench.trace.scaling import fit, of_report
 from workbench.training.answers import read
 from workbench.training.family import scaling

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokenizer, LlamaForCausalLM
 
-from workbench.engine.markers import ASSISTANT, IMAGE, USER
+from workbench.models.chat_markers import ASSISTANT, IMAGE, USER
 from workbench.scenes.draw import paint
 from workbench.scenes.held import held_scenes
 from workbench.scenes.scene import COLOURS, SHAPES

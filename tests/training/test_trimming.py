@@ -14,10 +14,10 @@ from answered import quiet, readings_in
 
 from workbench.bench.trimmingboard import claims, page
 from workbench.core.errors import ParameterError
-from workbench.engine.bundle import bundled
-from workbench.engine.machine import machine_facts
-from workbench.engine.models import HeadInfo
-from workbench.engine.trimmed import KEY
+from workbench.kernels.reduced_vocabulary import KEY
+from workbench.models.bundle import bundled
+from workbench.models.loading import HeadInfo
+from workbench.models.machine import machine_facts
 from workbench.training import recipes
 from workbench.training.family import trimming as study
 from workbench.training.family.inuse import answered

@@ -24,8 +24,8 @@ from workbench.bench.prompts import BenchPrompt
 from workbench.bench.recommendation import Recommendation
 from workbench.bench.sample import sample_of
 from workbench.core.errors import MethodUnavailableError, ParameterError, PromptError, WorkbenchError
-from workbench.engine.machine import machine_facts
 from workbench.methods import known
+from workbench.models.machine import machine_facts
 from workbench.trace.events import Trace
 
 LOADING = "a"

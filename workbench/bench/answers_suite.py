@@ -17,8 +17,8 @@ from workbench.bench.markdown import markdown, shown, span
 from workbench.bench.statistics import ratio_of_sums
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
-from workbench.engine.machine import describe, machine_facts
 from workbench.methods import registry
+from workbench.models.machine import describe, machine_facts
 from workbench.trace import metrics
 
 METHOD = "draft-model"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from workbench.engine.clock import synchronise
+from workbench.kernels.device_clock import synchronise
 
 COPIES = 7
 COPIED = {"cuda": 2**30, "cpu": 2**28}

@@ -20,9 +20,9 @@ from filelock import FileLock
 from workbench.bench.boardfiles import folder, read
 from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Finding
 from workbench.bench.markdown import markdown as table
-from workbench.engine.machine import machine_facts
 from workbench.engine.method import Configured, Method, Promise
 from workbench.methods import combinations
+from workbench.models.machine import machine_facts
 from workbench.trace.files import write_whole
 
 SHOWN, BROKEN, UNPROVEN, NO_PROMISE = "shown", "broken", "unproven", "no promise"

@@ -16,7 +16,7 @@ import polars as pl
 
 from workbench.bench.contest import Progress
 from workbench.bench.markdown import markdown
-from workbench.engine.machine import describe, machine_facts
+from workbench.models.machine import describe, machine_facts
 from workbench.trace import export, store
 from workbench.trace.events import Footer, Header, Round, Trace
 from workbench.trace.nodes import Nodes

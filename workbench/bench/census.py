@@ -1,7 +1,7 @@
 """Every family that transformers has a causal language model for: does it decode here, or is it refused by name?
 
 The list is transformers' own mapping, so that a new version brings its new families along. Of each a tiny random model
-is built and asked what a target is asked when it is loaded (`workbench.engine.probe`); one that passes then writes
+is built and asked what a target is asked when it is loaded (`workbench.models.probe`); one that passes then writes
 greedy text, by draft trees and by a chain, which must be that of Hugging Face's `generate`. What cannot be built says
 what stops it, and counts for nothing.
 """
@@ -33,8 +33,8 @@ from workbench.bench.markdown import markdown as table
 from workbench.bench.tiny import tiny_config
 from workbench.core.errors import ModelError
 from workbench.engine import Models, Runner
-from workbench.engine.admission import admit
 from workbench.methods import registry
+from workbench.models.admission import admit
 from workbench.trace.files import write_whole
 
 BOARD = "families"

@@ -31,12 +31,12 @@ from workbench.bench.forced import noisy_copy
 from workbench.bench.laws import LAWS, TINY_PROMPT, Law, check_law, choices, given_law, sample_many
 from workbench.core.errors import MethodUnavailableError, ParameterError
 from workbench.engine import Engine
-from workbench.engine.declared import DRAFTERS
+from workbench.engine.declarations import DRAFTERS
+from workbench.engine.image_inputs import read
 from workbench.engine.method import Configured, Method, Promise
-from workbench.engine.models import Models
-from workbench.engine.runner import Runner
-from workbench.engine.vision.reading import read
 from workbench.methods.drafters.nothing import Nothing
+from workbench.models.loading import Models
+from workbench.models.runner import Runner
 from workbench.trace.metrics import drafted
 
 FAMILY_PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 1, 4, 1)

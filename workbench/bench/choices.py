@@ -24,8 +24,8 @@ from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import Sampling
 from workbench.engine import Engine
 from workbench.engine.method import Configured, Method, Promise
-from workbench.engine.models import Models
 from workbench.engine.parts import Verifier, siblings_of
+from workbench.models.loading import Models
 from workbench.trace.metrics import PAID, PAID_AT_MOST, drafted
 
 KINDS = ("verifier", "grower", "policy")

@@ -11,11 +11,11 @@ import math
 from dataclasses import dataclass
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
-from workbench.engine.bundle import DEFAULT_TARGET
-from workbench.engine.declared import BUNDLED as BUNDLED
-from workbench.engine.declared import Claim as Claim
-from workbench.engine.declared import Measured as Measured
-from workbench.engine.published import SMOLLM2
+from workbench.engine.declarations import BUNDLED as BUNDLED
+from workbench.engine.declarations import Claim as Claim
+from workbench.engine.declarations import Measured as Measured
+from workbench.models.bundle import DEFAULT_TARGET
+from workbench.models.published import SMOLLM2
 from workbench.trace.speedup import Estimate
 
 IN_SIZE, IN_DIRECTION = "reproduced in size", "reproduced in direction"

@@ -20,7 +20,7 @@ from workbench.bench.claims import (
 )
 from workbench.bench.claims import claims as all_claims
 from workbench.bench.markdown import markdown as table
-from workbench.engine.machine import make
+from workbench.models.machine import make
 
 BOARD = "claims"
 

@@ -23,8 +23,8 @@ from workbench.bench.prompts import BenchPrompt
 from workbench.bench.steps import Step
 from workbench.bench.turns import turns
 from workbench.core.errors import CapacityError, ParameterError, PromptError, WorkbenchError
-from workbench.engine.machine import machine_facts
 from workbench.methods import known
+from workbench.models.machine import machine_facts
 
 
 def prepare(

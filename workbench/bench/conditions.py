@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench.lanes import Lane
-from workbench.engine.checkpoints.own import own_heads
-from workbench.engine.declared import DRAFTERS
-from workbench.engine.machine import machine_facts
-from workbench.engine.names import heads_of, locate
-from workbench.engine.placed import path_of
+from workbench.engine.declarations import DRAFTERS
 from workbench.methods import known
+from workbench.models.checkpoints.user_heads import own_heads
+from workbench.models.local_models import path_of
+from workbench.models.machine import machine_facts
+from workbench.models.names import heads_of, locate
 
 MEASURING = 4
 """Version of how figures are measured and computed. Whoever changes either raises it: kept figures of another version
@@ -66,7 +66,7 @@ def conditions(
     Raises:
         ModelError: there is no such model, device or number format.
     """
-    from workbench.engine.pretrained import resolve_device, resolve_drafter_dtype, resolve_dtype  # PyTorch
+    from workbench.models.pretrained import resolve_device, resolve_drafter_dtype, resolve_dtype  # PyTorch
 
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where, target)

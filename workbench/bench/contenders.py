@@ -13,7 +13,7 @@ import torch
 from workbench.bench.sample import Sample, sample_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
-from workbench.engine.declared import DRAFTERS
+from workbench.engine.declarations import DRAFTERS
 from workbench.engine.method import Configured
 
 DRAFTING = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")

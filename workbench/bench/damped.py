@@ -23,7 +23,7 @@ from workbench.bench.forced import agreement
 from workbench.bench.lanes import BASELINE
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Runner
-from workbench.engine.layers import decoder_layers
+from workbench.kernels.layers import decoder_layers
 from workbench.methods import registry
 
 SURE = 8.0

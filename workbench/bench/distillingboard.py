@@ -17,7 +17,7 @@ from workbench.bench.statistics import (
     ratio_of_quotients,
     ratio_of_sums,
 )
-from workbench.engine.machine import describe
+from workbench.models.machine import describe
 
 BOARD = "distilling.json"
 RISE = 0.05

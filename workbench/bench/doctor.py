@@ -23,9 +23,9 @@ from torch import Tensor
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.engine import Engine, Request
 from workbench.engine.method import Configured
-from workbench.engine.models import Models
-from workbench.engine.segment import Segment
-from workbench.engine.vision.prefill import prefill_pictures
+from workbench.kernels.segment import Segment
+from workbench.models.image_prefill import prefill_pictures
+from workbench.models.loading import Models
 from workbench.trace.events import Trace
 
 IDENTICAL, NUMERICS, BUG = "identical", "numerics", "bug"

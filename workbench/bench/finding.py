@@ -14,8 +14,8 @@ from workbench.core.params import ParamSpec
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Request
 from workbench.engine.method import Configured, Method
-from workbench.engine.models import Models
 from workbench.methods import combinations
+from workbench.models.loading import Models
 
 PASS, FAIL, MEASURED, SKIPPED = "pass", "fail", "measured", "skipped"
 NEVER_RAN, NEVER_DRAFTED = "never ran", "never drafted"

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from workbench.engine.packed import PackedLinear, pack
+from workbench.kernels.packed import PackedLinear, pack
 
 CALIBRATION_STEPS = 9
 

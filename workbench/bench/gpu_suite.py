@@ -23,9 +23,9 @@ from workbench.bench.rows import BASELINE, HF_BASELINE, BenchRow
 from workbench.bench.suites import Plan, bench_methods
 from workbench.core.errors import WorkbenchError, is_out_of_memory
 from workbench.engine import Configured, Models
-from workbench.engine.clock import give_back
-from workbench.engine.machine import machine_facts
+from workbench.kernels.device_clock import give_back
 from workbench.methods import registry
+from workbench.models.machine import machine_facts
 
 SUITE = "gpu"
 LEVELS = (0.6, 0.9)

@@ -21,9 +21,9 @@ from workbench.bench.sample import Sample
 from workbench.bench.statistics import ratio_of_sums
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models
-from workbench.engine.eighths import count_weights
-from workbench.engine.machine import describe
 from workbench.methods import registry
+from workbench.models.int8_checkpoint import count_weights
+from workbench.models.machine import describe
 from workbench.trace.speedup import speedup
 
 BOARD, SUITE = "heads", "on-policy"

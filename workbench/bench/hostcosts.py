@@ -19,8 +19,8 @@ import numpy as np
 from workbench.bench.markdown import markdown, shown
 from workbench.bench.reading import Reader, silent
 from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
-from workbench.engine.machine import describe, machine_facts
-from workbench.engine.storing import NEXT_TEXT, OWN_TEXTS, encode_text, sort_suffixes
+from workbench.engine.datastore_builder import NEXT_TEXT, OWN_TEXTS, encode_text, sort_suffixes
+from workbench.models.machine import describe, machine_facts
 
 CONTEXTS = (250, 500, 1000, 2000, 4000, 8000)
 STORES = (10_000, 100_000, 1_000_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.bench.claims import Claim, Measured, Scale
-from workbench.engine.bundle import VISION_TARGET
+from workbench.models.bundle import VISION_TARGET
 
 
 def measure(claim: Claim, scale: Scale) -> Measured | None:

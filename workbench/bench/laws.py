@@ -24,7 +24,7 @@ from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams, law
 from workbench.engine import Engine
 from workbench.engine.method import Configured, Method, Promise
-from workbench.engine.models import Models
+from workbench.models.loading import Models
 
 ALPHA = 1e-4
 """Probability that a method that keeps its promise fails one line, however many settings the line tests (Holm)."""

@@ -17,11 +17,11 @@ import torch
 from workbench.core.probes import Probed
 from workbench.core.rejection import Verdict
 from workbench.core.tree import DraftTree
-from workbench.engine.looking import TOP
+from workbench.engine.feedback import Outcome
 from workbench.engine.method import Configured
-from workbench.engine.models import Models
 from workbench.engine.request import Request, Row
-from workbench.engine.told import Outcome
+from workbench.kernels.distributions import TOP
+from workbench.models.loading import Models
 
 FALLING = (np.arange(1, TOP + 1) ** -1.5 / (np.arange(1, TOP + 1) ** -1.5).sum()).tolist()
 """Probabilities of the likeliest tokens, everywhere."""

@@ -16,9 +16,9 @@ from workbench.bench.rows import BASELINE
 from workbench.core.errors import PromptError, WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models
-from workbench.engine.machine import machine_facts
 from workbench.methods import registry
 from workbench.methods.known import Known
+from workbench.models.machine import machine_facts
 from workbench.trace.store import RunStore
 
 Told = Callable[[float, int, str], None]

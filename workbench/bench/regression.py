@@ -28,7 +28,7 @@ from workbench.bench.markdown import markdown, shown
 from workbench.bench.report import BenchReport
 from workbench.bench.statistics import saved_rates, share, typical
 from workbench.core.errors import WorkbenchError
-from workbench.engine.machine import describe
+from workbench.models.machine import describe
 from workbench.trace.speedup import speedup
 
 ALPHA = 0.05

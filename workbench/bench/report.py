@@ -12,7 +12,7 @@ from workbench.bench.prompts import BenchPrompt
 from workbench.bench.rows import COLUMNS, ESTIMATES, BenchRow
 from workbench.bench.sample import Sample
 from workbench.bench.tables import as_bytes
-from workbench.engine.machine import describe
+from workbench.models.machine import describe
 
 SCHEMA_VERSION = 3
 """Of saved reports. 1 had medians with quartiles, 2 whole calls of other engines in the columns of decoding; `saved`

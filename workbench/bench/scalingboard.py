@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.bench.markdown import markdown, shown
-from workbench.engine.machine import describe
+from workbench.models.machine import describe
 from workbench.trace.scaling import NAMES, fit, of_report
 
 BOARD = "scaling.json"

@@ -16,8 +16,8 @@ from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Request
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Verifier
-from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace import theory

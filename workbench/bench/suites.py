@@ -24,9 +24,9 @@ from workbench.bench.sample import Contender, ContenderLostError, Sample
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Request, Runner
-from workbench.engine.machine import machine_facts
-from workbench.engine.packed import has_bfloat16
+from workbench.kernels.packed import has_bfloat16
 from workbench.methods import registry
+from workbench.models.machine import machine_facts
 
 FORCED = (0.0, 0.5, 0.8, 1.0)
 

@@ -38,15 +38,15 @@ from workbench.bench.statistics import (
     typical,
 )
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Configured, Engine, Models, Request, load_models, storing
-from workbench.engine.bundle import DEFAULT_TARGET
-from workbench.engine.converted import cache_folder
+from workbench.engine import Configured, Engine, Models, Request, datastore_builder, load_models
 from workbench.engine.datastore import CARD, open_store, tokenizer_hash
-from workbench.engine.names import own_drafter
 from workbench.engine.parts import Verifier
-from workbench.engine.published import SMOLLM2
+from workbench.kernels.disk_cache import cache_folder
 from workbench.methods import registry
 from workbench.methods.drafters.dynamic_exit import head_in_layers
+from workbench.models.bundle import DEFAULT_TARGET
+from workbench.models.names import own_drafter
+from workbench.models.published import SMOLLM2
 from workbench.trace import metrics, theory
 from workbench.trace.events import Round
 from workbench.trace.speedup import speedup
@@ -87,7 +87,7 @@ def store_of_code(models: Models) -> Path:
     which = tokenizer_hash(models.tokenizer)[:8]
     folder = cache_folder() / f"store-python-{platform.python_version()}-{which}"
     if not (folder / CARD).is_file():
-        storing.build(files, folder, models.tokenizer, models.target_name)
+        datastore_builder.build(files, folder, models.tokenizer, models.target_name)
     return folder
 
 
@@ -422,15 +422,15 @@ class TextLab:
     @contextlib.contextmanager
     def stored(self) -> Iterator[None]:
         """While it lasts, drafters find the store that is meant, whatever the environment names."""
-        before = os.environ.pop(storing.ENV, None)
+        before = os.environ.pop(datastore_builder.ENV, None)
         try:
             if self.reads_code:
-                os.environ[storing.ENV] = str(store_of_code(self.models))
+                os.environ[datastore_builder.ENV] = str(store_of_code(self.models))
             yield
         finally:
-            os.environ.pop(storing.ENV, None)
+            os.environ.pop(datastore_builder.ENV, None)
             if before is not None:
-                os.environ[storing.ENV] = before
+                os.environ[datastore_builder.ENV] = before
 
     def prompts(self) -> list[list[int]]:
         """Token ids of the prompts that it measures on."""

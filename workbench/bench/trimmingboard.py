@@ -12,7 +12,7 @@ from typing import Any
 from workbench.bench.distillingboard import verdict
 from workbench.bench.markdown import markdown, shown, span
 from workbench.bench.statistics import Quotient, difference_of_quotients, ratio_of_quotients, ratio_of_sums
-from workbench.engine.machine import describe
+from workbench.models.machine import describe
 from workbench.trace.speedup import FASTER, Estimate, speedup
 
 BOARD = "trimming.json"

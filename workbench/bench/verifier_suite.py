@@ -24,14 +24,14 @@ from workbench.core.late import carry, some
 from workbench.core.sampling import SamplingParams, law
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.clock import synchronise
-from workbench.engine.looking import look
-from workbench.engine.machine import describe, machine_facts
-from workbench.engine.models import Models
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
-from workbench.engine.runner import Runner
-from workbench.engine.told import Verification
+from workbench.kernels.device_clock import synchronise
+from workbench.kernels.distributions import look
+from workbench.models.loading import Models
+from workbench.models.machine import describe, machine_facts
+from workbench.models.runner import Runner
 
 VOCABULARIES = (512, 4096, 49152, 151936)
 """Of the bundled models (rounded up), of a small tokenizer, of SmolLM2, of Qwen."""

@@ -18,9 +18,9 @@ from workbench.bench.statistics import Quotient, mean, rates, ratio_of_quotients
 from workbench.bench.vision_settings import DEPTH, Asked
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
-from workbench.engine.declared import Setting
-from workbench.engine.models import load_models
+from workbench.engine.declarations import Setting
 from workbench.methods import registry
+from workbench.models.loading import load_models
 from workbench.scenes.held import CAPTION_TOKENS
 from workbench.trace import metrics
 from workbench.trace.events import Trace

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from workbench.engine.declared import Setting
+from workbench.engine.declarations import Setting
 from workbench.methods import registry
 from workbench.scenes.draw import picture
 from workbench.scenes.held import held_scenes

@@ -27,12 +27,12 @@ from workbench.bench.vision_settings import (
 )
 from workbench.core.errors import MethodUnavailableError, ModelError
 from workbench.engine import Engine, Models, Request
-from workbench.engine.bundle import VISION_TARGET as TARGET
-from workbench.engine.declared import Setting
-from workbench.engine.markers import ASSISTANT, IMAGE, USER
-from workbench.engine.models import load_models
-from workbench.engine.vision.reading import read
+from workbench.engine.declarations import Setting
+from workbench.engine.image_inputs import read
 from workbench.methods import registry
+from workbench.models.bundle import VISION_TARGET as TARGET
+from workbench.models.chat_markers import ASSISTANT, IMAGE, USER
+from workbench.models.loading import load_models
 from workbench.scenes.held import CAPTION_TOKENS
 from workbench.scenes.tasks import QUESTIONS
 from workbench.trace import metrics

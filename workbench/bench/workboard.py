@@ -22,8 +22,8 @@ from workbench.bench.statistics import ratio_of_sums
 from workbench.core.errors import PromptError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models
-from workbench.engine.machine import describe, machine_facts, make
 from workbench.methods import known, registry
+from workbench.models.machine import describe, machine_facts, make
 from workbench.trace.speedup import FASTER, speedup
 
 BOARD = "work"

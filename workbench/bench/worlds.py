@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from workbench.engine.models import Models
-from workbench.engine.runner import Runner
+from workbench.models.loading import Models
+from workbench.models.runner import Runner
 
 
 @torch.no_grad()

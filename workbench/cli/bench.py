@@ -30,7 +30,7 @@ from workbench.cli.options import (
     parse_settings,
 )
 from workbench.core.errors import ModelError, UnknownNameError, WorkbenchError
-from workbench.engine.devices import check_gpu
+from workbench.kernels.devices import check_gpu
 from workbench.methods import known
 from workbench.service.checks import about, check_models
 
@@ -271,9 +271,9 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
 def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, depth: int) -> Any:
     """Measure targets made on the GPU, and SmolLM2 if it is on this machine or in an installed package."""
     from workbench.bench.gpu_suite import bench_gpu
-    from workbench.engine.models import load_models
-    from workbench.engine.pretrained import resolve_device
-    from workbench.engine.published import SMOLLM2, here, packaged_file
+    from workbench.models.loading import load_models
+    from workbench.models.pretrained import resolve_device
+    from workbench.models.published import SMOLLM2, here, packaged_file
 
     where = resolve_device(device)
     _check_gpu(str(where))  # again: "auto" may resolve to the CPU if there is a driver without a card

@@ -179,7 +179,7 @@ def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
 
     The bundled targets come first, then the published ones on this machine: some heads exist only for these.
     """
-    from workbench.engine.names import own_drafter
+    from workbench.models.names import own_drafter
 
     return [
         (name, own_drafter(name, method.drafter.blind) or "none") for name in _targets(DEFAULT_TARGET, VISION_TARGET)
@@ -188,14 +188,14 @@ def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
 
 def _text_pairs() -> list[tuple[str, str]]:
     """Return the text targets, each with its draft model: the bundled one, then the published ones on this machine."""
-    from workbench.engine.names import own_drafter
+    from workbench.models.names import own_drafter
 
     return [(name, own_drafter(name, False) or "none") for name in _targets(DEFAULT_TARGET)]
 
 
 def _targets(*own: str) -> list[str]:
-    from workbench.engine.bundle import bundled
-    from workbench.engine.published import PUBLISHED
+    from workbench.models.bundle import bundled
+    from workbench.models.published import PUBLISHED
     from workbench.service.inventory import TO_FETCH, state
 
     return [
@@ -210,8 +210,8 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
     from workbench.bench.choices import check_choice, every
     from workbench.bench.finding import FAIL
     from workbench.core.errors import WorkbenchError
-    from workbench.engine.bundle import bundled
     from workbench.methods import registry
+    from workbench.models.bundle import bundled
 
     ends, failed = time.monotonic() + 60 * minutes if minutes else math.inf, 0
     chosen = every(registry.get(name) for name in names or registry.names())
@@ -255,7 +255,7 @@ def _families(fresh: bool, as_json: bool) -> int:
         1 if the text of a family differs from that of its own `generate`, else 0.
     """
     from workbench.bench import board, census
-    from workbench.engine.pretrained import load_tokenizer
+    from workbench.models.pretrained import load_tokenizer
 
     tokenizer, saved_entries = load_tokenizer(DEFAULT_TARGET), {} if fresh else census.saved()
     for name in census.families():

@@ -11,7 +11,7 @@ import typer
 
 from workbench.cli import say
 from workbench.core.errors import MethodUnavailableError, PromptError, UnknownNameError, WorkbenchError
-from workbench.engine.declared import DRAFTERS
+from workbench.engine.declarations import DRAFTERS
 from workbench.methods import known
 from workbench.service.checks import about, check_method, check_model, choose_method
 from workbench.service.choices import static_reasons
@@ -77,14 +77,14 @@ def _with_own_heads(pair: Pair, pictures: int | None) -> tuple[str, str] | None:
     Returns:
         Name of the method and the reason for the choice; None if no own heads fit.
     """
-    from workbench.engine.checkpoints import own
-    from workbench.engine.names import folder_of
+    from workbench.models.checkpoints import user_heads
+    from workbench.models.names import folder_of
 
-    if not own.places():
+    if not user_heads.places():
         return None
     reason, target = static_reasons(*pair), pair[0] or ""
-    for heads in own.own_heads():
-        if own.problem(heads, target, folder_of(target)):
+    for heads in user_heads.own_heads():
+        if user_heads.problem(heads, target, folder_of(target)):
             continue
         able = known.drafting_with(heads.kind)
         for name in sorted(able, key=lambda name: name != heads.kind):

@@ -15,12 +15,12 @@ from workbench.cli import complete, say
 from workbench.cli.loading import quiet
 from workbench.cli.options import DEFAULT_TARGET, Debug, Json
 from workbench.core.errors import UnknownNameError, WorkbenchError
-from workbench.engine.placed import named
 from workbench.methods.known import get as get_method
+from workbench.models.local_models import named
 from workbench.service.checks import about, check_models
 
 if TYPE_CHECKING:
-    from workbench.engine.declared import Claim
+    from workbench.engine.declarations import Claim
 
 FILE = Path(__file__).resolve().parents[1] / "bench" / "claims.json"
 """Keys of each method's claims, written by `workbench docs`: an unknown key is refused without importing PyTorch."""

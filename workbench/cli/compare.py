@@ -147,7 +147,7 @@ def write(found: Any, path: Path) -> None:
 def to_markdown(found: Any) -> str:
     """Return a comparison as a Markdown table: a row per lane, with the exactness of its text in the last column."""
     from workbench.bench.markdown import markdown, shown
-    from workbench.engine.machine import describe
+    from workbench.models.machine import describe
 
     data = found.to_wire()
     settings = data["settings"]

@@ -8,11 +8,11 @@ from typing import Any
 import typer
 
 from workbench.core.params import ParamSpec
-from workbench.engine import devices
-from workbench.engine.names import known_targets
-from workbench.engine.placed import trained_for
-from workbench.engine.published import PUBLISHED
+from workbench.kernels import devices
 from workbench.methods import known
+from workbench.models.local_models import trained_for
+from workbench.models.names import known_targets
+from workbench.models.published import PUBLISHED
 
 
 def methods(incomplete: str) -> Iterator[tuple[str, str]]:

@@ -45,18 +45,20 @@ def build(
     from workbench.cli.loading import Waiting, quiet
 
     with Waiting(f"the tokenizer of {target}"):
-        from workbench.engine import storing
-        from workbench.engine.pretrained import load_tokenizer
+        from workbench.engine import datastore_builder
+        from workbench.models.pretrained import load_tokenizer
 
         quiet()
         tokenizer = load_tokenizer(target)
     with progress_bar() as bar:
-        store = storing.build(files, out, tokenizer, target, bar or (lambda *_: None), force)
+        store = datastore_builder.build(files, out, tokenizer, target, bar or (lambda *_: None), force)
     if as_json:
         print(json.dumps(store.card.to_wire() | {"folder": str(out)}, ensure_ascii=False))
         return
     print(f"{out}: {len(store):,} tokens of {store.card.text_bytes / 1e6:.1f} MB of text")
-    say.note(f"to draft from it: {storing.ENV}={harmless(str(out))} workbench generate --target {target} --method rest")
+    say.note(
+        f"to draft from it: {datastore_builder.ENV}={harmless(str(out))} workbench generate --target {target} --method rest"
+    )
 
 
 @app.command()
@@ -69,9 +71,9 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Show a store: size, tokens, tokenizer, texts and a sample. The files are checked against their checksums."""
-    from workbench.engine.checksums import what_is_wrong
     from workbench.engine.datastore import open_store
-    from workbench.engine.pretrained import load_tokenizer
+    from workbench.models.checksums import what_is_wrong
+    from workbench.models.pretrained import load_tokenizer
 
     store = open_store(folder)
     card, files = store.card, sorted(store.card.sha256)

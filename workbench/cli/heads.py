@@ -42,9 +42,9 @@ def inspect(
 
     Example: workbench heads inspect EAGLE-Vicuna-7B-v1.3 --target ./vicuna-7b-v1.3
     """
-    from workbench.engine.bundle import bundled
-    from workbench.engine.checkpoints.own import open_heads
     from workbench.methods import known
+    from workbench.models.bundle import bundled
+    from workbench.models.checkpoints.user_heads import open_heads
 
     found = open_heads(str(bundled().get(str(place), place) if not place.exists() else place))
     report: dict[str, Any] = {"layout": "workbench", "architecture": found.kind, "folder": str(found.folder)}
@@ -104,10 +104,10 @@ def _short(value: Any) -> str:
 
 
 def _lines(found: Any, target: str) -> list[Any]:
-    from workbench.engine.bundle import config_of
-    from workbench.engine.checkpoints.fits import Line, Wanted, lines
-    from workbench.engine.checkpoints.own import problem
-    from workbench.engine.names import folder_of
+    from workbench.models.bundle import config_of
+    from workbench.models.checkpoints.compatibility import Line, Wanted, lines
+    from workbench.models.checkpoints.user_heads import problem
+    from workbench.models.names import folder_of
     from workbench.service.checks import about, check_model
 
     with about("target"):
@@ -163,7 +163,7 @@ def shrink(
 
     Example: workbench heads shrink smollm2-eagle smaller/smollm2-eagle
     """
-    from workbench.engine.bundle import bundled
+    from workbench.models.bundle import bundled
     from workbench.training.heads.artefact import shrink as write
 
     sizes = write(bundled().get(name) or Path(name).expanduser(), folder)
@@ -210,7 +210,7 @@ def compare(
         headsboard.save(row)
     else:
         from workbench.bench import board
-        from workbench.engine.machine import machine_facts
+        from workbench.models.machine import machine_facts
 
         row |= {"commit": board.commit(), "machine": machine_facts()}
     print(json.dumps(headsboard.figures(row), ensure_ascii=False) if as_json else headsboard.markdown({target: row}))

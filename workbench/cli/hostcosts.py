@@ -22,7 +22,7 @@ def measure(target: str, repeats: int, out: list[Path], as_json: bool) -> None:
     """
     checks.kinds_of("host", out, KINDS)
     from workbench.bench import hostcosts
-    from workbench.engine.pretrained import load_tokenizer
+    from workbench.models.pretrained import load_tokenizer
     from workbench.trace.files import write_whole
 
     json_file = next((path for path in out if path.suffix == ".json"), None)

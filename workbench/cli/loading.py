@@ -12,9 +12,9 @@ from typing import Any
 
 from workbench.cli import say
 from workbench.cli.options import drafter_or_none
-from workbench.engine.converted import is_gguf
-from workbench.engine.names import own_drafter, weight_bytes
-from workbench.engine.published import PUBLISHED
+from workbench.models.converted import is_gguf
+from workbench.models.names import own_drafter, weight_bytes
+from workbench.models.published import PUBLISHED
 from workbench.service.progress import Progress
 
 

@@ -36,7 +36,7 @@ from workbench.cli.train import train
 from workbench.cli.whatif import whatif
 from workbench.core.errors import ParameterError, PromptError, UnknownNameError, WorkbenchError
 from workbench.core.panics import no_panic
-from workbench.engine.placed import with_paths
+from workbench.models.local_models import with_paths
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 

@@ -108,16 +108,16 @@ def check_key(connect: str | None, api_key: str | None) -> None:
 
 def take_heads(heads: Sequence[str] | None, target: str, connect: str | None = None) -> None:
     """Use the user's own heads in this process; refuse at once those that do not fit the target."""
-    from workbench.engine.checkpoints import own
-    from workbench.engine.names import folder_of
+    from workbench.models.checkpoints import user_heads
+    from workbench.models.names import folder_of
     from workbench.service.checks import about
 
     if heads and connect is not None:
         raise typer.BadParameter(f"the server at {connect} sets it", param_hint="--head")
     with about("head"):
         for place in heads or ():
-            own.check(place, target, folder_of(target))
-    own.choose(*(heads or ()))
+            user_heads.check(place, target, folder_of(target))
+    user_heads.choose(*(heads or ()))
 
 
 def refuse_idle_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> None:
@@ -125,12 +125,12 @@ def refuse_idle_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> No
 
     Heads that a verifier or policy reads (`judge`, `acceptance`) belong to no single method and are accepted.
     """
-    from workbench.engine.checkpoints import own
     from workbench.methods import known
+    from workbench.models.checkpoints import user_heads
     from workbench.service.checks import about
 
     for place in heads or ():
-        kind = own.open_heads(place).kind
+        kind = user_heads.open_heads(place).kind
         able = known.drafting_with(kind)
         if able and not set(able) & set(methods):
             with about("head"):

@@ -104,8 +104,8 @@ def recommend(
 def to_markdown(found: Recommendation) -> str:
     """Return the recommendation as Markdown: the answer, the command for it, and the ranking."""
     from workbench.bench.markdown import markdown, shown
-    from workbench.engine.machine import describe
-    from workbench.engine.placed import with_paths
+    from workbench.models.local_models import with_paths
+    from workbench.models.machine import describe
 
     columns: dict[str, Any] = {
         "method": lambda c: " ".join([c.method, *(f"{k}={v}" for k, v in c.params.items())]),

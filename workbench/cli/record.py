@@ -17,8 +17,8 @@ from workbench.cli.examples import EXAMPLES
 from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET
 from workbench.core.errors import WorkbenchError
-from workbench.engine.bundle import VISION_TARGET
-from workbench.engine.declared import Recording
+from workbench.engine.declarations import Recording
+from workbench.models.bundle import VISION_TARGET
 from workbench.service.checks import about, check_models
 from workbench.trace.events import Trace
 
@@ -72,7 +72,7 @@ def record_picture(name: str, take: Recording) -> Trace:
 
 def on_this_machine(trace: Trace) -> Trace:
     """Return the trace, with the name of this machine in its header."""
-    from workbench.engine.machine import machine_facts
+    from workbench.models.machine import machine_facts
 
     facts = machine_facts()
     trace.header.hardware = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"

@@ -35,7 +35,7 @@ def is_verbose() -> bool:
 def note(text: str) -> None:
     """Print a note on standard error, unless -q was given."""
     if not is_quiet():
-        from workbench.engine.placed import with_paths
+        from workbench.models.local_models import with_paths
 
         print(f"note: {with_paths(text)}", file=sys.stderr)
 

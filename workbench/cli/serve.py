@@ -21,7 +21,7 @@ from workbench.cli.options import (
     take_heads,
 )
 from workbench.client.keys import KEY
-from workbench.engine.placed import named
+from workbench.models.local_models import named
 from workbench.service.checks import about, check_model, check_models, check_port, choose_method
 
 

@@ -21,9 +21,9 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
     """
     checks.kinds_of("verifiers", out, KINDS)
     from workbench.bench import verifier_suite
-    from workbench.engine.calibration import measure
-    from workbench.engine.models import load_models, resolve_device
-    from workbench.engine.published import SMOLLM2, here, packaged_file
+    from workbench.models.loading import load_models, resolve_device
+    from workbench.models.pass_costs import measure
+    from workbench.models.published import SMOLLM2, here, packaged_file
     from workbench.trace.files import write_whole
 
     def forward(dtype: str) -> tuple[str, int, float]:

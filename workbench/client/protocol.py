@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from workbench.bench.advice import Advice
     from workbench.bench.pairing import Pairs
     from workbench.bench.steps import Step
-    from workbench.engine.extras import Extras
+    from workbench.engine.request_options import Extras
 
 
 @runtime_checkable
@@ -207,7 +207,7 @@ class Client(Protocol):
             user: opaque key for limits and fairness; "local" has no limit of runs. An app sets the user itself.
             lease_s: time without a follower after which the run is cancelled, in seconds; None: never. A run in an app
                 ends when the client that started it disconnects.
-            extras: further stop conditions, penalties, log-probabilities; see `workbench.engine.extras.Extras`.
+            extras: stop conditions, penalties, log-probabilities: `workbench.engine.request_options.Extras`.
             memory: initial state of the drafter: a file saved by `RunHandle.memory`.
             keeps: whether to keep the drafter's state after the run, so that `RunHandle.memory` can save it.
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from workbench.bench.advice import Advice
     from workbench.bench.pairing import Pairs
     from workbench.bench.steps import Step
-    from workbench.engine.extras import Extras
+    from workbench.engine.request_options import Extras
 
 BY_V1 = "Use the app's /v1/completions instead."
 

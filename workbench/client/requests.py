@@ -44,7 +44,7 @@ from workbench.client.values import (
 )
 from workbench.core.errors import ParameterError, PromptError
 from workbench.core.params import ParamSpec
-from workbench.engine.pace import FASTEST
+from workbench.engine.pacing import FASTEST
 from workbench.methods.choice import choose
 from workbench.trace.kinds import is_object
 

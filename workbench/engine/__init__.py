@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.engine.method import Configured, Method, Promise, Source
-    from workbench.engine.models import Models, load_models
     from workbench.engine.request import Request, Row
-    from workbench.engine.runner import Runner
     from workbench.engine.scheduler import Engine
+    from workbench.models.loading import Models, load_models
+    from workbench.models.runner import Runner
 
 __all__ = ["Configured", "Engine", "Method", "Models", "Promise", "Request", "Row", "Runner", "Source", "load_models"]
 
 _HOMES = {
-    "scheduler": ("Engine",),
-    "method": ("Configured", "Method", "Promise", "Source"),
-    "models": ("Models", "load_models"),
-    "request": ("Request", "Row"),
-    "runner": ("Runner",),
+    "engine.scheduler": ("Engine",),
+    "engine.method": ("Configured", "Method", "Promise", "Source"),
+    "models.loading": ("Models", "load_models"),
+    "engine.request": ("Request", "Row"),
+    "models.runner": ("Runner",),
 }
 
 
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
-            return getattr(importlib.import_module(f"workbench.engine.{home}"), name)
+            return getattr(importlib.import_module(f"workbench.{home}"), name)
     raise AttributeError(f"module 'workbench.engine' has no attribute {name!r}")

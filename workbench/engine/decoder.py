@@ -14,11 +14,11 @@ from workbench.engine.parts import Part
 
 if TYPE_CHECKING:
     from workbench.core.sampling import SamplingParams
-    from workbench.engine.clock import Clock
     from workbench.engine.detokenise import TokenText
-    from workbench.engine.models import Models
     from workbench.engine.request import Row
     from workbench.engine.settings import Settings
+    from workbench.kernels.device_clock import Clock
+    from workbench.models.loading import Models
 
 Guard = Callable[["Row", Callable[[], object]], bool]
 """Run something for one row; an error ends that row and no other. Returns whether the row goes on."""

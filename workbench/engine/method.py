@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
 from workbench.core.params import ParamSpec, params_of
 from workbench.core.soundness import why_unsound
-from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.declarations import Claim, Head, Recording, Setting
 from workbench.engine.decoder import OwnRounds
 from workbench.engine.parts import Drafter, Grower, Part, Policy, Verifier, siblings_of
 
 if TYPE_CHECKING:
-    from workbench.engine.models import Models
+    from workbench.models.loading import Models
 
 
 class Promise(str, Enum):

@@ -13,15 +13,15 @@ from workbench.core.probes import Probes
 from workbench.core.rejection import Ruling, Verdict, walk
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.growing import Growth, Step
-from workbench.engine.plan import Grows, Plan
-from workbench.engine.segment import Wanted
-from workbench.engine.told import Exits, Outcome, Settled, Verification
+from workbench.engine.draft_plan import Grows, Plan
+from workbench.engine.feedback import Exits, Outcome, Settled, Verification
+from workbench.engine.tree_building import Growth, Step
+from workbench.kernels.segment import Wanted
 
 if TYPE_CHECKING:
-    from workbench.engine.declared import Claim, Head
-    from workbench.engine.models import Models
+    from workbench.engine.declarations import Claim, Head
     from workbench.engine.request import Request, Row
+    from workbench.models.loading import Models
     from workbench.trace.tokens import Emitted
 
 
@@ -141,7 +141,7 @@ class Drafter(Part):
         """What its state for a row is called, where it is learnt from the text and from what the target said of it.
 
         A drafter that names it goes on watching (`observe`) while another one drafts, and one whose memory has the same
-        name takes it up, be it the same drafter with other parameters (see `engine/learning.py`): the name holds all
+        name takes it up, be it the same drafter with other parameters (see `engine/observers.py`): the name holds all
         parameters that the state depends on. None: a switch primes anew.
         """
         return None

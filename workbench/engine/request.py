@@ -12,22 +12,22 @@ from torch import Tensor
 from workbench.core.draw import Draw
 from workbench.core.rejection import Reason
 from workbench.core.sampling import SamplingParams
-from workbench.engine.chosen import Choice, Chosen
-from workbench.engine.clock import Mark
+from workbench.engine.configured import Choice, Chosen
 from workbench.engine.detokenise import Detokeniser
-from workbench.engine.errands import Errands
-from workbench.engine.extras import Extras, Scored
-from workbench.engine.owned import Left
-from workbench.engine.pace import Pace
-from workbench.engine.plan import Plan
-from workbench.engine.segment import Slot
+from workbench.engine.draft_plan import Plan
+from workbench.engine.drafter_state import Left
+from workbench.engine.pacing import Pace
+from workbench.engine.pending_actions import Errands
+from workbench.engine.request_options import Extras, Scored
 from workbench.engine.settings import Ask, Settings, Swap
+from workbench.kernels.device_clock import Mark
+from workbench.kernels.segment import Slot
 from workbench.trace.events import Change, Round, Trace
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from workbench.engine.models import Models
+    from workbench.models.loading import Models
 
 QUEUED, PREFILL, RUNNING, PAUSED = "queued", "prefill", "running", "paused"
 FINISHED, CANCELLED, ERROR = "finished", "cancelled", "error"

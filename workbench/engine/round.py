@@ -21,17 +21,17 @@ from torch import Tensor
 from workbench.core.late import Late, carry
 from workbench.core.panics import no_panic
 from workbench.core.tree import DraftTree
-from workbench.engine.changing import prime, switch
-from workbench.engine.clock import Mark, Span
+from workbench.engine.acceptance import N_FIGURES
+from workbench.engine.changes import prime, switch
 from workbench.engine.decoder import House
-from workbench.engine.entering import forward_entering
-from workbench.engine.judging import N_FIGURES
-from workbench.engine.learning import forget, let_go
+from workbench.engine.observers import forget, let_go
 from workbench.engine.request import Row
-from workbench.engine.segment import Segment
+from workbench.engine.round_timing import Drafting, Timing, share
+from workbench.engine.sequence_round import Turn
 from workbench.engine.settings import Settings
-from workbench.engine.timing import Drafting, Timing, share
-from workbench.engine.turn import Turn
+from workbench.engine.two_part_pass import forward_entering
+from workbench.kernels.device_clock import Mark, Span
+from workbench.kernels.segment import Segment
 
 
 class DraftAndVerify:

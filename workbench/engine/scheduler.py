@@ -14,23 +14,23 @@ import torch
 import workbench
 from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError, as_said
 from workbench.core.panics import no_panic
-from workbench.engine import keeping
-from workbench.engine.changing import close, put_in_force, why_not
-from workbench.engine.chosen import Chosen
-from workbench.engine.clock import Clock
+from workbench.engine import state_actions
+from workbench.engine.changes import close, put_in_force, why_not
+from workbench.engine.configured import Chosen
 from workbench.engine.decoder import Decoder, House
 from workbench.engine.detokenise import TokenText, detokeniser
-from workbench.engine.extras import prefill_scored
-from workbench.engine.looking import make_ready
-from workbench.engine.models import Models
-from workbench.engine.pretrained import encode
-from workbench.engine.recording import params_of
+from workbench.engine.image_inputs import check_end, check_text, tokens_of
+from workbench.engine.image_trace import shown
 from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, Request, Row
+from workbench.engine.request_options import prefill_scored
 from workbench.engine.round import DraftAndVerify
-from workbench.engine.segment import Heard
-from workbench.engine.vision.prefill import prefill_pictures
-from workbench.engine.vision.reading import check_end, check_text, tokens_of
-from workbench.engine.vision.showing import shown
+from workbench.engine.trace_recording import params_of
+from workbench.kernels.device_clock import Clock
+from workbench.kernels.distributions import make_ready
+from workbench.kernels.segment import Heard
+from workbench.models.image_prefill import prefill_pictures
+from workbench.models.loading import Models
+from workbench.models.pretrained import encode
 from workbench.trace.events import Footer, Header, Trace
 
 log = logging.getLogger(__name__)
@@ -274,7 +274,7 @@ class Engine:
         row.slot.heard = Heard()
         row.primed = True  # from here on it holds something, which the row's end gives back
         if row.request.memory is not None:
-            keeping.load(row, row.request.memory)
+            state_actions.load(row, row.request.memory)
         row.trace.header.prefill_s = time.perf_counter() - row.prefill_start
         row.origin = self.clock.mark()
         row.origin_s = time.perf_counter()
@@ -288,7 +288,7 @@ class Engine:
             self.waiting.remove(row)
         row.errands.close(row)
         if row.primed:
-            keeping.leave(row, self.token_text)
+            state_actions.leave(row, self.token_text)
             close(self._decoder(row.configured), row)
         if row.slot is not None:
             self.models.target.close(row.slot)

@@ -13,13 +13,13 @@ from torch import Tensor
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.engine.chosen import Choice, Chosen
+from workbench.engine.configured import Choice, Chosen
 from workbench.trace.events import Change
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from workbench.engine.models import Models
+    from workbench.models.loading import Models
 
 SAMPLING_NAMES = tuple(params_of(SamplingParams()))
 BOTH, DRAFTER = "both", "drafter"

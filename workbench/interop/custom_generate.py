@@ -27,16 +27,16 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, WorkbenchError
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.admission import admit
-from workbench.engine.declared import DRAFTERS
+from workbench.engine.declarations import DRAFTERS
 from workbench.engine.method import Configured
-from workbench.engine.models import find_heads
-from workbench.engine.placed import named
-from workbench.engine.pretrained import load_model
 from workbench.engine.request import ENDED, ERROR, Row
 from workbench.interop.refusals import refuse
 from workbench.interop.words import BatchStop, Stop, first_tokens, histories, pad_of, sampling, with_texts
 from workbench.methods import registry
+from workbench.models.admission import admit
+from workbench.models.loading import find_heads
+from workbench.models.local_models import named
+from workbench.models.pretrained import load_model
 from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from workbench.core.errors import ModelError, WorkbenchError
-from workbench.engine.gguf_splitting import GPT2, name_of
-from workbench.engine.gguf_tokenizer import CONTROL, NORMAL, UNUSED, USER_DEFINED
+from workbench.models.gguf_pretokenizer import GPT2, name_of
+from workbench.models.gguf_tokenizer import CONTROL, NORMAL, UNUSED, USER_DEFINED
 from workbench.trace.files import replacing
 
 _NAMES = {

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import ModelError, ParameterError, WorkbenchError
-from workbench.engine.bundle import bundled, config_of
-from workbench.engine.checkpoints.eagle import IN_LAYER, LAYER, MTP, NORMS, OUTSIDE, SAFEAILAB, SPECULATORS
-from workbench.engine.checkpoints.medusa import VLLM
-from workbench.engine.checksums import check_weights
-from workbench.engine.names import folder_of, locate
-from workbench.engine.published import PUBLISHED
+from workbench.models.bundle import bundled, config_of
+from workbench.models.checkpoints.eagle import IN_LAYER, LAYER, MTP, NORMS, OUTSIDE, SAFEAILAB, SPECULATORS
+from workbench.models.checkpoints.medusa import VLLM
+from workbench.models.checksums import check_weights
+from workbench.models.names import folder_of, locate
+from workbench.models.published import PUBLISHED
 from workbench.trace.files import replacing
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _instead(kind: str) -> str:
 def _ours(name: str) -> Ours:
     from safetensors import SafetensorError
 
-    from workbench.engine.eighths import read_weights
+    from workbench.models.int8_checkpoint import read_weights
 
     place = bundled().get(name) or Path(name).expanduser()
     config = config_of(place) if place.is_dir() else {}

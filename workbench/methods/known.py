@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import UnknownNameError
 from workbench.core.params import ParamSpec, params_of, split_values
-from workbench.engine.declared import NEEDS
+from workbench.engine.declarations import NEEDS
 from workbench.methods import CATALOGUE, GROUP, OWN_METHODS
 
 if TYPE_CHECKING:

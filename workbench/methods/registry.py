@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
-from workbench.engine.declared import Head
+from workbench.engine.declarations import Head
 from workbench.engine.method import Method, Promise
 from workbench.methods import GROUP, OWN_METHODS, catalogue
 

@@ -16,7 +16,7 @@ from workbench.core.errors import ParameterError
 from workbench.methods import known
 
 if TYPE_CHECKING:
-    from workbench.engine.extras import Extras
+    from workbench.engine.request_options import Extras
 
 TOP = 20
 """Maximum number of most likely tokens per position: OpenAI's limit of `top_logprobs`."""
@@ -192,7 +192,7 @@ class Fields(BaseModel):
         Raises:
             ParameterError: a field requires another one.
         """
-        from workbench.engine.extras import Extras  # brings PyTorch
+        from workbench.engine.request_options import Extras  # brings PyTorch
 
         n_top, n_prompt = self.tops()
         return Extras(

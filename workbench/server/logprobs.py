@@ -24,7 +24,7 @@ def of_chat(scores: Sequence[Any]) -> dict[str, Any]:
     """Return `choices[].logprobs` of chat completions.
 
     Args:
-        scores: a `workbench.engine.extras.Scored` per token.
+        scores: a `workbench.engine.request_options.Scored` per token.
     """
     return {
         "content": [_entry(one) | {"top_logprobs": [_entry(top) for top in one.top]} for one in scores],
@@ -52,7 +52,7 @@ class OfCompletion:
         """Return the next chunk; with `echo`, the first one begins with the prompt.
 
         Args:
-            scores: a `workbench.engine.extras.Scored` per new token.
+            scores: a `workbench.engine.request_options.Scored` per new token.
         """
         before, self._before = self._before, None
         offsets: list[int] = []

@@ -14,16 +14,16 @@ from typing import Any
 
 from workbench.core.errors import MethodUnavailableError, ModelError
 from workbench.engine import Models, Request
-from workbench.engine.bundle import DEFAULT_TARGET, bundled
-from workbench.engine.changing import lacking
-from workbench.engine.checkpoints import own
-from workbench.engine.extras import Extras
-from workbench.engine.models import own_infos
-from workbench.engine.placed import trained_for
-from workbench.engine.pretrained import encode, resolve_device, resolve_dtype
+from workbench.engine.changes import lacking
+from workbench.engine.image_inputs import read
 from workbench.engine.request import PAUSED, PREFILL, QUEUED, RUNNING
-from workbench.engine.vision.reading import read
+from workbench.engine.request_options import Extras
 from workbench.methods import registry
+from workbench.models.bundle import DEFAULT_TARGET, bundled
+from workbench.models.checkpoints import user_heads
+from workbench.models.loading import own_infos
+from workbench.models.local_models import trained_for
+from workbench.models.pretrained import encode, resolve_device, resolve_dtype
 from workbench.service import choices
 from workbench.service.background import Background
 from workbench.service.base import Asked, BaseBackend
@@ -52,7 +52,7 @@ class Backend(BaseBackend):
         target: default target.
         drafter: default draft model; "auto": the one bundled for the target.
         device: device of all models.
-        dtype: number format of targets; see `workbench.engine.pretrained.resolve_dtype`.
+        dtype: number format of targets; see `workbench.models.pretrained.resolve_dtype`.
         drafter_dtype: number format of draft models.
         max_rows: maximum number of sequences in a target's batch.
         limits: limits of users.
@@ -181,11 +181,11 @@ class Backend(BaseBackend):
     def prefer_heads(self, folder: str, on: bool = True) -> int:
         """Prefer the heads in a folder; see `workbench.client.protocol.Client.prefer_heads`."""
         if not on:
-            own.prefer(folder, False)
+            user_heads.prefer(folder, False)
             self._pool.find_heads()
             return 0
-        head = own.open_heads(folder)
-        own.prefer(folder)
+        head = user_heads.open_heads(folder)
+        user_heads.prefer(folder)
         try:
             self._pool.find_heads()
             target = trained_for(dict(head.config))
@@ -195,7 +195,7 @@ class Backend(BaseBackend):
             if any(problems):
                 raise ModelError(problems[0], "Train it again for this target.")
         except ModelError:
-            own.prefer(folder, False)
+            user_heads.prefer(folder, False)
             self._pool.find_heads()
             raise
         drafting = [known.name for known in registry.methods() if head.kind in known.needs]

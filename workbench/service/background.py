@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.core.errors import ModelError, UnknownNameError, WorkbenchError
-from workbench.engine.published import PUBLISHED
+from workbench.models.published import PUBLISHED
 from workbench.service.inventory import TO_FETCH, state
 from workbench.service.names import Pair
 from workbench.service.progress import Progress, megabytes

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from workbench.core.errors import PromptError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.engine.extras import Extras
 from workbench.engine.method import Configured
+from workbench.engine.request_options import Extras
 from workbench.methods import known, registry
 from workbench.service import choices
 from workbench.service.limits import Limits

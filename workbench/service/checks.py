@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import MethodUnavailableError, ModelError, TokenizerMismatchError, WorkbenchError
-from workbench.engine import converted, published
-from workbench.engine.devices import check_device, check_dtype
-from workbench.engine.names import locate
-from workbench.engine.placed import path_of
+from workbench.kernels.devices import check_device, check_dtype
 from workbench.methods import known
 from workbench.methods.choice import choose
+from workbench.models import converted, published
+from workbench.models.local_models import path_of
+from workbench.models.names import locate
 from workbench.service.choices import mismatch, static_reasons
 from workbench.service.names import Names, Pair, check_name
 from workbench.trace.files import read_regular

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import ModelError
-from workbench.engine.borrowed import lender, spoken
-from workbench.engine.bundle import bundled, config_of
-from workbench.engine.checkpoints.own import own_heads, problem
-from workbench.engine.declared import ANY_DRAFTER
-from workbench.engine.names import folder_of, known_targets, own_drafter
-from workbench.engine.placed import path_of, trained_for
-from workbench.engine.published import PUBLISHED
-from workbench.engine.untrained import no_heads
+from workbench.engine.declarations import ANY_DRAFTER
 from workbench.methods.known import Known
+from workbench.models.bundle import bundled, config_of
+from workbench.models.checkpoints.user_heads import own_heads, problem
+from workbench.models.local_models import path_of, trained_for
+from workbench.models.names import folder_of, known_targets, own_drafter
+from workbench.models.published import PUBLISHED
+from workbench.models.tokenizer_source import lender, spoken
+from workbench.models.untrained_heads import no_heads
 from workbench.service.inventory import TO_FETCH, state
 
 IN_FULL = ("idea", "formula", "differs")

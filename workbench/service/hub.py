@@ -10,11 +10,11 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
-from workbench.engine import converted, published
-from workbench.engine.downloads import FILES, fetched
-from workbench.engine.names import locate
-from workbench.engine.placed import path_of
-from workbench.engine.published import SOON_S
+from workbench.models import converted, published
+from workbench.models.downloads import FILES, fetched
+from workbench.models.local_models import path_of
+from workbench.models.names import locate
+from workbench.models.published import SOON_S
 from workbench.service.names import check_name, offer
 from workbench.service.progress import CONVERTING, DOWNLOADING, Progress, megabytes
 

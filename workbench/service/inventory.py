@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import ModelError
-from workbench.engine import converted, published
-from workbench.engine.bundle import bundled
-from workbench.engine.published import PUBLISHED, Published
+from workbench.models import converted, published
+from workbench.models.bundle import bundled
+from workbench.models.published import PUBLISHED, Published
 
 OWN_LICENCE = "Apache-2.0"
 """Licence of the bundled models and of the program, for which they were trained."""

@@ -12,16 +12,16 @@ import torch
 
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.admission import admit
-from workbench.engine.borrowed import lender_to
-from workbench.engine.bundle import DEFAULT_TARGET
-from workbench.engine.models import find_heads, same_vocabulary
-from workbench.engine.names import is_drafter, locate, own_drafter
-from workbench.engine.pretrained import load_model, load_processor, load_tokenizer, resolve_device, resolve_dtype
+from workbench.engine.image_inputs import read
 from workbench.engine.request import ENDED
-from workbench.engine.stranger import Stranger
-from workbench.engine.vision.reading import read
 from workbench.methods import registry
+from workbench.models.admission import admit
+from workbench.models.bundle import DEFAULT_TARGET
+from workbench.models.loading import find_heads, same_vocabulary
+from workbench.models.names import is_drafter, locate, own_drafter
+from workbench.models.other_vocabulary import Stranger
+from workbench.models.pretrained import load_model, load_processor, load_tokenizer, resolve_device, resolve_dtype
+from workbench.models.tokenizer_source import lender_to
 from workbench.service import choices
 from workbench.service.names import Pair
 from workbench.service.params import split_params
@@ -38,7 +38,7 @@ class Lent:
     Args:
         isolated: whether each generation has a process of its own.
         device: device of all models.
-        dtype: number format of all models; see `workbench.engine.pretrained.resolve_dtype`.
+        dtype: number format of all models; see `workbench.models.pretrained.resolve_dtype`.
 
     Attributes:
         loaded: model and tokenizer by name.

@@ -13,11 +13,11 @@ from safetensors import safe_open
 from transformers import AutoConfig
 
 from workbench.engine import Runner
-from workbench.engine.borrowed_rows import borrows
-from workbench.engine.layers import longest_context, text_config
-from workbench.engine.packed import LARGEST_MODEL
-from workbench.engine.quantised import computing
-from workbench.engine.runner import SCRATCH
+from workbench.kernels.layers import longest_context, text_config
+from workbench.kernels.packed import LARGEST_MODEL
+from workbench.kernels.quantised import computing
+from workbench.models.runner import SCRATCH
+from workbench.models.shared_embeddings import borrows
 
 SHARE = {"cpu": 0.7, "cuda": 0.85}
 """Share of a device's memory for models and KV caches; the rest is for activations and everything else."""

@@ -18,10 +18,10 @@ import torch
 from workbench.core.errors import CapacityError, ModelError, UnknownNameError, WorkbenchError, is_out_of_memory
 from workbench.core.panics import no_panic
 from workbench.engine import Engine, Models, Runner, load_models
-from workbench.engine.clock import give_back
-from workbench.engine.models import find_heads
-from workbench.engine.pretrained import resolve_device, resolve_drafter_dtype, resolve_dtype
-from workbench.engine.runner import SCRATCH
+from workbench.kernels.device_clock import give_back
+from workbench.models.loading import find_heads
+from workbench.models.pretrained import resolve_device, resolve_drafter_dtype, resolve_dtype
+from workbench.models.runner import SCRATCH
 from workbench.service import hub, memory
 from workbench.service.loadedtarget import LoadedTarget
 from workbench.service.memory import Need

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workbench.core.errors import ModelError
-from workbench.engine.bundle import bundled
-from workbench.engine.converted import is_gguf
-from workbench.engine.names import own_drafter
-from workbench.engine.placed import HubId, named, path_of
-from workbench.engine.published import PUBLISHED, here
+from workbench.models.bundle import bundled
+from workbench.models.converted import is_gguf
+from workbench.models.local_models import HubId, named, path_of
+from workbench.models.names import own_drafter
+from workbench.models.published import PUBLISHED, here
 
 Pair = tuple[str, str | None]
 """Names of a target and its draft model."""
@@ -27,7 +27,7 @@ class Names:
             are Hub ids, so that users cannot find out which files exist, or the paths of the allowed models.
 
     Attributes:
-        target: name of the default target; folders have short names, see `workbench.engine.placed`.
+        target: name of the default target; folders have short names, see `workbench.models.local_models`.
         allowed: names of `allow`, in the same order.
     """
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from workbench.core.errors import CapacityError, WorkbenchError, is_out_of_memory
 from workbench.engine import Engine, Models, Request
-from workbench.engine.clock import give_back
 from workbench.engine.request import CANCELLED, ENDED, ERROR, PAUSED, Row
+from workbench.kernels.device_clock import give_back
 from workbench.service import memory
 from workbench.service.limits import Limits
 from workbench.service.loadedtarget import LoadedTarget

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from workbench.core.errors import WorkbenchError
-from workbench.engine.owned import Left
+from workbench.engine.drafter_state import Left
 from workbench.engine.request import CANCELLED, ENDED, QUEUED, RUNNING, Row
 from workbench.engine.settings import BOTH
 from workbench.service.params import check_pace

@@ -7,13 +7,13 @@ from typing import Any
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, PromptError, WorkbenchError
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Models, keeping
-from workbench.engine.chosen import Chosen
-from workbench.engine.owned import owned_of
+from workbench.engine import Models, state_actions
+from workbench.engine.configured import Chosen
+from workbench.engine.drafter_state import owned_of
+from workbench.engine.image_attribution import explain
+from workbench.engine.image_inputs import swapped
 from workbench.engine.request import Row
 from workbench.engine.settings import BOTH
-from workbench.engine.vision.attribution import explain
-from workbench.engine.vision.reading import swapped
 from workbench.methods import registry
 from workbench.service import choices
 from workbench.service.caller import watch
@@ -113,14 +113,14 @@ class Steering:
 
         def do(row: Row) -> dict[str, Any]:
             self._check_own(row, action)
-            saved = {"data": keeping.save(row)} if action == "save" else {}
+            saved = {"data": state_actions.save(row)} if action == "save" else {}
             if action == "load":
-                keeping.load(row, data or b"")
+                state_actions.load(row, data or b"")
             elif action == "reset":
-                keeping.reset(row)
+                state_actions.reset(row)
             loaded = self._pool.target(row.models.target_name)
             assert loaded is not None, "the run holds its models"
-            return keeping.look(row, loaded.engine.token_text) | saved
+            return state_actions.look(row, loaded.engine.token_text) | saved
 
         done = run.row.errands.ask(do)
         self._wake()

@@ -18,7 +18,7 @@ from workbench.bench.conditions import conditions
 from workbench.bench.crews import END, STEP, Crew, Event, measure_cell
 from workbench.bench.grid import Cell
 from workbench.bench.sweepfolder import FAILED, RUNNING, Result
-from workbench.engine.bundle import DEFAULT_TARGET
+from workbench.models.bundle import DEFAULT_TARGET
 from workbench.service.names import Names
 
 ATTEMPTS = 3

@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, WorkbenchError
-from workbench.engine.borrowed import lender_to
-from workbench.engine.bundle import DEFAULT_TARGET
-from workbench.engine.names import is_drafter, known_targets
-from workbench.engine.placed import named
 from workbench.engine.request import CANCELLED, ERROR, QUEUED, RUNNING
+from workbench.models.bundle import DEFAULT_TARGET
+from workbench.models.local_models import named
+from workbench.models.names import is_drafter, known_targets
+from workbench.models.tokenizer_source import lender_to
 from workbench.service import choices
 from workbench.service.base import Asked, BaseBackend
 from workbench.service.chat import chat_ids
@@ -48,7 +48,7 @@ class ZeroClient(BaseBackend):
             ZeroGPU) generations run one at a time in this process.
         names: targets and draft models to load besides the bundled ones; nothing can be loaded later.
         device: device of all models.
-        dtype: number format of all models; see `workbench.engine.pretrained.resolve_dtype`.
+        dtype: number format of all models; see `workbench.models.pretrained.resolve_dtype`.
         limits: limits of users.
 
     Raises:

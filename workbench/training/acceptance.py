@@ -25,14 +25,14 @@ from torch.nn import functional as F
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams, law
 from workbench.engine import Engine, Request
-from workbench.engine.fingerprint import WEIGHTS, fingerprint
-from workbench.engine.models import HeadInfo, Models, load_models
-from workbench.engine.placed import named
-from workbench.engine.runner import Runner
-from workbench.engine.segment import Segment
+from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.growers.chain import fit_vocabulary
 from workbench.methods.policies.specdec_plus_plus import AcceptanceHead
+from workbench.models.fingerprint import WEIGHTS, fingerprint
+from workbench.models.loading import HeadInfo, Models, load_models
+from workbench.models.local_models import named
+from workbench.models.runner import Runner
 from workbench.trace import metrics
 from workbench.training.answers import ANSWERS, check_whose, encode_turn, is_held, read
 from workbench.training.cards import Trained, table, told_runs, write_card

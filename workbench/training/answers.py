@@ -28,11 +28,11 @@ from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.engine.datastore import dtype_of
-from workbench.engine.markers import ASSISTANT, END, USER
-from workbench.engine.models import Models, load_models
-from workbench.engine.placed import named
 from workbench.engine.request import ENDED, Row
 from workbench.methods import registry
+from workbench.models.chat_markers import ASSISTANT, END, USER
+from workbench.models.loading import Models, load_models
+from workbench.models.local_models import named
 from workbench.trace.files import write_whole
 from workbench.training.clock import RunClock
 from workbench.training.corpus import DEFAULT_DATA, row_held_out

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from workbench.core.errors import ParameterError
-from workbench.engine.markers import ASSISTANT, USER
+from workbench.models.chat_markers import ASSISTANT, USER
 from workbench.training.clock import RunClock
 from workbench.training.generators import TASKS
 from workbench.training.heads.losses import LOSSES, OF_FEATURES, Places, Weighted

@@ -23,10 +23,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError
-from workbench.engine.fingerprint import WEIGHTS, fingerprint
-from workbench.engine.models import Models, load_models
-from workbench.engine.placed import named
 from workbench.methods.verifiers.judge import JudgeHead
+from workbench.models.fingerprint import WEIGHTS, fingerprint
+from workbench.models.loading import Models, load_models
+from workbench.models.local_models import named
 from workbench.training.acceptance import said
 from workbench.training.cards import Trained, table, told_runs, write_card
 from workbench.training.generators import TASKS

@@ -21,9 +21,9 @@ from transformers import (
     ProcessorMixin,
 )
 
-from workbench.engine.checksums import write_sums
-from workbench.engine.markers import END
-from workbench.engine.packed import has_bfloat16
+from workbench.kernels.packed import has_bfloat16
+from workbench.models.chat_markers import END
+from workbench.models.checksums import write_sums
 from workbench.trace.files import PART, write_whole
 from workbench.training.muon import FloatMuon
 from workbench.training.tokenizer import CONTEXT, PAD, token_id

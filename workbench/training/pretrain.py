@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from workbench.engine.converted import code_folder
-from workbench.engine.markers import ASSISTANT, END, USER
+from workbench.kernels.disk_cache import code_folder
+from workbench.models.chat_markers import ASSISTANT, END, USER
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import (
     EARLY_EXIT_LAYERS,

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import WorkbenchError
-from workbench.engine.declared import Head
-from workbench.engine.machine import machine_facts
+from workbench.engine.declarations import Head
 from workbench.methods import registry
+from workbench.models.machine import machine_facts
 from workbench.trace.files import write_whole
 from workbench.training.cards import Trained, table, told_runs, write_card
 from workbench.training.loop import Report, RunResult

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.engine.markers import ASSISTANT, END, USER
+from workbench.models.chat_markers import ASSISTANT, END, USER
 
 Row = dict[str, Any]
 MAX_CHARS = 1900  # a prompt and its answer should fit one window of 512 tokens

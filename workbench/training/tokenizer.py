@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from workbench.engine.markers import ASSISTANT, END, IMAGE, USER
+from workbench.models.chat_markers import ASSISTANT, END, IMAGE, USER
 
 VOCAB_SIZE = 4096
 CONTEXT = 1024

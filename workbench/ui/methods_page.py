@@ -7,8 +7,8 @@ from typing import Any
 import gradio as gr
 
 from workbench.client import Client
-from workbench.engine.bundle import bundled_folder
 from workbench.methods import known
+from workbench.models.bundle import bundled_folder
 from workbench.service.caller import watch
 from workbench.service.choices import IN_FULL, describe
 from workbench.trace.metrics import DEFINITIONS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim
+from workbench.engine.declarations import Claim
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.nothing import Nothing
 from workbench.methods.policies.no_draft import NoDraft

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Setting
+from workbench.engine.declarations import Claim, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.growers.chain import Chain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim
+from workbench.engine.declarations import Claim
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.duo import Duo
 from workbench.methods.policies.bandit import Bandit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Recording
+from workbench.engine.declarations import Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_2 import HEAD, LOSSES, NORMS, TRIMMED
 from workbench.methods.drafters.eagle import Eagle

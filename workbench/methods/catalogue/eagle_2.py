@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.declarations import Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.drafters.feature_net import FeatureNet

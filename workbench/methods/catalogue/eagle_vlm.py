@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.bundle import VISION_TARGET
-from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.declarations import Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.eagle_vlm import EagleVLM, EagleVLMNet
 from workbench.methods.growers.best_first import BestFirst
@@ -11,6 +10,7 @@ from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
+from workbench.models.bundle import VISION_TARGET
 
 GROWERS = offered(BestFirst())
 

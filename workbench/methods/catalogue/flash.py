@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.engine.bundle import VISION_TARGET
-from workbench.engine.declared import Claim, Head, Measured, Recording, Setting
+from workbench.engine.declarations import Claim, Head, Measured, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_vlm import LOSSES
 from workbench.methods.drafters.flash import Flash, FlashNet
 from workbench.methods.growers.template import Template
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.models.bundle import VISION_TARGET
 from workbench.trace import metrics
 
 

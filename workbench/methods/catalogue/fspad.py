@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.engine.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_2 import NORMS, TRIMMED
 from workbench.methods.drafters.fspad import FSPAD, FSPADNet

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.engine.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, HydraPlusPlusHeads
 from workbench.methods.growers.offered import offered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import WRONG_SETTING, Claim, Recording
+from workbench.engine.declarations import WRONG_SETTING, Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.jacobi import Jacobi
 from workbench.methods.policies.bandit import Bandit

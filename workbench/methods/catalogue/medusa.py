@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import WRONG_SCALE, Claim, Head, Setting
+from workbench.engine.declarations import WRONG_SCALE, Claim, Head, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.medusa import Medusa, MedusaHeads
 from workbench.methods.growers.offered import offered

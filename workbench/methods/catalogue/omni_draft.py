@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import WRONG_SCALE, WRONG_SETTING, Claim, Recording
+from workbench.engine.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.omni_draft import OmniDraft
 from workbench.methods.policies.bandit import Bandit

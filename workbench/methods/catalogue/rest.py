@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Recording
+from workbench.engine.declarations import Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.rest import Rest
 from workbench.methods.policies.bandit import Bandit

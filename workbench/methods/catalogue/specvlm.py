@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.bundle import VISION_TARGET
-from workbench.engine.declared import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.engine.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_vlm import CITED, LOSSES, PAPER
 from workbench.methods.drafters.specvlm import SpecVLM, SpecVLMNet
@@ -12,6 +11,7 @@ from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
+from workbench.models.bundle import VISION_TARGET
 
 GROWERS = offered(BestFirst())
 

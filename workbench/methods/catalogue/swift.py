@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import WRONG_SCALE, Claim, Recording
+from workbench.engine.declarations import WRONG_SCALE, Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.swift import Swift
 from workbench.methods.policies.bandit import Bandit

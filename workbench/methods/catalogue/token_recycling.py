@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import WRONG_SETTING, Claim
+from workbench.engine.declarations import WRONG_SETTING, Claim
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.token_recycling import TokenRecycling
 from workbench.methods.growers.template import Template

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.bundle import VISION_TARGET
-from workbench.engine.declared import Claim, Recording, Setting
+from workbench.engine.declarations import Claim, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.msd import NO_ROOM
 from workbench.methods.drafters.vlm import SeeingDraftModel
@@ -13,6 +12,7 @@ from workbench.methods.policies.dynamic_tree import DynamicTree
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
+from workbench.models.bundle import VISION_TARGET
 
 GROWERS = offered(Chain(), SeeingDraftModel)
 

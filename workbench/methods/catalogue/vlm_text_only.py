@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.engine.bundle import VISION_TARGET
-from workbench.engine.declared import Claim, Measured, Recording, Setting
+from workbench.engine.declarations import Claim, Measured, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.vlm import BlindDraftModel
 from workbench.methods.growers.chain import Chain
@@ -16,6 +15,7 @@ from workbench.methods.policies.heuristic import Heuristic
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
+from workbench.models.bundle import VISION_TARGET
 from workbench.trace import metrics
 
 

@@ -10,12 +10,12 @@ import numpy as np
 from workbench.core.params import param
 from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.models import Models
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
 from workbench.methods.drafters.suffix import Text
+from workbench.models.loading import Models
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbench.engine.packed import Matrix, is_small_on_cpu
+from workbench.kernels.packed import Matrix, is_small_on_cpu
 from workbench.methods.drafters.trained import TrainedNet
 
 ROPE_BASE = 10_000.0

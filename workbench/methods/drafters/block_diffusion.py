@@ -31,19 +31,19 @@ from torch import Tensor, nn
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
-from workbench.engine.heard import states_of
-from workbench.engine.models import Models
+from workbench.engine.captured_states import states_of
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Grower, LawDrafter
 from workbench.engine.request import Request, Row
-from workbench.engine.runner import SCRATCH
-from workbench.engine.segment import Wanted
-from workbench.engine.told import Outcome
-from workbench.engine.trimmed import SharedHead
+from workbench.kernels.reduced_vocabulary import SharedHead
+from workbench.kernels.segment import Wanted
 from workbench.methods.drafters.attention_net import EPS, DecoderLayer, Entries, Norm
 from workbench.methods.drafters.eagle_3 import fused, streams_of
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
 from workbench.methods.growers.chain import Chain
+from workbench.models.loading import Models
+from workbench.models.runner import SCRATCH
 
 LONGEST = 8
 """Places of a block, at most; the released drafters have 16 and 10, behind targets whose passes cost more."""

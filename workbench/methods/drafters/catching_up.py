@@ -8,13 +8,13 @@ import torch
 
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.transfer import listed, to_device
-from workbench.engine.models import Models
+from workbench.engine.feedback import Outcome
+from workbench.engine.image_inputs import process, text_only, translated
+from workbench.engine.image_trace import position_bytes, see
 from workbench.engine.request import Row
-from workbench.engine.segment import Slot
-from workbench.engine.told import Outcome
-from workbench.engine.vision.prefill import prefill_pictures
-from workbench.engine.vision.reading import process, text_only, translated
-from workbench.engine.vision.showing import position_bytes, see
+from workbench.kernels.segment import Slot
+from workbench.models.image_prefill import prefill_pictures
+from workbench.models.loading import Models
 
 
 def keep_chain(row: Row, slot: Slot, outcome: Outcome) -> None:

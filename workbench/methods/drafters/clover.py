@@ -19,9 +19,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.transfer import to_device
-from workbench.engine.clock import Mark
-from workbench.engine.growing import Growth
 from workbench.engine.request import Row
+from workbench.engine.tree_building import Growth
+from workbench.kernels.device_clock import Mark
 from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
 from workbench.methods.drafters.hydra import HydraLaws
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHeads, PrefixState

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.core.tree import DraftTree
+from workbench.engine.feedback import Outcome
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
 from workbench.methods.drafters.catching_up import keep_chain, unread
 from workbench.methods.drafters.draft_tree import GrowthState, TreeFromModel
 from workbench.methods.growers.chain import Chain, draft_chain

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from workbench.core.sampling import sayable, with_history
 from workbench.core.transfer import to_device, to_host
-from workbench.engine.growing import Growth, WholeLaws
-from workbench.engine.models import Models
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import LawDrafter
 from workbench.engine.request import Row
-from workbench.engine.runner import Runner
-from workbench.engine.segment import Segment, Slot
-from workbench.engine.told import Outcome
+from workbench.engine.tree_building import Growth, WholeLaws
+from workbench.kernels.segment import Segment, Slot
 from workbench.methods.drafters.catching_up import reach_of, read_committed, unread
 from workbench.methods.growers.chain import fit_vocabulary
+from workbench.models.loading import Models
+from workbench.models.runner import Runner
 
 
 class GrowthState:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from workbench.core.cells import cells
 from workbench.core.params import param
-from workbench.engine.models import Models
-from workbench.engine.narrowed import activity, narrowed
 from workbench.engine.request import Row
-from workbench.engine.twin import Twin
+from workbench.kernels.weight_sharing import Twin
 from workbench.methods.drafters.skipping import Thinned, Thinning
+from workbench.models.loading import Models
+from workbench.models.narrowed_mlp import activity, narrowed
 
 STEP = 64
 """Widths of small feed-forwards are multiples of it where the big one is wider: compiled products take no others."""

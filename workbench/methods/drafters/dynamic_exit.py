@@ -15,13 +15,13 @@ from jaxtyping import Float
 
 from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
-from workbench.engine.asides import said_of
-from workbench.engine.layers import decoder_layers
-from workbench.engine.models import Models
+from workbench.engine.feedback import Outcome
 from workbench.engine.request import Row
-from workbench.engine.runner import Runner
-from workbench.engine.told import Outcome
+from workbench.kernels.layers import decoder_layers
 from workbench.methods.drafters.early_exit import Exiting, ExitStates
+from workbench.models.loading import Models
+from workbench.models.runner import Runner
+from workbench.models.side_passes import said_of
 
 PRIOR = 0.5
 """Acceptance of a layer before it was seen, as if of one trial."""

@@ -21,20 +21,20 @@ from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
-from workbench.engine.growing import Growth
-from workbench.engine.heard import states_of
-from workbench.engine.models import Models
-from workbench.engine.packed import Matrix, is_small_on_cpu
+from workbench.engine.captured_states import states_of
+from workbench.engine.feedback import Outcome
 from workbench.engine.request import Request, Row
-from workbench.engine.runner import SCRATCH
-from workbench.engine.segment import Wanted
-from workbench.engine.told import Outcome
-from workbench.engine.trimmed import SharedHead
+from workbench.engine.tree_building import Growth
+from workbench.kernels.packed import Matrix, is_small_on_cpu
+from workbench.kernels.reduced_vocabulary import SharedHead
+from workbench.kernels.segment import Wanted
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState, load_net
 from workbench.methods.drafters.feature_net import BESIDE, Entered, FeatureNet
 from workbench.methods.drafters.feature_twin import twin_of
 from workbench.methods.drafters.trained import head_of
+from workbench.models.loading import Models
+from workbench.models.runner import SCRATCH
 
 
 class Eagle3Net(FeatureNet):

@@ -14,13 +14,13 @@ from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
-from workbench.engine.models import Models
+from workbench.engine.feedback import Exits
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
-from workbench.engine.segment import Output, Segment, Slot
-from workbench.engine.told import Exits
+from workbench.kernels.segment import Output, Segment, Slot
 from workbench.methods.drafters.part_of_target import PartOfTarget
 from workbench.methods.growers.chain import draft_chain
+from workbench.models.loading import Models
 
 
 @dataclass(slots=True)

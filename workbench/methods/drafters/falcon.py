@@ -24,8 +24,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbench.engine.clock import Mark
 from workbench.engine.request import Row
+from workbench.kernels.device_clock import Mark
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureGrowth, FeatureLaws, FeatureState
 from workbench.methods.drafters.feature_net import NORMS, FeatureNet

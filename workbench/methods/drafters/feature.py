@@ -12,23 +12,23 @@ from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import listed, to_device
-from workbench.engine.clock import Mark
-from workbench.engine.growing import Growth, Laws, WholeLaws
-from workbench.engine.heard import states_of
-from workbench.engine.models import Models
+from workbench.engine.captured_states import states_of
+from workbench.engine.feedback import Outcome
+from workbench.engine.image_trace import see
 from workbench.engine.parts import Grower, LawDrafter
 from workbench.engine.request import Request, Row
-from workbench.engine.runner import SCRATCH
-from workbench.engine.segment import Wanted
-from workbench.engine.told import Outcome
-from workbench.engine.trimmed import SharedHead
-from workbench.engine.vision.showing import see
+from workbench.engine.tree_building import Growth, Laws, WholeLaws
+from workbench.kernels.device_clock import Mark
+from workbench.kernels.reduced_vocabulary import SharedHead
+from workbench.kernels.segment import Wanted
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature_maps import explain_feature_drafter
 from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen
 from workbench.methods.drafters.feature_twin import FeatureTwin, Level, twin_of
 from workbench.methods.drafters.trained import head_of, load_fitting
 from workbench.methods.growers.best_first import BestFirst
+from workbench.models.loading import Models
+from workbench.models.runner import SCRATCH
 
 FEATURES = Wanted(features=True)
 

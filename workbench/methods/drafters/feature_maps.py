@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.engine.models import Models
+from workbench.engine.image_attribution import scaled, slopes, states, stretches, twin_of
+from workbench.engine.image_inputs import tokens_of
 from workbench.engine.request import Request
-from workbench.engine.vision.attribution import scaled, slopes, states, stretches, twin_of
-from workbench.engine.vision.layout import layout
-from workbench.engine.vision.reading import tokens_of
+from workbench.kernels.image_layout import layout
 from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen, View
+from workbench.models.loading import Models
 
 
 def explain_feature_drafter(

@@ -23,8 +23,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbench.engine.checkpoints.description import Checkpoint
 from workbench.methods.drafters.attention_net import EPS, DecoderLayer, Entries, Norm
+from workbench.models.checkpoints.description import Checkpoint
 
 NORMS = ("norm_embed", "norm_feature", "before", "after")
 """Norms of the embedding and of the feature that enter, of what the attention reads, and of what leaves."""

@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.core.transfer import of_numpy
-from workbench.engine.compiling import compiled, together
-from workbench.engine.fused import Fused
-from workbench.engine.looking import TOP, Weighed, weighing
-from workbench.engine.models import Models
-from workbench.engine.runner import Runner
-from workbench.engine.trimmed import SharedHead
+from workbench.kernels.compilation import compiled, together
+from workbench.kernels.distributions import TOP, Weighed, weighing
+from workbench.kernels.fused import Fused
+from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import ROPE_BASE, DecoderLayer, Entries, Norm
 from workbench.methods.drafters.feature_net import BESIDE, NORMS, FeatureNet
+from workbench.models.loading import Models
+from workbench.models.runner import Runner
 
 log = logging.getLogger(__name__)
 _NOTHING = np.empty(0, np.float32)

@@ -18,13 +18,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.transfer import to_device
-from workbench.engine.growing import Growth, Laws, WholeLaws
-from workbench.engine.models import Models
 from workbench.engine.parts import LawDrafter
 from workbench.engine.request import Row
-from workbench.engine.trimmed import SharedHead
+from workbench.engine.tree_building import Growth, Laws, WholeLaws
+from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import Norm
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
+from workbench.models.loading import Models
 
 _Heads = TypeVar("_Heads", bound="ToldHeads")
 

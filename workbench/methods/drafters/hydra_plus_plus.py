@@ -16,16 +16,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbench.engine.growing import Growth
-from workbench.engine.models import Models
+from workbench.engine.feedback import Outcome
 from workbench.engine.request import Row
-from workbench.engine.runner import SCRATCH
-from workbench.engine.segment import Wanted
-from workbench.engine.told import Outcome
+from workbench.engine.tree_building import Growth
+from workbench.kernels.segment import Wanted
 from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
 from workbench.methods.drafters.feature import FEATURES, read_features
 from workbench.methods.drafters.hydra import Hydra, HydraGrowth, HydraState, ToldHeads
 from workbench.methods.drafters.trained import head_of, load_fitting
+from workbench.models.loading import Models
+from workbench.models.runner import SCRATCH
 
 
 class Prefix(DecoderLayer):

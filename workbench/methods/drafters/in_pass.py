@@ -25,11 +25,11 @@ from torch import Tensor
 
 from workbench.core.probes import Probes
 from workbench.core.tree import DraftTree, ancestors
-from workbench.engine.block import ROOM
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import LawDrafter
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
+from workbench.engine.verification_input import ROOM
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
 from workbench.methods.drafters.trained import TrainedNet
 from workbench.methods.growers.dynamic_sparse import planned_behind

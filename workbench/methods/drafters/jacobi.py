@@ -10,12 +10,12 @@ import torch
 from workbench.core.grown import Grown, GrowthRule
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.models import Models
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
 from workbench.methods.drafters.guesses import drawn_from_text
+from workbench.models.loading import Models
 
 ITERATED = GrowthRule(
     "jacobi",

@@ -21,19 +21,19 @@ from torch import Tensor
 from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
-from workbench.engine.clock import Meter
-from workbench.engine.heard import Wanted, states_of
-from workbench.engine.models import Models
+from workbench.engine.captured_states import Wanted, states_of
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
-from workbench.engine.runner import SCRATCH
-from workbench.engine.segment import Output, Segment, Slot
-from workbench.engine.told import Outcome
-from workbench.engine.trimmed import SharedHead
+from workbench.kernels.device_clock import Meter
+from workbench.kernels.reduced_vocabulary import SharedHead
+from workbench.kernels.segment import Output, Segment, Slot
 from workbench.methods.drafters.attention_net import AttentionNet, Entries
 from workbench.methods.drafters.part_of_target import PartOfTarget
 from workbench.methods.drafters.trained import head_of, load_trained
 from workbench.methods.growers.chain import draft_chain
+from workbench.models.loading import Models
+from workbench.models.runner import SCRATCH
 
 CHUNK = 512
 """Positions whose exit states are read at once."""

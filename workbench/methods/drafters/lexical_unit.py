@@ -15,13 +15,13 @@ from workbench.core.probes import Probes
 from workbench.core.sampling import sayable, with_history
 from workbench.core.transfer import listed, to_device
 from workbench.core.tree import DraftTree, ancestors
-from workbench.engine.asides import read_again
-from workbench.engine.growing import Growth, WholeLaws
-from workbench.engine.models import Models
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Grower, LawDrafter
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
+from workbench.engine.tree_building import Growth, WholeLaws
 from workbench.methods.growers.chain import Chain
+from workbench.models.loading import Models
+from workbench.models.side_passes import read_again
 
 GAP = "_"
 """What stands for a token that is not there yet; where a tokenizer has none of it, the text's first token does."""

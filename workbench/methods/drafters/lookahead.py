@@ -18,15 +18,15 @@ from workbench.core.params import param
 from workbench.core.probes import Probes
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.block import ROOM
-from workbench.engine.models import Models
-from workbench.engine.owned import Arrays, Look, Owned, Top, in_rows, tokens_in
+from workbench.engine.draft_plan import Plan
+from workbench.engine.drafter_state import Arrays, Look, Owned, Top, in_rows, tokens_in
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
+from workbench.engine.verification_input import ROOM
 from workbench.methods.drafters.guesses import drawn_from_text
 from workbench.methods.growers.shapes import MOST_NODES
+from workbench.models.loading import Models
 
 ENTRY_BYTES = 600
 """Of an n-gram in memory: its tail, its round, and its share of its first token's dictionary."""

@@ -23,15 +23,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
-from workbench.engine.beginning import beginning, with_weights
-from workbench.engine.layers import name_of, shallow
-from workbench.engine.models import Models
 from workbench.engine.request import Row
-from workbench.engine.segment import Output, Segment
-from workbench.engine.twin import Twin
+from workbench.kernels.layers import name_of, shallow
+from workbench.kernels.segment import Output, Segment
+from workbench.kernels.weight_sharing import Twin
 from workbench.methods.drafters.early_exit import Exit, Exiting, ExitStates
 from workbench.methods.drafters.trained import TrainedNet, load_fitting
 from workbench.methods.growers.chain import single
+from workbench.models.loading import Models
+from workbench.models.truncated_target import beginning, with_weights
 
 AGAIN = "Train them for this target: workbench train m2r2 --target …"
 PLACES = (("asks", "read"), ("feeds", "fed"))

@@ -11,14 +11,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.tree import DraftTree
-from workbench.engine.checkpoints.description import Checkpoint
-from workbench.engine.growing import Growth, Laws, WholeLaws
-from workbench.engine.models import Models
 from workbench.engine.parts import LawDrafter
 from workbench.engine.request import Row
-from workbench.engine.trimmed import SharedHead
+from workbench.engine.tree_building import Growth, Laws, WholeLaws
+from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
 from workbench.methods.growers.template import Template
+from workbench.models.checkpoints.description import Checkpoint
+from workbench.models.loading import Models
 
 RANKS = 10
 

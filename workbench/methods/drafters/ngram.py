@@ -12,13 +12,13 @@ import torch
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.growing import goes_on
-from workbench.engine.models import Models
-from workbench.engine.owned import Arrays, Look, Owned, Top, tokens_in
+from workbench.engine.draft_plan import Plan
+from workbench.engine.drafter_state import Arrays, Look, Owned, Top, tokens_in
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
+from workbench.engine.tree_building import goes_on
+from workbench.models.loading import Models
 
 TRANSFORMERS = "transformers"
 KEPT = 32_768

@@ -14,21 +14,21 @@ from workbench.core.params import param
 from workbench.core.sampling import likeliest
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.declared import ANY_DRAFTER
-from workbench.engine.learner import Learnt
-from workbench.engine.models import Models
+from workbench.engine.declarations import ANY_DRAFTER
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
+from workbench.engine.online_layers import Pupil
+from workbench.engine.online_weights import Learnt
 from workbench.engine.parts import Drafter
-from workbench.engine.plan import Plan
-from workbench.engine.pupil import Pupil
 from workbench.engine.request import Row
-from workbench.engine.segment import Segment, Slot
-from workbench.engine.stranger import Stranger
-from workbench.engine.told import Outcome
-from workbench.engine.twin import Twin
+from workbench.kernels.segment import Segment, Slot
+from workbench.kernels.weight_sharing import Twin
 from workbench.methods.drafters.omni_lessons import Stop, Study, borders, places
 from workbench.methods.drafters.omni_words import BROKEN, Dictionary
 from workbench.methods.drafters.online import MOST_PLACES
 from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.models.loading import Models
+from workbench.models.other_vocabulary import Stranger
 
 CHUNK = 512
 """Tokens that are read at once."""

@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.engine.learner import MOST_LESSONS
-from workbench.engine.pupil import Pupil
+from workbench.engine.online_layers import Pupil
+from workbench.engine.online_weights import MOST_LESSONS
 
 SURE = 2.0
 """Log-odds that a written token is kept, before anything was learnt of it."""

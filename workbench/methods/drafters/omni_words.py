@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from workbench.engine.models import Models
-from workbench.engine.stranger import Stranger
 from workbench.methods.drafters.omni_lessons import Shared
+from workbench.models.loading import Models
+from workbench.models.other_vocabulary import Stranger
 
 BROKEN = "\ufffd"
 """What stands for bytes that are no whole character yet."""

@@ -12,17 +12,17 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree
-from workbench.engine.learner import MOST_LESSONS, Learnt
-from workbench.engine.models import Models
+from workbench.engine.feedback import Outcome
+from workbench.engine.online_layers import Pupil
+from workbench.engine.online_weights import MOST_LESSONS, Learnt
 from workbench.engine.parts import Drafter
-from workbench.engine.pupil import Pupil
 from workbench.engine.request import Row
-from workbench.engine.segment import Slot
-from workbench.engine.told import Outcome
+from workbench.kernels.segment import Slot
 from workbench.methods.drafters.catching_up import keep_chain, reach_of, read_committed, unread
 from workbench.methods.drafters.skipping import Thinned
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.methods.growers.chain import draft_chain
+from workbench.models.loading import Models
 
 REJECTED, ALL = "rejected", "all"
 MOST_PLACES = 64

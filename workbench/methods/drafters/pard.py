@@ -22,9 +22,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbench.engine.growing import Growth
 from workbench.engine.parts import Grower
 from workbench.engine.request import Row
+from workbench.engine.tree_building import Growth
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState
 from workbench.methods.drafters.feature_net import OWN_WAY, FeatureNet
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.engine.runner import Runner
+from workbench.models.runner import Runner
 
 
 @dataclass(frozen=True, slots=True)

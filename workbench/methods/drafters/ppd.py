@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from workbench.core.probes import Probes
 from workbench.core.tree import DraftTree
-from workbench.engine.models import Models
 from workbench.engine.request import Row
 from workbench.methods.drafters.in_pass import InPass, Layout, ProbeNet, ProbeState
 from workbench.methods.drafters.trained import load_fitting
+from workbench.models.loading import Models
 
 
 class PromptTokens(ProbeNet):

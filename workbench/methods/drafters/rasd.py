@@ -14,11 +14,10 @@ from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.datastore import Datastore
-from workbench.engine.models import Models
+from workbench.engine.datastore_builder import store_of
+from workbench.engine.draft_plan import Plan
 from workbench.engine.parts import Grower
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.storing import store_of
 from workbench.methods.drafters.draft_tree import GrowthState, TreeFromModel
 from workbench.methods.drafters.rest import (
     RETRIEVED,
@@ -31,6 +30,7 @@ from workbench.methods.drafters.rest import (
     unmatched,
 )
 from workbench.methods.growers.best_first import BestFirst
+from workbench.models.loading import Models
 
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
 """Who proposed a node."""

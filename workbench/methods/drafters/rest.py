@@ -14,13 +14,13 @@ from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.datastore import ORDERED, Datastore
-from workbench.engine.models import Models
-from workbench.engine.owned import Look, Owned, Top
+from workbench.engine.datastore_builder import store_of
+from workbench.engine.draft_plan import Plan
+from workbench.engine.drafter_state import Look, Owned, Top
 from workbench.engine.parts import Drafter
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.storing import store_of
 from workbench.methods.growers.shapes import NODES
+from workbench.models.loading import Models
 
 READ = 512
 """Occurrences read at most, spread evenly over all; the released code reads 5,000."""

@@ -34,19 +34,19 @@ from workbench.core.cells import cells
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
-from workbench.engine.growing import STOPPED, Growth, Laws, WholeLaws
-from workbench.engine.looking import weigh
-from workbench.engine.models import Models
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Grower, LawDrafter
 from workbench.engine.request import Row
-from workbench.engine.runner import SCRATCH
-from workbench.engine.told import Outcome
-from workbench.engine.trimmed import SharedHead
+from workbench.engine.tree_building import STOPPED, Growth, Laws, WholeLaws
+from workbench.kernels.distributions import weigh
+from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.draft_tree import laws_of
 from workbench.methods.drafters.s2d_net import S2DLayer, S2DNet
 from workbench.methods.drafters.trained import load_fitting
 from workbench.methods.growers.chain import Chain, single
+from workbench.models.loading import Models
+from workbench.models.runner import SCRATCH
 
 CHUNK = 512
 """Places that run through a block at a time, at most: a long prompt would need a large mask."""

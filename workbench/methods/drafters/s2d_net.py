@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbench.engine.packed import pack
+from workbench.kernels.packed import pack
 from workbench.methods.drafters.attention_net import EPS, DecoderLayer, Entries, Norm
 from workbench.methods.drafters.trained import TrainedNet
 

@@ -16,8 +16,8 @@ from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
-from workbench.engine.segment import Output, Segment
-from workbench.engine.twin import Twin
+from workbench.kernels.segment import Output, Segment
+from workbench.kernels.weight_sharing import Twin
 from workbench.methods.drafters.part_of_target import PartOfTarget
 from workbench.methods.growers.chain import draft_chain
 

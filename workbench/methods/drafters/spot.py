@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workbench.core.transfer import on_host, to_device
-from workbench.engine.learner import Learner
-from workbench.engine.models import HeadInfo
-from workbench.engine.runner import SCRATCH, Runner
-from workbench.engine.trimmed import SharedHead
+from workbench.engine.online_weights import Learner
+from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.feature_twin import FeatureTwin, made_twin
+from workbench.models.loading import HeadInfo
+from workbench.models.runner import SCRATCH, Runner
 
 CLIP = 0.5
 """Largest norm of a lesson's gradient."""

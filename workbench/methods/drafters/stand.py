@@ -15,14 +15,14 @@ from torch import Tensor
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
-from workbench.engine.growing import Growth, Laws
-from workbench.engine.looking import TOP
-from workbench.engine.models import Models
-from workbench.engine.owned import BROKEN, Arrays, Look, Owned, Top, in_rows, numbers, tokens_in
+from workbench.engine.drafter_state import BROKEN, Arrays, Look, Owned, Top, in_rows, numbers, tokens_in
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import LawDrafter
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
+from workbench.engine.tree_building import Growth, Laws
+from workbench.kernels.distributions import TOP
 from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.models.loading import Models
 
 KEPT = 16_384
 """Contexts that a table keeps at most; those that were seen longest ago go first."""

@@ -12,14 +12,14 @@ import numpy as np
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.models import Models
-from workbench.engine.owned import Arrays, Look, Owned, Top, tokens_in
+from workbench.engine.draft_plan import Plan
+from workbench.engine.drafter_state import Arrays, Look, Owned, Top, tokens_in
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.methods.growers.shapes import NODES
+from workbench.models.loading import Models
 
 END = -1
 """Stands behind each text of a store: nothing goes on over it."""

@@ -14,10 +14,10 @@ from workbench.core.draw import Purpose
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
-from workbench.engine.asides import read_again
-from workbench.engine.models import Models
 from workbench.engine.request import Row
 from workbench.methods.drafters.skipping import Halves, Skipping, spread
+from workbench.models.loading import Models
+from workbench.models.side_passes import read_again
 
 POOL = 128
 """Random sets among which a step by the surrogate chooses, besides all that differ from the best one by a swap."""

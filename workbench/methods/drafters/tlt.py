@@ -8,15 +8,15 @@ from typing import ClassVar, cast
 
 from workbench.core.errors import ParameterError
 from workbench.core.params import param
-from workbench.engine.growing import Growth
-from workbench.engine.learner import MOST_LESSONS, Learnt
-from workbench.engine.models import Models
+from workbench.engine.feedback import Outcome
+from workbench.engine.online_weights import MOST_LESSONS, Learnt
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
+from workbench.engine.tree_building import Growth
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.drafters.feature import FeatureState, load_net, read_features
 from workbench.methods.drafters.spot import Apprentice, Text
 from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.models.loading import Models
 
 
 @dataclass(slots=True)

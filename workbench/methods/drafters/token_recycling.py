@@ -12,17 +12,17 @@ import torch
 from workbench.core.params import param
 from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.asides import AT_ONCE
-from workbench.engine.models import Models
-from workbench.engine.owned import Arrays, Look, Owned, Top, numbers, tokens_in
+from workbench.engine.draft_plan import Plan
+from workbench.engine.drafter_state import Arrays, Look, Owned, Top, numbers, tokens_in
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.segment import Wanted
-from workbench.engine.told import Outcome
+from workbench.kernels.segment import Wanted
 from workbench.methods.drafters.feature import read_features
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.methods.growers.template import known_paths, template_of
+from workbench.models.loading import Models
+from workbench.models.side_passes import AT_ONCE
 
 RANKS = 8
 """Successors remembered for each token."""

@@ -10,12 +10,12 @@ from safetensors import SafetensorError
 from torch import nn
 
 from workbench.core.errors import ModelError
-from workbench.engine.checkpoints.description import Checkpoint
-from workbench.engine.checksums import check_weights
-from workbench.engine.eighths import read_weights
-from workbench.engine.models import Models
-from workbench.engine.runner import SCRATCH
-from workbench.engine.trimmed import SharedHead
+from workbench.kernels.reduced_vocabulary import SharedHead
+from workbench.models.checkpoints.description import Checkpoint
+from workbench.models.checksums import check_weights
+from workbench.models.int8_checkpoint import read_weights
+from workbench.models.loading import Models
+from workbench.models.runner import SCRATCH
 
 _Net = TypeVar("_Net", bound="TrainedNet")
 
@@ -57,7 +57,7 @@ class TrainedNet(nn.Module):
         """A net with the weights of a checkpoint of somebody else's, which fits its target.
 
         Args:
-            checkpoint: of the architecture whose heads are of this kind (`workbench.engine.checkpoints`).
+            checkpoint: of the architecture whose heads are of this kind (`workbench.models.checkpoints`).
             context: longest sequence, in positions.
             layers: of the target.
 

@@ -14,14 +14,14 @@ import numpy as np
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.models import Models
-from workbench.engine.owned import BROKEN, Arrays, Look, Owned, Top, numbers, tokens_in
+from workbench.engine.draft_plan import Plan
+from workbench.engine.drafter_state import BROKEN, Arrays, Look, Owned, Top, numbers, tokens_in
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.methods.growers.shapes import NODES
+from workbench.models.loading import Models
 
 MAX_NODES = 65_536
 """Nodes after which a trie is squeezed."""

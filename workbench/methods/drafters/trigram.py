@@ -13,14 +13,14 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.transfer import listed, to_device
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.models import Models
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
 from workbench.methods.drafters.trigram_table import Trigrams, best_first, most_visited, search
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.methods.growers.shapes import NODES
+from workbench.models.loading import Models
 
 SEARCHED = GrowthRule(
     "tri-grams",

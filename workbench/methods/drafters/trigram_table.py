@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from workbench.engine.owned import Arrays, Look, Owned, Top, in_rows, tokens_in
-from workbench.engine.owned import numbers as numbers_in
+from workbench.engine.drafter_state import Arrays, Look, Owned, Top, in_rows, tokens_in
+from workbench.engine.drafter_state import numbers as numbers_in
 
 KEPT = 16_384
 """Pairs of tokens that a table keeps at most; those that were written longest ago go first."""

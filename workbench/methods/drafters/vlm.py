@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from workbench.engine.models import Models
+from workbench.engine.image_attribution import explain_draft_model
 from workbench.engine.request import Request, Row
-from workbench.engine.vision.attribution import explain_draft_model
 from workbench.methods.drafters.catching_up import read_committed
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.drafters.draft_tree import GrowthState
+from workbench.models.loading import Models
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.sampling import law, likeliest, pick, sayable, with_history
 from workbench.core.transfer import of_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling, chain_parents
-from workbench.engine.growing import Growth, goes_on
-from workbench.engine.looking import weigh
+from workbench.engine.draft_plan import Plan
 from workbench.engine.parts import Grower
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.segment import Output, Segment, Slot
+from workbench.engine.tree_building import Growth, goes_on
+from workbench.kernels.distributions import weigh
+from workbench.kernels.segment import Output, Segment, Slot
 
 ONE_BY_ONE = GrowthRule(
     "chain",

@@ -9,15 +9,15 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.templates import best_paths
 from workbench.core.tree import DraftTree, Sampling, children_of
-from workbench.engine.growing import Growth
-from workbench.engine.models import Models
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter, Grower
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
+from workbench.engine.tree_building import Growth
 from workbench.methods.growers.sequoia import draw
 from workbench.methods.growers.shapes import NODES
 from workbench.methods.growers.template import ASSUMED, Path, filled
+from workbench.models.loading import Models
 
 TRIED = 5.0
 """Weight of the assumed probabilities, in tests."""

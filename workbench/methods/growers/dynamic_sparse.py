@@ -21,14 +21,14 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.calibration import Costs, costs_of
-from workbench.engine.growing import Growth
-from workbench.engine.models import Models
+from workbench.engine.draft_plan import Plan
 from workbench.engine.parts import Drafter, Grower
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
+from workbench.engine.tree_building import Growth
 from workbench.methods.growers.shapes import MOST_NODES
 from workbench.methods.growers.template import ASSUMED, Path, filled
+from workbench.models.loading import Models
+from workbench.models.pass_costs import Costs, costs_of
 
 TURNS = 20
 """Most policy iterations; usually nothing changes after four."""

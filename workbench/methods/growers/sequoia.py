@@ -14,17 +14,17 @@ from jaxtyping import Float64
 from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling, children_of
-from workbench.engine.calibration import Costs, costs_of
-from workbench.engine.declared import WRONG_SCALE, Claim
-from workbench.engine.growing import Growth
-from workbench.engine.models import Models
+from workbench.engine.declarations import WRONG_SCALE, Claim
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter, Grower
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
+from workbench.engine.tree_building import Growth
 from workbench.methods.growers.drawn import Drawn
 from workbench.methods.growers.shapes import NODES
 from workbench.methods.growers.template import ASSUMED, Path, filled, template
+from workbench.models.loading import Models
+from workbench.models.pass_costs import Costs, costs_of
 
 TRIED = 5.0
 """Weight of held-out or assumed acceptance rates, in tests."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from workbench.core.params import param
-from workbench.engine.declared import WRONG_SETTING, Claim
+from workbench.engine.declarations import WRONG_SETTING, Claim
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Policy
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
 from workbench.methods.policies.fixed import BEST_OF, DEPTH, Bounds
 from workbench.methods.policies.laps import Lap, Laps, whose
 

@@ -15,10 +15,10 @@ from statistics import fmean, median
 from typing import Any, ClassVar
 
 from workbench.core.params import param
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Policy
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
 from workbench.methods.policies.bandit import REMEMBERED
 from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.laps import Laps, whose

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.core.params import param
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Policy
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
 from workbench.methods.policies.fixed import DEPTH
 
 

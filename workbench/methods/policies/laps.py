@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from workbench.engine.feedback import Outcome
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
 
 
 @dataclass(frozen=True, slots=True)

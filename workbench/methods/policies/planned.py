@@ -9,10 +9,10 @@ from statistics import median_low
 from typing import Any, ClassVar
 
 from workbench.core.params import param
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Policy
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
 from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.laps import Lap, Laps, whose
 

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
 from workbench.core.params import param
-from workbench.engine.declared import WRONG_SCALE, Claim, Head
-from workbench.engine.growing import Step
-from workbench.engine.models import Models
+from workbench.engine.declarations import WRONG_SCALE, Claim, Head
+from workbench.engine.draft_plan import Plan
+from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Policy
-from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome
+from workbench.engine.tree_building import Step
 from workbench.methods.drafters.trained import TrainedNet, load_trained
 from workbench.methods.policies.fixed import BEST_OF
+from workbench.models.loading import Models
 
 AGAIN = "Train one for this draft model: workbench train acceptance."
 

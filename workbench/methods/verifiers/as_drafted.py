@@ -13,11 +13,10 @@ from workbench.core.params import param
 from workbench.core.places import later, rows
 from workbench.core.rejection import Ruling
 from workbench.core.rules import ALL, Rule
-from workbench.engine.declared import Claim
-from workbench.engine.models import Models
+from workbench.engine.declarations import Claim
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
-from workbench.engine.told import Verification
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.handing_over import (
     at_tokens,
@@ -27,6 +26,7 @@ from workbench.methods.verifiers.handing_over import (
     unforbidden,
 )
 from workbench.methods.verifiers.sums import make_ready, unseen
+from workbench.models.loading import Models
 
 AS_DRAFTED = Rule(
     "as-drafted",

@@ -13,12 +13,12 @@ from workbench.core.places import Fans, by_row, place_by_place
 from workbench.core.rejection import Reason, Ruling
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.declared import Claim
-from workbench.engine.models import Models
-from workbench.engine.rejecting import passes, recursive_rejection
+from workbench.engine.declarations import Claim
 from workbench.engine.request import Row
+from workbench.kernels.rejection import passes, recursive_rejection
 from workbench.methods.verifiers.exact import Exact
 from workbench.methods.verifiers.sums import excess, make_ready
+from workbench.models.loading import Models
 
 BLOCK = Rule(
     "block",

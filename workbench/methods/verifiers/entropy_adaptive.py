@@ -18,14 +18,14 @@ from workbench.core.rejection import Ruling
 from workbench.core.rules import ALL, Rule
 from workbench.core.sampling import nats
 from workbench.core.transfer import listed
-from workbench.engine.declared import WRONG_SCALE, Claim
-from workbench.engine.models import Models
+from workbench.engine.declarations import WRONG_SCALE, Claim
+from workbench.engine.feedback import Outcome, Verification
 from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
-from workbench.engine.told import Outcome, Verification
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.handing_over import exact_ruling, handed_over, may_hand_over, unforbidden
 from workbench.methods.verifiers.sums import excess, make_ready
+from workbench.models.loading import Models
 
 WRITTEN = Rule(
     "small-model-writes",

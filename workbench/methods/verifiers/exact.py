@@ -14,9 +14,9 @@ from workbench.core.places import Fans, place_by_place
 from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Verifier
-from workbench.engine.rejecting import passes, recursive_rejection
-from workbench.engine.told import Verification
+from workbench.kernels.rejection import passes, recursive_rejection
 
 EMITTED = Rule(
     "emitted",
@@ -67,7 +67,7 @@ class ByEmission(Exact):
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
         """Return `tests` from compiled passes, with the final distribution only at the children's tokens and elsewhere.
 
-        None: there is no compiled version. The distributions are such as `workbench.engine.rejecting.passes` accepts,
+        None: there is no compiled version. The distributions are such as `workbench.kernels.rejection.passes` accepts,
         with children at every position.
         """
         return None

@@ -13,8 +13,8 @@ from workbench.core.late import Late
 from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree
-from workbench.engine.rejecting import recursive_rejection
-from workbench.engine.told import Verification
+from workbench.engine.feedback import Verification
+from workbench.kernels.rejection import recursive_rejection
 
 
 def exact_ruling(v: Verification) -> Ruling:

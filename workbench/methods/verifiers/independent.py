@@ -10,7 +10,7 @@ from torch import Tensor
 
 from workbench.core.rejection import Ruling
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.rejecting import recursive_rejection
+from workbench.kernels.rejection import recursive_rejection
 from workbench.methods.verifiers.exact import Exact
 
 

@@ -13,15 +13,15 @@ from workbench.core.params import param
 from workbench.core.places import ranks
 from workbench.core.rejection import Reason, Ruling
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
-from workbench.engine.declared import Claim, Head
-from workbench.engine.models import Models
+from workbench.engine.declarations import Claim, Head
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Verifier
-from workbench.engine.rejecting import lossless
 from workbench.engine.request import Row
-from workbench.engine.told import Verification
+from workbench.kernels.rejection import lossless
 from workbench.methods.drafters.trained import TrainedNet, load_trained
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.siblings import beside_the_targets_own
+from workbench.models.loading import Models
 
 SOURCE = "Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309"
 LABELS = "Garipov et al. 2025, AutoJudge, arXiv:2504.20039"

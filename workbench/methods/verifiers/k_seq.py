@@ -15,13 +15,13 @@ from workbench.core.rules import Rule
 from workbench.core.sampling import WIDE
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.compiling import compiled, together
-from workbench.engine.declared import Claim
-from workbench.engine.models import Models
-from workbench.engine.rejecting import one_place, passes
+from workbench.engine.declarations import Claim
 from workbench.engine.request import Row
+from workbench.kernels.compilation import compiled, together
+from workbench.kernels.rejection import one_place, passes
 from workbench.methods.verifiers.exact import ByEmission, rule_of
 from workbench.methods.verifiers.independent import Independent
+from workbench.models.loading import Models
 
 PAPER = "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4"
 HALVINGS = 30

@@ -9,10 +9,10 @@ from workbench.core.params import param
 from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import EXCESS, OTHERS, Rule
-from workbench.engine.declared import Claim
+from workbench.engine.declarations import Claim
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Verifier
-from workbench.engine.rejecting import relaxed_rejection
-from workbench.engine.told import Verification
+from workbench.kernels.rejection import relaxed_rejection
 from workbench.methods.verifiers.answers import at_matched_accuracy
 
 SOURCE = "Leviathan et al. 2023, arXiv:2211.17192, appendix A.5; Zhou et al. 2024, DistillSpec, arXiv:2310.08461"

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from workbench.core.rejection import Ruling
 from workbench.core.tree import Sampling
-from workbench.engine.declared import Claim
+from workbench.engine.declarations import Claim
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Verifier
-from workbench.engine.rejecting import lossless
-from workbench.engine.told import Verification
+from workbench.kernels.rejection import lossless
 from workbench.methods.verifiers.independent import Independent
 
 

@@ -14,14 +14,14 @@ from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import GREEDY, Rule
 from workbench.core.transfer import listed, on_host
-from workbench.engine.declared import Claim
-from workbench.engine.models import Models
+from workbench.engine.declarations import Claim
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Verifier
-from workbench.engine.rejecting import relaxed_rejection
 from workbench.engine.request import Row
-from workbench.engine.told import Verification
+from workbench.kernels.rejection import relaxed_rejection
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.siblings import beside_the_targets_own
+from workbench.models.loading import Models
 
 NEAREST = Rule(
     "nearest",

@@ -18,13 +18,13 @@ from workbench.core.rules import Rule
 from workbench.core.sampling import WIDE, largest
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.compiling import compiled, together
-from workbench.engine.declared import WRONG_SCALE, Claim
-from workbench.engine.models import Models
-from workbench.engine.rejecting import one_place, passes
+from workbench.engine.declarations import WRONG_SCALE, Claim
 from workbench.engine.request import Row
+from workbench.kernels.compilation import compiled, together
+from workbench.kernels.rejection import one_place, passes
 from workbench.methods.verifiers.exact import ByEmission, rule_of
 from workbench.methods.verifiers.k_seq import KSeq
+from workbench.models.loading import Models
 
 PAPER = "after Hu et al. 2025, arXiv:2502.18779 (the optimum), and Khisti et al. 2024, arXiv:2410.18234 (the two steps)"
 MOST = 40.0

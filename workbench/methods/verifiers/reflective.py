@@ -18,13 +18,13 @@ from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest, with_history
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, ancestors
-from workbench.engine.declared import Claim
-from workbench.engine.models import Models
+from workbench.engine.declarations import Claim
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Verifier
-from workbench.engine.rejecting import lossless, relaxed_rejection
 from workbench.engine.request import Row
-from workbench.engine.told import Verification
+from workbench.kernels.rejection import lossless, relaxed_rejection
 from workbench.methods.verifiers.answers import at_matched_accuracy
+from workbench.models.loading import Models
 
 QUESTION = "\n[Check the last words for a mistake and write them again, corrected:]\n"
 """Question put after the draft. The paper's wording is not published."""

@@ -20,8 +20,8 @@ from workbench.core.places import rows
 from workbench.core.sampling import WIDE
 from workbench.core.transfer import of_numpy
 from workbench.core.tree import DraftTree
-from workbench.engine.compiling import compiled, together
-from workbench.engine.rejecting import passes
+from workbench.kernels.compilation import compiled, together
+from workbench.kernels.rejection import passes
 
 
 def excess(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], by: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:

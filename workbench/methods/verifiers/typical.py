@@ -17,13 +17,13 @@ from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, ancestors, children_of
-from workbench.engine.declared import Claim
-from workbench.engine.models import Models
+from workbench.engine.declarations import Claim
+from workbench.engine.feedback import Verification
 from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
-from workbench.engine.told import Verification
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.sums import make_ready, price_of_keeping
+from workbench.models.loading import Models
 
 TYPICAL = Rule(
     "typical",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import WorkbenchError
-from workbench.engine.checksums import NAME, what_is_wrong
+from workbench.models.checksums import NAME, what_is_wrong
 from workbench.service.lab.runs import DONE, PROMOTED_AT, LabRun
 from workbench.trace.files import write_whole
 

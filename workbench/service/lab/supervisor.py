@@ -19,9 +19,9 @@ import psutil
 from filelock import FileLock
 
 from workbench.core.errors import CapacityError, UnknownNameError, WorkbenchError
-from workbench.engine.bundle import config_of
-from workbench.engine.names import folder_of
-from workbench.engine.placed import path_of
+from workbench.models.bundle import config_of
+from workbench.models.local_models import path_of
+from workbench.models.names import folder_of
 from workbench.service.lab import processes, promotion
 from workbench.service.lab.promotion import Takes
 from workbench.service.lab.runs import DAMAGED, GOES_ON, LabRun

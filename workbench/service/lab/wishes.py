@@ -10,8 +10,8 @@ from typing import Any
 
 from workbench.core.errors import UnknownNameError
 from workbench.core.params import param, params_of
-from workbench.engine.untrained import by_one_command
 from workbench.methods import known
+from workbench.models.untrained_heads import by_one_command
 
 OWN = "the head's own"
 LOSSES = (

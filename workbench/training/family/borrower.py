@@ -4,7 +4,7 @@ Of a small model with a large vocabulary nine tenths of the weights are rows of 
 teach it few of them. The target's rows know what words mean. So the draft model learns how to read them, x = A e(t),
 and how to say them, logit(t) = u(t)ᵀ Bᵀ s: e(t) and u(t) are the target's rows of a token, D wide, s is a state of
 the drafter's, H wide, and A and B are [H, D].
-Written out these are the embedding and the LM head of an ordinary decoder (`workbench.engine.borrowed_rows`).
+Written out these are the embedding and the LM head of an ordinary decoder (`workbench.models.shared_embeddings`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
-from workbench.engine.borrowed_rows import ENTER, LEAVE
+from workbench.models.shared_embeddings import ENTER, LEAVE
 from workbench.training.models import build_model
 
 

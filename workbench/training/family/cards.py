@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import AGREES
+from workbench.engine.declarations import AGREES
 from workbench.engine.method import Promise
-from workbench.engine.published import PUBLISHED
-from workbench.engine.trimmed import KEY
+from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
+from workbench.models.published import PUBLISHED
 from workbench.training.cards import Figures, Trained, losses_of, minutes_of, steps_of, table
 from workbench.training.heads.artefact import STORED
 

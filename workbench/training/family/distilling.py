@@ -21,11 +21,11 @@ import torch
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
-from workbench.engine.fingerprint import WEIGHTS
-from workbench.engine.machine import machine_facts
-from workbench.engine.models import load_models
-from workbench.engine.placed import named
 from workbench.methods import registry
+from workbench.models.fingerprint import WEIGHTS
+from workbench.models.loading import load_models
+from workbench.models.local_models import named
+from workbench.models.machine import machine_facts
 from workbench.trace.files import write_whole
 from workbench.training.distill import law_losses
 from workbench.training.family.cells import CELL, asked_prompts, done, sum_of, tallies

@@ -20,14 +20,14 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.core.errors import ParameterError
-from workbench.engine.borrowed import FILES, VOCABULARY
-from workbench.engine.borrowed_rows import ROWS, tensors_of, through_matrices, written_out
-from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
-from workbench.engine.models import load_models
-from workbench.engine.placed import named
-from workbench.engine.pretrained import load_model, load_tokenizer, resolve_device
-from workbench.engine.published import PUBLISHED, words_sum
-from workbench.engine.trimmed import KEY
+from workbench.kernels.reduced_vocabulary import KEY
+from workbench.models.fingerprint import WEIGHTS, differ, fingerprint
+from workbench.models.loading import load_models
+from workbench.models.local_models import named
+from workbench.models.pretrained import load_model, load_tokenizer, resolve_device
+from workbench.models.published import PUBLISHED, words_sum
+from workbench.models.shared_embeddings import ROWS, tensors_of, through_matrices, written_out
+from workbench.models.tokenizer_source import FILES, VOCABULARY
 from workbench.trace.files import write_whole
 from workbench.training.distill import distillation_loss, law_losses
 from workbench.training.family.borrower import Borrower

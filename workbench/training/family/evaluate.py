@@ -13,10 +13,10 @@ import torch
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Request
-from workbench.engine.declared import Setting
-from workbench.engine.models import HeadInfo, Models, load_models, other_weights
-from workbench.engine.placed import named
+from workbench.engine.declarations import Setting
 from workbench.methods import registry
+from workbench.models.loading import HeadInfo, Models, load_models, other_weights
+from workbench.models.local_models import named
 from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.trace.files import write_whole

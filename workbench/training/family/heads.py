@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from workbench.core.errors import ParameterError
-from workbench.engine.fingerprint import WEIGHTS, differ
-from workbench.engine.placed import named
-from workbench.engine.trimmed import KEY
+from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
 from workbench.methods.drafters.block_diffusion import LONGEST
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.medusa import RANKS
+from workbench.models.fingerprint import WEIGHTS, differ
+from workbench.models.local_models import named
 from workbench.training.family.drafter import (
     Teacher,
     load_teacher,

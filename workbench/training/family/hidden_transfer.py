@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from workbench.core.errors import ParameterError
-from workbench.engine.layers import Views, decoder_layers, entered, text_config
+from workbench.kernels.layers import Views, decoder_layers, entered, text_config
 from workbench.methods.drafters.hidden_transfer import Transfers
 from workbench.training.family.drafter import Curve
 from workbench.training.family.in_pass import Read, keeps, teach

@@ -15,11 +15,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.engine.packed import unpacked
-from workbench.engine.pretrained import load_model
+from workbench.kernels.packed import unpacked
 from workbench.methods import registry
 from workbench.methods.drafters.in_pass import Layout, ProbeNet, laid_out
 from workbench.methods.drafters.medusa import RANKS
+from workbench.models.pretrained import load_model
 from workbench.training.family.drafter import Curve, Teacher, together
 from workbench.training.family.lesson import HELD_ROWS, Course, begun, on, some_of, still, summed
 from workbench.training.heads.losses import Places, Weighted

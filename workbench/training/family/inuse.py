@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 
 from workbench.engine import Configured, Engine, Request
-from workbench.engine.models import HeadInfo, Models, load_models
 from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.methods.known import PLAIN
+from workbench.models.loading import HeadInfo, Models, load_models
 from workbench.trace import metrics
 from workbench.trace.curves import ON_POLICY, SPEEDUP, TAU, TESTED
 from workbench.trace.events import Round

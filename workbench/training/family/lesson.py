@@ -21,10 +21,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.engine.fingerprint import WEIGHTS
-from workbench.engine.trimmed import KEY
+from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained import TrainedNet
+from workbench.models.fingerprint import WEIGHTS
 from workbench.training.family.drafter import Curve, Teacher
 from workbench.training.family.readings import Readings, batches
 from workbench.training.heads.artefact import save_net

@@ -15,11 +15,11 @@ from torch.nn import functional as F
 from transformers import DynamicCache
 
 from workbench.core.errors import ParameterError
-from workbench.engine.layers import decoder_layers, text_config, with_layers
-from workbench.engine.packed import unpacked
-from workbench.engine.pretrained import load_model
+from workbench.kernels.layers import decoder_layers, text_config, with_layers
+from workbench.kernels.packed import unpacked
 from workbench.methods import registry
 from workbench.methods.drafters.m2r2 import Accelerators
+from workbench.models.pretrained import load_model
 from workbench.training.family.drafter import Curve, Teacher, answers_of, together
 from workbench.training.family.lesson import Course, begun, some_of
 from workbench.training.heads.losses import Places, Weighted

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Models
-from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
-from workbench.engine.models import load_models
-from workbench.engine.segment import Segment
+from workbench.kernels.segment import Segment
+from workbench.models.fingerprint import WEIGHTS, differ, fingerprint
+from workbench.models.loading import load_models
 from workbench.trace.files import write_whole
 from workbench.training.answers import RATE, check_whose, is_held, read, token_dtype
 from workbench.training.clock import RunClock

@@ -23,14 +23,14 @@ from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
-from workbench.engine.machine import machine_facts
-from workbench.engine.markers import ASSISTANT, END, USER
 from workbench.engine.method import Configured
-from workbench.engine.models import load_models
-from workbench.engine.packed import unpacked
-from workbench.engine.placed import named
+from workbench.kernels.packed import unpacked
 from workbench.methods import registry
 from workbench.methods.drafters.tlt import TLT
+from workbench.models.chat_markers import ASSISTANT, END, USER
+from workbench.models.loading import load_models
+from workbench.models.local_models import named
+from workbench.models.machine import machine_facts
 from workbench.trace.files import write_whole
 from workbench.training.family.rollouts_board import ADAPTIVE, BOARD, FROZEN, PLAIN, figures, page, tau
 from workbench.training.generators import TASKS

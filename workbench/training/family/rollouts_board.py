@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.engine.machine import describe
+from workbench.models.machine import describe
 from workbench.training.cards import table
 
 BOARD = "rollouts.json"

@@ -20,12 +20,12 @@ import torch
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.engine import Engine, Request
 from workbench.engine.cluster import cluster
-from workbench.engine.declared import Head
-from workbench.engine.fingerprint import WEIGHTS
-from workbench.engine.machine import machine_facts
-from workbench.engine.models import HeadInfo, load_models
-from workbench.engine.placed import named
+from workbench.engine.declarations import Head
 from workbench.methods import registry
+from workbench.models.fingerprint import WEIGHTS
+from workbench.models.loading import HeadInfo, load_models
+from workbench.models.local_models import named
+from workbench.models.machine import machine_facts
 from workbench.trace.files import write_whole
 from workbench.trace.scaling import fit, of_report
 from workbench.training.family.cells import CELL, asked_prompts, done, sum_of

@@ -21,8 +21,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from workbench.core.errors import ParameterError
-from workbench.engine.machine import describe, machine_facts
 from workbench.methods.drafters.trained import TrainedNet
+from workbench.models.machine import describe, machine_facts
 from workbench.training.family import eagle
 from workbench.training.family.drafter import Curve
 from workbench.training.family.heads import ChatHeadOptions, prepared

@@ -21,13 +21,13 @@ import torch
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Configured, Models
-from workbench.engine.bundle import bundled
-from workbench.engine.machine import machine_facts
-from workbench.engine.models import HeadInfo, load_models
-from workbench.engine.placed import named
-from workbench.engine.trimmed import KEY
+from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
 from workbench.methods.known import PLAIN
+from workbench.models.bundle import bundled
+from workbench.models.loading import HeadInfo, load_models
+from workbench.models.local_models import named
+from workbench.models.machine import machine_facts
 from workbench.trace import metrics
 from workbench.trace.events import Round
 from workbench.trace.files import write_whole

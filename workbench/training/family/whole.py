@@ -15,11 +15,11 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from workbench.core.errors import ParameterError
-from workbench.engine.bundle import bundled_folder
-from workbench.engine.layers import text_config
-from workbench.engine.names import locate
-from workbench.engine.placed import as_argument, named
+from workbench.kernels.layers import text_config
 from workbench.methods import registry
+from workbench.models.bundle import bundled_folder
+from workbench.models.local_models import as_argument, named
+from workbench.models.names import locate
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator
 
-from workbench.engine.markers import END
+from workbench.models.chat_markers import END
 from workbench.training.generators.arithmetic import make_addition, make_multiplication, make_subtraction
 from workbench.training.generators.base import Instance, Task, exact, is_held_out
 from workbench.training.generators.code import check_code, make_code

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from workbench.engine.markers import ASSISTANT, END, USER
+from workbench.models.chat_markers import ASSISTANT, END, USER
 
 HELD_OUT_PERCENT = 4
 

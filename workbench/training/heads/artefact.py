@@ -12,12 +12,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from workbench.core.errors import ModelError, ParameterError
-from workbench.engine.bundle import config_of
-from workbench.engine.checksums import NAME as SUMS
-from workbench.engine.checksums import check_weights, write_sums
-from workbench.engine.eighths import SCALE, from_bytes, read_weights, to_bytes
 from workbench.methods import registry
 from workbench.methods.drafters.trained import TrainedNet
+from workbench.models.bundle import config_of
+from workbench.models.checksums import NAME as SUMS
+from workbench.models.checksums import check_weights, write_sums
+from workbench.models.int8_checkpoint import SCALE, from_bytes, read_weights, to_bytes
 from workbench.trace.files import replacing, write_whole
 from workbench.training.models import in_lines
 
@@ -61,7 +61,7 @@ def load_saved(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def shrink(folder: Path, out: Path) -> dict[str, Any]:
-    """Write a copy of a trained head whose matrices are bytes (`workbench.engine.eighths`).
+    """Write a copy of a trained head whose matrices are bytes (`workbench.models.int8_checkpoint`).
 
     Args:
         folder: of the head.

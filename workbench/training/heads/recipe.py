@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.engine.declared import Head
-from workbench.engine.fingerprint import WEIGHTS, fingerprint
-from workbench.engine.markers import ASSISTANT
+from workbench.engine.declarations import Head
 from workbench.methods import registry
+from workbench.models.chat_markers import ASSISTANT
+from workbench.models.fingerprint import WEIGHTS, fingerprint
 from workbench.scenes.draw import paint
 from workbench.scenes.tasks import ask_some
 from workbench.trace.files import write_whole

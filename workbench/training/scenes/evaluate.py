@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
-from workbench.engine.markers import ASSISTANT, END, IMAGE, USER
+from workbench.models.chat_markers import ASSISTANT, END, IMAGE, USER
 from workbench.scenes.draw import paint
 from workbench.scenes.held import CAPTION_TOKENS, held_scenes
 from workbench.scenes.scene import Scene

@@ -16,7 +16,7 @@ from transformers import (
     SiglipVisionConfig,
 )
 
-from workbench.engine.markers import IMAGE
+from workbench.models.chat_markers import IMAGE
 from workbench.scenes.scene import SIDE
 from workbench.training.models import llama_config, save_half, save_tokenizer
 from workbench.training.scenes.data import GRID, PATCH

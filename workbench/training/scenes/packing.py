@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from workbench.engine.markers import ASSISTANT, END, IMAGE, USER
+from workbench.models.chat_markers import ASSISTANT, END, IMAGE, USER
 from workbench.training.scenes.model import VISION_TOKENS
 from workbench.training.tokenizer import token_id
 

@@ -79,7 +79,7 @@ export function progress(run) {
 }
 
 const INACTIVE = /^Speculation is inactive/, SELF_CHECK = /^(Speculation is inactive|Almost nothing is accepted)/;
-/** Acceptance rate below which the engine's self-check warns: `workbench/engine/selfcheck.py`. */
+/** Acceptance rate below which the engine's self-check warns: `workbench/engine/run_checks.py`. */
 const TOO_LOW = 0.02;
 
 /** Return all messages that stay visible: errors with their remedy, then warnings. */

@@ -3,7 +3,7 @@
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const ratio = (part, whole) => (whole && part !== null ? part / whole : null);
 
-/** Signals of rounds under an approximate rule: see `workbench/engine/recording.py`. */
+/** Signals of rounds under an approximate rule: see `workbench/engine/trace_recording.py`. */
 const BOUGHT = "acceptance bought (ΔA)", PAID = "distribution error (TV)", AT_MOST = `${PAID}, at most`;
 
 /** Signal of a round that a pace or a pause delayed: `metrics.HELD`. */

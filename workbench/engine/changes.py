@@ -1,0 +1,239 @@
+"""What may change under a row between two rounds: its settings, and its pictures."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from workbench.core.errors import MethodUnavailableError, PromptError, as_said
+from workbench.core.panics import no_panic
+from workbench.core.sampling import SamplingParams
+from workbench.engine.configured import Chosen
+from workbench.engine.decoder import Decoder
+from workbench.engine.drafter_setup import prime
+from workbench.engine.image_inputs import tokens_of
+from workbench.engine.method import Promise
+from workbench.engine.observers import put_by, remembered
+from workbench.engine.parts import Drafter
+from workbench.engine.request import Row
+from workbench.engine.settings import BOTH, Ask, Settings, Swap
+from workbench.engine.tentative_tokens import take_back
+from workbench.models.image_prefill import prefill_pictures
+from workbench.models.loading import Models
+from workbench.models.runner import Runner
+
+log = logging.getLogger(__name__)
+
+
+Of = Callable[[Chosen], Decoder]
+"""Which decoder writes for a method."""
+
+
+def put_in_force(row: Row, decoder_of: Of) -> None:
+    """Take in the changes that were asked for. One that cannot be is said, and the run goes on with what it had."""
+    row.changes = []
+    if asks := row.take_changes():
+        _take(row, decoder_of, asks)
+
+
+def _take(row: Row, decoder_of: Of, asks: Sequence[Ask]) -> None:
+    """Take in the changes of `asks` together or, where that cannot be, those that can.
+
+    Raises:
+        Exception: what the target had read of the text could not be restored. The row cannot go on.
+    """
+    settings, length = row.settings_after(asks), row.place.length
+    try:
+        with no_panic():
+            _change(row, decoder_of, settings)
+    except Exception as error:  # a bug of a method that is not in force yet is no reason to end the run
+        if row.place.length != length:  # the next round would read the text without its beginning
+            raise
+        if len(asks) > 1:  # only those that cannot be are to be left out
+            for ask in asks:
+                _take(row, decoder_of, [ask])
+            return
+        settings.refused.append(as_said(error))
+    for refused in settings.refused:
+        row.say(f"A change was refused, and the run continues without it. {refused}")
+
+
+def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
+    """Put settings into force, whole or not at all.
+
+    Raises:
+        MethodUnavailableError: the models lack what the method needs, or it cannot do what the row asks for.
+        Exception: whatever the new parts raise. The row is then as it was.
+    """
+    configured = settings.configured
+    if reason := why_not(row, configured, settings.models, settings.sampling):
+        raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}")
+    was, now, then = row.configured.promise, decoder_of(row.configured), decoder_of(configured)
+    if then is now:
+        now.change(row, settings)
+    else:
+        _hand_over(row, now, then, settings)
+    if configured.promise is Promise.APPROXIMATE and was is not Promise.APPROXIMATE:
+        which = "sampled text" if configured.verifier.keeps_greedy else "text, greedy or sampled,"
+        assert row.trace is not None
+        header = row.trace.header
+        no_longer = "again does not follow" if header.promise == configured.promise.value else "no longer follows"
+        row.say(
+            f"From here on {which} {no_longer} the target's distribution: {configured.method.title} with these "
+            "settings is approximate. Choose a lossless verifier to keep it."
+        )
+        header.promise = configured.promise.value  # of the whole text
+    if configured.simulates and row.trace is not None and not row.trace.header.simulation:
+        header = row.trace.header
+        header.simulation = True
+        if header.promise != Promise.APPROXIMATE.value:
+            header.promise = Promise.SIMULATION.value
+    row.changes += settings.changes
+    if (notice := configured.drafter.notice()) and not row.has_said(notice):
+        row.say(notice)
+
+
+def why_not(row: Row, configured: Chosen, models: Models, sampling: SamplingParams) -> str:
+    """Why a method cannot run for a row with these models and this sampling; "" where it can."""
+    rounds = configured.rounds
+    return lacking(configured, models) or ("" if rounds is None else rounds.refusal(row, sampling))
+
+
+def lacking(configured: Chosen, models: Models) -> str:
+    """What a method takes and these models have not, and what trains it where it is a head of its own; "": nothing.
+
+    What the recipes of the bundled models train for a drafter comes with these, and is for no other target.
+    """
+    said, own = [models.why_not(configured.needs)], configured.method.head
+    if own is not None and own.train is not None and own.kind not in models.heads:
+        said.append(f"Train one: workbench train {own.recipe}.")
+    heads = [part.head for part in (configured.verifier, configured.policy) if part.head is not None]
+    absent = [head.recipe for head in heads if head.kind not in models.heads]
+    said += [f"Train one: workbench train {recipe} --set target={models.target_name}." for recipe in absent]
+    return " ".join(filter(None, said))
+
+
+HELD = (
+    "configured", "models", "sampling", "state", "policy_state", "grower_state", "verifier_state", "taps", "silenced",
+    "vision",
+)  # fmt: skip
+"""What of a row belongs to its decoder, or says how to decode."""
+
+
+def _hand_over(row: Row, now: Decoder, then: Decoder, settings: Settings) -> None:
+    """From one decoder to another: the new one opens before the old one closes. What was not decided is taken back."""
+    if settings.swaps:
+        raise MethodUnavailableError(
+            "Images and the method cannot be changed at once.", "Make one change, then the other."
+        )
+    take_back(row, len(row.undecided))
+    old = [getattr(row, name) for name in HELD]
+    row.configured, row.models, row.sampling, row.vision = settings.configured, settings.models, settings.sampling, {}
+    try:
+        with no_panic():
+            then.open(row)
+    except Exception:
+        _put(row, old)
+        raise
+    new = [getattr(row, name) for name in HELD]
+    _put(row, old)
+    close(now, row)
+    _put(row, new)
+
+
+def close(decoder: Decoder, row: Row) -> None:
+    """A decoder gives back what it holds for a row, which goes on with another one, or ends, whatever comes of it."""
+    try:
+        with no_panic():
+            decoder.close(row)
+    except Exception:
+        log.exception("%s could not release its resources", row.configured.name)
+
+
+def _put(row: Row, held: Sequence[Any]) -> None:
+    for name, value in zip(HELD, held, strict=True):
+        setattr(row, name, value)
+
+
+def switch(row: Row, target: Runner, settings: Settings) -> None:
+    """Other parts, sampling, models or pictures for a row that goes on to draft and verify, whole or not at all.
+
+    A new drafter is primed from the committed tokens before the old one gives back what it holds; the tokens and,
+    pictures apart, the target's cache stay.
+
+    Raises:
+        Exception: whatever the new parts raise. The row is then as it was.
+    """
+    configured, models, now = settings.configured, settings.models, row.configured
+    policy_state = configured.policy.start() if configured.policy != now.policy else row.policy_state
+    verifier, verifier_state, taps = configured.verifier, row.verifier_state, configured.taps(models)
+    is_judged_anew = settings.swaps or verifier != now.verifier or (verifier.needs and models is not row.models)
+    if is_judged_anew:
+        verifier_state = verifier.prime(row, models)
+    grower, grower_state = configured.grower, row.grower_state
+    is_other = configured.drafter != now.drafter or models.writer is not row.models.writer
+    is_other = is_other or any(models.heads.get(need) != row.models.heads.get(need) for need in configured.needs)
+    if grower != now.grower or is_other:
+        grower_state = None if grower is None else grower.prime(configured.drafter, models)
+    if settings.swaps or is_other:
+        _change_drafter(row, target, configured.drafter, models, settings.swaps)
+    row.grower_state = grower_state
+    row.configured, row.models, row.sampling = configured, models, settings.sampling
+    row.policy_state, row.verifier_state, row.taps = policy_state, verifier_state, taps
+    if is_judged_anew:  # whoever held them judges no more
+        row.decided = len(row.undecided)
+
+
+def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, swaps: Sequence[Swap]) -> None:
+    """Show the pictures that changed, prime the new drafter, release the old one."""
+    slot = row.place
+    length, pictured, images, pictures = slot.length, slot.pictured, row.images, row.pictures
+    vision, silenced, shown = row.vision, row.silenced, [*row.request.swaps]
+    taken = None if swaps else remembered(row, drafter, models)
+    try:
+        with no_panic():  # a panic, too, is to be followed by the restoration below
+            for swap in swaps:
+                _show(row, target, swap)
+            row.vision = {}
+            state = prime(row, drafter, models) if taken is None else taken.state
+    except Exception:
+        row.pictures, row.vision, row.silenced, row.request.swaps[:] = pictures, vision, silenced, shown
+        if images is not None and any(swap.sees == BOTH for swap in swaps):
+            _read(row, target, images, pictures)
+        slot.length, slot.scratch, slot.pictured = length, 0, pictured
+        raise
+    primed, row.silenced = row.silenced, silenced  # the old drafter's, while it goes
+    put_by(row, drafter, taken)
+    row.state, row.swapped, row.silenced = state, [*swaps] or row.swapped, "" if taken is not None else primed
+
+
+def _show(row: Row, target: Runner, swap: Swap) -> None:
+    """Let the target read other pictures, and what is committed behind them; or let the drafter alone see them.
+
+    Raises:
+        PromptError: the prompt has none. Nothing is touched.
+    """
+    if row.images is None:
+        raise PromptError("This run has no images to change.", "Start a run with images.")
+    row.pictures = swap.pictures
+    swaps = row.request.swaps
+    swaps[:] = [(n, old) for n, old in swaps if n < row.n_new or old.sees != swap.sees] + [(row.n_new, swap)]
+    if swap.sees == BOTH:
+        _read(row, target, swap.images, swap.pictures)
+        return
+    spare = target.open()
+    try:
+        prefill_pictures(target, spare, swap.images, tokens_of(row.models, swap.images, swap.pictures))
+        row.place.pictured = spare.pictured
+    finally:
+        target.close(spare)
+
+
+def _read(row: Row, target: Runner, images: dict[str, Any], pictures: Sequence[Any]) -> None:
+    """The target reads pictures anew, and what is committed behind them."""
+    row.images = images
+    target.rewind(row.place, 0)
+    prefill_pictures(target, row.place, images, tokens_of(row.models, images, pictures))
+    if row.n_new:
+        target.prefill(row.place, row.committed[row.place.length : -1])

@@ -1,0 +1,287 @@
+"""How a store of text is made: read piece by piece, tokenised, sorted; killed at any point, it goes on where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from workbench.core.errors import ModelError, TokenizerMismatchError, WorkbenchError
+from workbench.core.panics import no_panic
+from workbench.engine.datastore import (
+    CARD,
+    ORDERED,
+    SUFFIXES,
+    TOKENS,
+    Card,
+    Datastore,
+    dtype_of,
+    n_ids,
+    open_store,
+    tokenizer_hash,
+)
+from workbench.models.checksums import sum_of
+from workbench.models.loading import Models
+from workbench.trace.files import check_regular, replacing, write_whole
+
+OWN_TEXTS = Path(__file__).resolve().parents[2] / "assets" / "datastores" / "own-texts.txt"
+"""Texts of this project, from which a small store is made for whatever tokenizer asks."""
+NEXT_TEXT = "\f\n"
+"""Between two of them."""
+ENV = "WORKBENCH_DATASTORE"
+"""Names the folders of a user's own stores, separated as in PATH; the first of the target's tokenizer is taken."""
+PIECE = 1 << 20
+"""Bytes of text that are tokenised at a time."""
+
+Told = Callable[[int, int, str], None]
+"""Called with what is done, its number in all, and what it is."""
+
+
+def encode_text(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of plain text: what looks like a marker in it stays text.
+
+    Raises:
+        WorkbenchError: the tokenizer fails on it.
+    """
+    try:
+        with no_panic():
+            found = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
+            return list(found["input_ids"])
+    except Exception as error:  # tokenizers raise many kinds
+        said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise WorkbenchError(f"The tokenizer cannot read a text: {said}", "Leave that text out.") from error
+
+
+def sort_suffixes(tokens: np.ndarray, told: Told = lambda *_: None) -> np.ndarray:
+    """Places in the order of the `ORDERED` tokens that stand there; equals in the order of the text.
+
+    Prefix doubling (Manber & Myers 1993): what is sorted by k tokens gives ranks, and a pair of ranks k apart sorts by
+    2 k. At its height it takes 32 bytes a token.
+
+    Args:
+        tokens: big-endian unsigned [n], n < 2³¹.
+        told: hears of each of the rounds.
+
+    Returns:
+        int32 [n].
+    """
+    n, known = len(tokens), 8 // tokens.itemsize
+    bits, key = 64 // known, np.zeros(n, np.uint64)
+    for i in range(min(known, n)):
+        key[: n - i] |= tokens[i:].astype(np.uint64) << np.uint64(64 - bits * (i + 1))
+    rounds = (ORDERED // known).bit_length()
+    for done in range(rounds):
+        told(done, rounds, "sorting")
+        order = np.argsort(key, kind="stable")
+        if done == rounds - 1:
+            break
+        key = key[order]
+        ranks = np.zeros(n, np.uint32)
+        np.cumsum(key[1:] != key[:-1], out=ranks[1:])
+        rank = np.empty(n, np.uint32)
+        rank[order] = ranks
+        del order, ranks
+        key = rank.astype(np.uint64) << np.uint64(32)
+        key[: max(n - known, 0)] |= rank[known:] + np.uint64(1)
+        known *= 2
+    return order.astype(np.int32)
+
+
+def own_texts(tokenizer: Any, target: str) -> Datastore:
+    """A store of this project's own texts, in memory, for any tokenizer. Takes half a second.
+
+    Raises:
+        WorkbenchError: the tokenizer cannot read them, or the checkout lacks them.
+    """
+    try:
+        said = OWN_TEXTS.read_text(encoding="utf-8")
+    except OSError as error:
+        message = f"The bundled texts cannot be read from {OWN_TEXTS}: {error.strerror}."
+        raise ModelError(message, f"Name your own datastore in {ENV}.") from None
+    vocabulary, ids, texts = n_ids(tokenizer), list[int](), list[tuple[str, int]]()
+    for text in said.split(NEXT_TEXT):
+        name, _, body = text.partition("\n")
+        texts.append((name, len(ids)))
+        ids += [*encode_text(tokenizer, body), vocabulary]
+    tokens = np.array(ids, dtype_of(vocabulary))
+    card = Card(len(ids), vocabulary, tokenizer_hash(tokenizer), target, len(said.encode()), texts)
+    return Datastore(card, tokens, sort_suffixes(tokens))
+
+
+@lru_cache(maxsize=16)
+def _opened(folder: Path, _changed_ns: int) -> Datastore:
+    return open_store(folder)
+
+
+def store_of(models: Models, own: bool) -> Datastore:
+    """The store that drafts for a target. It is read, never written: nothing of a request gets into it.
+
+    Args:
+        models: the target's.
+        own: take a user's own store where `WORKBENCH_DATASTORE` names one; else the bundled texts.
+
+    Raises:
+        TokenizerMismatchError: none of the named ones is of this target's tokenizer.
+        ModelError: one cannot be read.
+    """
+    named = [Path(name) for name in os.environ.get(ENV, "").split(os.pathsep) if name] if own else []
+    if not named:
+        key = "datastore"
+        if key not in models.shared:
+            models.shared[key] = own_texts(models.tokenizer, models.target_name)
+        return models.shared[key]
+    refused: TokenizerMismatchError | None = None
+    for folder in named:
+        changed = (folder / CARD).stat().st_mtime_ns if (folder / CARD).is_file() else 0
+        store = _opened(folder, changed)
+        try:
+            store.check_tokenizer(models.tokenizer, str(folder), models.target_name)
+        except TokenizerMismatchError as error:
+            refused = refused or error
+        else:
+            return store
+    assert refused is not None
+    raise refused
+
+
+# -- building ---------------------------------------------------------------------------------------------------------
+
+
+def build(
+    files: Sequence[Path], out: Path, tokenizer: Any, target: str, told: Told = lambda *_: None, replace: bool = False
+) -> Datastore:
+    """Make a store of text files.
+
+    Pieces of a megabyte are tokenised one by one and kept in a folder beside `out` until all are there: the same
+    command goes on with what a killed one left. The store appears as a whole.
+
+    Args:
+        files: of UTF-8 text; each is one text.
+        out: folder of the store.
+        tokenizer: the target's.
+        target: name of the target.
+        told: hears how far it is.
+        replace: take the place of a store that is there.
+
+    Raises:
+        WorkbenchError: a file cannot be read or is no text, or `out` is taken, or another process builds it.
+    """
+    if out.exists() and not (replace and (out / CARD).is_file()):
+        remedy = "Give another folder" + (", or --force to replace it." if (out / CARD).is_file() else ".")
+        raise WorkbenchError(f"{out} exists already.", remedy)
+    work = out.with_name(f".{out.name}.building")
+    try:
+        sizes = [_size(file) for file in files]
+        work.mkdir(parents=True, exist_ok=True)
+        with FileLock(work / "lock", timeout=0):
+            _begin(work, files, tokenizer)
+            _write(work, _tokenise(work, files, sizes, tokenizer, told), tokenizer, target, sum(sizes), told)
+            open_store(work)
+            _put(work, out)
+    except Timeout:
+        raise WorkbenchError(f"Another process is building {out}.", "Wait for it, or give another folder.") from None
+    except OSError as error:
+        why = error.strerror or str(error) or type(error).__name__
+        remedy = "Check that it exists, that you may read and write it, and that the disk has room."
+        raise WorkbenchError(f"{error.filename or out} cannot be used: {why}.", remedy) from error
+    return open_store(out)
+
+
+def _size(file: Path) -> int:
+    check_regular(file)
+    return file.stat().st_size
+
+
+def _begin(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
+    """Keep what is there if it is of the same files and tokenizer, else begin anew."""
+    states = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    plan = json.dumps({"files": states, "tokenizer": tokenizer_hash(tokenizer), "piece": PIECE}).encode()
+    path = work / "plan.json"
+    if not path.is_file() or path.read_bytes() != plan:
+        for old in (*work.glob("piece-*.npy"), *work.glob("*.part")):
+            old.unlink()
+        write_whole(path, plan)
+
+
+def _tokenise(
+    work: Path, files: Sequence[Path], sizes: Sequence[int], tokenizer: Any, told: Told
+) -> list[tuple[str, list[Path]]]:
+    """Tokens of each file, as files: pieces that are there already are left alone."""
+    vocabulary, total, done, number = n_ids(tokenizer), sum(sizes), 0, 0
+    dtype, found = dtype_of(vocabulary), list[tuple[str, list[Path]]]()
+    for file in files:
+        own = list[Path]()
+        for piece in _pieces(file):
+            told(done >> 10, total >> 10, f"tokens of {file.name}")
+            path = work / f"piece-{number:06}.npy"
+            if not path.is_file():
+                try:
+                    text = piece.decode()
+                except UnicodeDecodeError:
+                    raise WorkbenchError(f"{file} is not UTF-8 text.", "Give text files, or convert it.") from None
+                _save(path, np.array(encode_text(tokenizer, text), dtype))
+            own.append(path)
+            done, number = done + len(piece), number + 1
+        found.append((file.name, own))
+    if not number:
+        raise WorkbenchError("These files contain no text.", "Give files with text.")
+    return found
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    """A file in pieces of about a megabyte, each to the end of a line, or of a character where lines are longer."""
+    with file.open("rb") as stream:
+        while piece := stream.read(PIECE):
+            piece += stream.readline(PIECE)
+            if not piece.endswith(b"\n"):
+                while (more := stream.peek(1)[:1]) and more[0] & 0xC0 == 0x80:  # within a character
+                    piece += stream.read(1)
+            yield piece
+
+
+def _write(
+    work: Path, texts: list[tuple[str, list[Path]]], tokenizer: Any, target: str, text_bytes: int, told: Told
+) -> None:
+    """Join and sort the pieces; the card comes last."""
+    vocabulary = n_ids(tokenizer)
+    end, joined, starts, n = np.array([vocabulary], dtype_of(vocabulary)), list[np.ndarray](), [], 0
+    for name, pieces in texts:
+        starts.append((name, n))
+        own = [*(np.load(piece, allow_pickle=False) for piece in pieces), end]
+        joined += own
+        n += sum(map(len, own))
+    if n >= 1 << 31:
+        raise WorkbenchError(f"{n:,} tokens exceed a datastore's limit.", "Give fewer files.")
+    tokens = np.concatenate(joined, dtype=end.dtype)  # which else has the machine's order of bytes
+    del joined
+    _save(work / TOKENS, tokens)
+    _save(work / SUFFIXES, sort_suffixes(tokens, told))
+    sha256 = {name: sum_of(work / name) for name in (TOKENS, SUFFIXES)}
+    card = Card(n, vocabulary, tokenizer_hash(tokenizer), target, text_bytes, starts, sha256)
+    write_whole(work / CARD, json.dumps(card.to_wire(), ensure_ascii=False).encode())
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with replacing(path) as part, part.open("xb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def _put(work: Path, out: Path) -> None:
+    """The finished folder takes its place; what stood there, and what it was made of, goes once it is there."""
+    old = out.with_name(f".{out.name}.old")
+    if out.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        out.rename(old)
+    work.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
+    for left in (*out.glob("piece-*.npy"), out / "plan.json", out / "lock"):
+        with contextlib.suppress(OSError):
+            left.unlink()

@@ -1,0 +1,41 @@
+"""A drafter is made ready for a row's text, and how far it can follow that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.core.errors import ContextError
+from workbench.engine.parts import Drafter
+from workbench.engine.request import Row
+from workbench.models.loading import Models
+
+
+def prime(row: Row, drafter: Drafter, models: Models) -> Any:
+    """The drafter's state for what is committed; None, and the row is `silenced`, where its model cannot hold that."""
+    row.silenced = ""
+    try:
+        return drafter.prime(row, models)
+    except ContextError:
+        row.silenced = _too_short(models)
+        return None
+
+
+def levels_left(row: Row) -> int:
+    """How deep the row's drafter can still draft. When it cannot any more, that is said, once."""
+    left = None if row.silenced else row.drafter.reach(row)
+    if left is not None and left < 1:
+        row.silenced = _too_short(row.models)
+    if row.silenced:
+        if not row.has_said(row.silenced):
+            row.say(row.silenced)
+        return 0
+    return row.remaining if left is None else left
+
+
+def _too_short(models: Models) -> str:
+    assert models.writer is not None
+    return (
+        f"{models.writer_name} has {models.writer.context} positions, and the text has filled them: nothing more "
+        "is drafted, and every round is plain decoding. Choose a draft model with a longer context, or a "
+        "method without one."
+    )

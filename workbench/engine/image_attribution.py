@@ -1,0 +1,263 @@
+"""On which vision tokens each emitted token leans, and what it would be without the picture.
+
+Attention: the mean over all layers and heads of what the position that predicts a token gives to each vision token.
+Gradient × input: |Σ (∂ log p(token) / ∂e) · e| for each vision token's embedding e, as it enters the first layer. Both
+are computed after the run, on a twin of the model that shares its weights, so that no round is slower for it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from workbench.core.errors import CapacityError, PromptError
+from workbench.core.sampling import SamplingParams, law
+from workbench.engine.image_inputs import process, translated
+from workbench.engine.parts import Drafter
+from workbench.engine.request import Request
+from workbench.engine.settings import BOTH, SAMPLING_NAMES
+from workbench.kernels.image_layout import Inputs, image_token_id
+from workbench.kernels.layers import decoder_layers
+from workbench.kernels.packed import PackedLinear
+from workbench.models.loading import Models
+from workbench.trace.events import Round, Trace
+
+LONGEST = 1536
+"""Positions of prompt and text together: attention weights grow with their square."""
+AT_ONCE = 16
+"""Tokens whose gradients are computed together."""
+
+
+def explain(
+    models: Models, request: Request, trace: Trace, drafter: Drafter, told: Callable[[float], None] = lambda _: None
+) -> dict[str, Any]:
+    """The attribution of a run, for `Trace.attribution`.
+
+    Args:
+        models: the run's target and draft model.
+        request: the run's, with its pictures and their changes.
+        trace: what was recorded so far.
+        drafter: of the method whose drafter is to be explained.
+        told: called as it goes on with the share that is done: half of it is the target's, the rest the drafter's.
+
+    Raises:
+        PromptError: the run has no pictures, or no tokens yet.
+        CapacityError: it is too long.
+    """
+    rounds = list(trace.rounds)
+    tokens = [e.token for r in rounds for e in r.emitted]
+    if request.images is None or not tokens:
+        raise PromptError(
+            "There is nothing to explain: the run has no images." if request.images is None else "No token yet.",
+            "Start a run with an image." if request.images is None else "Try again in a moment.",
+        )
+    if request.images["input_ids"].shape[1] + len(tokens) > LONGEST:
+        raise CapacityError(
+            f"The text is too long for attribution maps; at most {LONGEST} positions.", "Use a shorter run."
+        )
+    wanted = image_token_id(models.target.model.config)
+    if wanted in tokens:
+        raise PromptError("The text contains an image placeholder, so attribution maps cannot be computed.", "")
+    target = _maps(models.target.model, stretches(request, len(tokens)), tokens, lambda done: told(0.5 * done))
+    blind, at = [], 0
+    for first, last, inputs in stretches(request, len(tokens)):
+        logits = _blind_logits(models.target.model, inputs, tokens[:last])[first:]
+        for token, logit in zip(tokens[first:last], logits, strict=True):
+            blind.append(float(_law(rounds, at, logit[None])[0, token]))
+            at += 1
+    own = drafter.explain(models, request, tokens, lambda done: told(0.5 + 0.5 * done))
+    told(1.0)
+    return {"target": target, "drafter": own, "p_blind": blind}
+
+
+def explain_draft_model(
+    models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
+) -> dict[str, Any] | None:
+    """The maps of a draft model that reads pictures by itself; None for one that does not."""
+    processor = models.drafter_processor
+    if models.drafter is None or processor is None or not request.pictures:
+        return None
+    prompt = translated(models.processor, processor, request.prompt)
+    first = process(processor, prompt, request.pictures)
+    seen = [(n, process(processor, prompt, swap.pictures)) for n, swap in request.swaps]
+    return _maps(models.drafter.model, _stretches(first, seen, len(tokens)), tokens, told)
+
+
+def _law(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
+    """The law that token `index` was drawn from, had these been the target's logits (penalties left out)."""
+    for r in rounds:
+        if index < len(r.emitted):
+            sampling = SamplingParams(**{n: r.params[n] for n in SAMPLING_NAMES if n in r.params})
+            return logits.softmax(1) if sampling.greedy else law(logits, sampling)
+        index -= len(r.emitted)
+    raise IndexError
+
+
+def stretches(request: Request, n: int, drafter: bool = False) -> Iterator[tuple[int, int, Inputs]]:
+    """(first token, token behind the last, the target's tensors) of each stretch of text under one picture.
+
+    Args:
+        request: of a run with pictures.
+        n: tokens that the run has emitted.
+        drafter: the pictures that the drafter was shown, which may have been changed for it alone.
+    """
+    assert request.images is not None
+    changed = [(at, swap.images) for at, swap in request.swaps if drafter or swap.sees == BOTH]
+    return _stretches(request.images, changed, n)
+
+
+def _stretches(first: Inputs, changed: list[tuple[int, Inputs]], n: int) -> Iterator[tuple[int, int, Inputs]]:
+    """(first token, token behind the last, tensors) of each stretch of text that was written before one picture."""
+    starts = [(0, first), *changed]
+    for (begin, inputs), (end, _) in zip(starts, [*starts[1:], (n, first)], strict=True):
+        if begin < end:
+            yield begin, end, inputs
+
+
+def _maps(
+    model: PreTrainedModel,
+    stretches: Iterator[tuple[int, int, Inputs]],
+    tokens: Sequence[int],
+    told: Callable[[float], None],
+) -> dict[str, list[list[int]]]:
+    attention, gradient = [], []
+    twin = twin_of(model)
+    for first, last, inputs in stretches:
+        a, g = _weights(twin, inputs, tokens[:last], first, lambda n, done=first: told((done + n) / len(tokens)))
+        attention += scaled(a)
+        gradient += scaled(g)
+    return {"attention": attention, "gradient": gradient}
+
+
+def _weights(
+    model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int], first: int, told: Callable[[int], None]
+) -> tuple[Float[Tensor, "T m"], Float[Tensor, "T m"]]:
+    """Attention, and gradient × input, of the tokens from `first` on to each of the m vision tokens."""
+    whole = _extended(model, inputs, tokens)
+    n_prompt = inputs["input_ids"].shape[1]
+    is_vision = whole["input_ids"][0] == image_token_id(model.config)
+    rows = slice(n_prompt - 1 + first, n_prompt - 1 + len(tokens))
+    leaves: list[Tensor] = []
+
+    def cut(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        leaf = (args[0] if args else named["hidden_states"]).detach().requires_grad_()
+        leaves.append(leaf)
+        return ((leaf, *args[1:]), named) if args else (args, named | {"hidden_states": leaf})
+
+    hook = decoder_layers(model)[1][0].register_forward_pre_hook(cut, with_kwargs=True)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            out = model(**whole, use_cache=False, output_attentions=True)
+            chosen = torch.tensor(list(tokens[first:]), device=model.device).unsqueeze(1)
+            logits = out.logits[0, rows].to(torch.promote_types(model.dtype, torch.float32))
+            says = logits.log_softmax(1).gather(1, chosen).squeeze(1)
+            gradient = slopes(says, leaves[:1], told=told)[:, is_vision]
+    finally:
+        hook.remove()
+    attention = torch.stack([layer[0].mean(0) for layer in out.attentions]).mean(0)
+    return attention[rows][:, is_vision].detach(), gradient
+
+
+def slopes(
+    says: Float[Tensor, " T"],
+    leaves: Sequence[Float[Tensor, "1 n D"]],
+    towards: Sequence[Float[Tensor, "1 n D"]] | None = None,
+    told: Callable[[int], None] = lambda _: None,
+) -> Float[Tensor, "T n"]:
+    """|Σ gradient · direction| of each figure at each position, over all leaves together.
+
+    Args:
+        says: the figures.
+        leaves: what they are differentiated by.
+        towards: a direction for each leaf; by default the leaf itself: gradient × input.
+        told: called as it goes on with the number of figures that are done.
+    """
+    found, towards = [], leaves if towards is None else towards
+    for some in torch.eye(len(says), device=says.device, dtype=says.dtype).split(AT_ONCE):
+        gradients = torch.autograd.grad(
+            says, leaves, some, retain_graph=True, is_grads_batched=True, allow_unused=True, materialize_grads=True
+        )
+        parts = [(gradient[:, 0] * way[0]).sum(-1) for gradient, way in zip(gradients, towards, strict=True)]
+        found.append(torch.stack(parts).sum(0).abs())
+        told(sum(map(len, found)))
+    return torch.cat(found).detach()
+
+
+@torch.no_grad()
+def states(
+    model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]
+) -> tuple[Float[Tensor, "1 n D"], Float[Tensor, "1 n D"]]:
+    """What enters the first layer, and what the LM head reads, at all positions of a prompt and the text behind it.
+
+    Args:
+        model: a twin.
+        inputs: of the prompt.
+        tokens: the text.
+    """
+    caught: dict[str, Tensor] = {}
+
+    def catch(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+            caught[name] = (args[0] if args else named["hidden_states"]).detach()
+
+        return hook
+
+    places = {"embeds": decoder_layers(model)[1][0], "features": model.get_output_embeddings()}
+    hooks = [part.register_forward_pre_hook(catch(name), with_kwargs=True) for name, part in places.items()]
+    try:
+        model(**_extended(model, inputs, tokens), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return caught["embeds"], caught["features"]
+
+
+@torch.inference_mode()
+def _blind_logits(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> Float[Tensor, "T V"]:
+    """Logits that predict each token where every picture is of one colour, the mean one."""
+    whole = _extended(model, inputs, tokens)
+    whole["pixel_values"] = torch.zeros_like(whole["pixel_values"])
+    n_prompt = inputs["input_ids"].shape[1]
+    return twin_of(model)(**whole, use_cache=False).logits[0, n_prompt - 1 : n_prompt - 1 + len(tokens)].float()
+
+
+def _extended(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> Inputs:
+    """The tensors of a prompt with text behind it."""
+    n_prompt = inputs["input_ids"].shape[1]
+    behind = {"input_ids": torch.tensor([list(tokens)]), "attention_mask": torch.ones(1, len(tokens), dtype=torch.long)}
+    if getattr(model.config, "model_type", "") == "paligemma":  # whose prompt looks both ways, and whose text does not
+        behind["token_type_ids"] = behind["attention_mask"]
+    whole = {}
+    for name, value in inputs.items():
+        if value.shape == (1, n_prompt):
+            value = torch.cat([value.cpu(), behind.get(name, torch.zeros(1, len(tokens), dtype=value.dtype))], 1)
+        whole[name] = value.to(model.device, model.dtype if value.is_floating_point() else None)
+    return whole
+
+
+def twin_of(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy that shares the weights, has none of our hooks, plain layers, and computes attention in the open."""
+    shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    for module in model.modules():
+        for name in ("_forward_hooks", "_forward_pre_hooks"):
+            hooks = module.__dict__[name]  # a runner's hold its caches, which must not be copied
+            theirs = {k: hook for k, hook in hooks.items() if hook.__module__.startswith("transformers")}
+            shared[id(hooks)] = type(hooks)(theirs)
+    twin: Any = copy.deepcopy(model, shared)
+    for module in twin.modules():
+        if type(module) is PackedLinear:
+            module.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]
+    twin.set_attn_implementation("eager")
+    return twin
+
+
+def scaled(weights: Float[Tensor, "T m"]) -> list[list[int]]:
+    """Each row as whole numbers from 0 to 255, its largest weight 255."""
+    largest = weights.amax(1, keepdim=True).clamp_min(1e-30)
+    return (weights / largest * 255).round().int().tolist()

@@ -1,0 +1,245 @@
+"""Pictures on their way into a language model: placeholders in the prompt, the processor's tensors, what they became.
+
+A prompt holds one placeholder for each picture (the processor's `image_token`), as text or as a token id. The model's
+own processor turns each into as many vision tokens as the picture takes; everything here starts from its tensors, so
+that every Hugging Face image–text-to-text model is read in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from workbench.core.errors import ParameterError, PromptError
+from workbench.core.panics import no_panic
+from workbench.engine.request import Request
+from workbench.engine.settings import BOTH, DRAFTER, Swap
+from workbench.kernels.image_layout import Inputs, image_token_id, marker_ids, why_no_pictures
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from workbench.models.loading import Models
+
+
+def placed(processor: Any, prompt: str | Sequence[int], n: int) -> str | list[int]:
+    """The prompt with exactly one placeholder for each of `n` pictures.
+
+    A prompt without any gets them in front, behind the special tokens that open it (a chat format's `<|user|>`). Any
+    other number is refused, never repaired: so text that a user wrote (or quoted) cannot become a picture's place
+    unless the caller meant it, and cannot move a picture to another place either.
+
+    Raises:
+        PromptError: there are more or fewer placeholders than pictures.
+    """
+    token, tokenizer = processor.image_token, processor.tokenizer
+    special = {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+    if isinstance(prompt, str):
+        places, opening = prompt.count(token), 0
+        while opened := next((t for t in special.values() if prompt.startswith(t, opening)), ""):
+            opening += len(opened)
+        front: str | list[int] = prompt[:opening] + token * n + prompt[opening:]
+    else:
+        prompt, place = list(prompt), tokenizer.convert_tokens_to_ids(token)
+        places = prompt.count(place)
+        opening = next((i for i, t in enumerate(prompt) if t not in special), len(prompt))
+        front = prompt[:opening] + [place] * n + prompt[opening:]
+    if places == n:
+        return prompt
+    if places == 0:
+        return front
+    raise PromptError(
+        f"The prompt has {_count(places, 'image placeholder')} ({token}), but {_count(n, 'image')} came with it.",
+        f"Write {token} once per image, or nowhere: images then come first.",
+    )
+
+
+def check_text(models: Models, ids: Sequence[int]) -> None:
+    """Refuse a prompt without pictures that holds tokens which stand for some, or whose model needs one.
+
+    Raises:
+        PromptError: so it is.
+    """
+    config = models.target.model.config
+    if getattr(models.target.config, "use_bidirectional_attention", None) is True:  # PaliGemma
+        raise PromptError(
+            f"{models.target_name or type(models.target.model).__name__} reads its prompt in both directions, and only "
+            "together with an image.",
+            "Give an image, or choose another target.",
+        )
+    wrong = image_token_id(config)
+    if models.processor is not None and wrong is not None and wrong in ids:
+        token = models.tokenizer.convert_ids_to_tokens(wrong)
+        raise PromptError(
+            f"The prompt has {_count(list(ids).count(wrong), 'image placeholder')} ({token}), but no image came with "
+            "it.",
+            "Give the image, or remove the placeholder from the text.",
+        )
+
+
+def check_end(models: Models, ids: Sequence[int]) -> None:
+    """Refuse a prompt whose last token is a vision token: it could not be verified without its picture.
+
+    Raises:
+        PromptError: it is one.
+    """
+    if ids[-1] == image_token_id(models.target.model.config):
+        raise PromptError("The prompt ends with an image.", "Write something after it, a question or a newline.")
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n or 'no'} {what}{'' if n == 1 else 's'}"
+
+
+def read(models: Models, prompt: str | Sequence[int], pictures: Sequence[Image]) -> tuple[str | list[int], Inputs]:
+    """What the target's processor makes of a prompt with pictures.
+
+    Args:
+        models: the target, with its processor.
+        prompt: text or token ids, with or without placeholders; ids may hold a picture's vision tokens already, as the
+            `prompt_tokens` of a trace do.
+        pictures: RGB.
+
+    Returns:
+        The prompt with one placeholder a picture, and the tensors of `Request.images`.
+
+    Raises:
+        PromptError: the target takes no pictures, their number is not that of the placeholders, or nothing follows
+            the last of them.
+    """
+    name, config = models.target_name or "This target", models.target.model.config
+    reason = why_no_pictures(config, name)
+    if reason or models.processor is None:
+        raise PromptError(
+            reason or f"{name} has no processor for images.",
+            "Remove the images, or choose a target that reads images.",
+        )
+    if not isinstance(prompt, str):
+        prompt = unexpanded(models.processor, list(prompt), pictures)
+    prompt = placed(models.processor, prompt, len(pictures))
+    inputs = process(models.processor, prompt, pictures)
+    check_end(models, inputs["input_ids"][0].tolist())
+    return prompt, inputs
+
+
+def swapped(models: Models, request: Request, pictures: Sequence[Image], sees: str) -> Swap:
+    """Other pictures for a run, each brought to the size of the one it replaces.
+
+    Args:
+        models: the run's.
+        request: the run's; its `prompt` is what `read` returned.
+        pictures: RGB, as many as the prompt has.
+        sees: "both" or "drafter".
+
+    Raises:
+        PromptError: the run has none, or another number of pictures; or they take another number of tokens.
+        ParameterError: `sees` is neither.
+    """
+    if sees not in (BOTH, DRAFTER):
+        raise ParameterError(f"sees={sees!r:.40} is not a valid value.", f"Use {BOTH} or {DRAFTER}.")
+    if request.images is None or not request.pictures:
+        raise PromptError("This run has no images to change.", "Start a run with images.")
+    if len(pictures) != len(request.pictures):
+        raise PromptError(
+            f"The prompt has {_count(len(request.pictures), 'image')}, but {len(pictures)} were given.",
+            "Give one for each, including unchanged ones.",
+        )
+    pairs = zip(pictures, request.pictures, strict=True)
+    fitted = tuple(new if new.size == old.size else new.resize(old.size) for new, old in pairs)
+    inputs = process(models.processor, request.prompt, fitted)
+    if not torch.equal(inputs["input_ids"], request.images["input_ids"].cpu()):
+        raise PromptError("The changed images have another number of tokens.", "Start a new run with them.")
+    return Swap(fitted, inputs, sees)
+
+
+def process(processor: Any, prompt: str | Sequence[int], pictures: Sequence[Image]) -> Inputs:
+    """What a processor makes of a prompt with one placeholder a picture.
+
+    Raises:
+        PromptError: the processor refuses, a picture of one pixel for a model that crops, say.
+    """
+    try:
+        with no_panic():
+            if isinstance(prompt, str):
+                return dict(processor(text=[prompt], images=[list(pictures)], return_tensors="pt"))
+            return _spliced(processor, list(prompt), pictures)
+    except Exception as error:  # processors raise many kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise PromptError(f"The model's processor rejects the images: {reason}", "Use another image.") from error
+
+
+def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Inputs:
+    """The same for token ids: what the processor writes for each picture alone, put into its place."""
+    place = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
+    together = processor(text=[processor.image_token * len(pictures)], images=[list(pictures)], return_tensors="pt")
+    n_tokens = together["input_ids"].shape[1]
+    along = [k for k, v in together.items() if isinstance(v, Tensor) and v.shape == (1, n_tokens)]
+    cores = iter([_core(processor, picture) for picture in pictures])
+    columns: dict[str, list[int]] = {name: [] for name in along}
+    for token in ids:
+        core = next(cores) if token == place else {"input_ids": [token], "attention_mask": [1]}
+        for name, column in columns.items():
+            column += core.get(name, [0] * len(core["input_ids"]))
+    return {**together, **{name: torch.tensor([column]) for name, column in columns.items()}}
+
+
+def _core(processor: Any, picture: Image) -> dict[str, list[int]]:
+    """What stands in `input_ids`, and beside them, for one picture: from its first special token to its last."""
+    alone = processor(text=[processor.image_token], images=[[picture]], return_tensors="pt")
+    ids = alone["input_ids"][0].tolist()
+    tokenizer = processor.tokenizer
+    frame = {tokenizer.bos_token_id, tokenizer.eos_token_id}
+    added = {i for i in tokenizer.added_tokens_decoder if i not in frame}
+    inside = [i for i, token in enumerate(ids) if token in added]
+    cut = slice(inside[0], inside[-1] + 1)
+    return {
+        name: value[0].tolist()[cut]
+        for name, value in alone.items()
+        if isinstance(value, Tensor) and value.shape == (1, len(ids))
+    }
+
+
+def unexpanded(processor: Any, ids: list[int], pictures: Sequence[Image]) -> list[int]:
+    """Token ids with each picture's vision tokens, where they stand there already, put back to one placeholder."""
+    place = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
+    if ids.count(place) == len(pictures):
+        return ids
+    found, at = list[int](), 0
+    for picture in pictures:
+        core = _core(processor, picture)["input_ids"]
+        start = next((i for i in range(at, len(ids)) if ids[i : i + len(core)] == core), None)
+        if start is None:
+            return ids
+        found += [*ids[at:start], place]
+        at = start + len(core)
+    return found + ids[at:]
+
+
+def translated(source: Any, target: Any, prompt: str | Sequence[int]) -> str | list[int]:
+    """A prompt whose placeholders are those of another processor."""
+    if isinstance(prompt, str):
+        return prompt.replace(source.image_token, target.image_token)
+    theirs, ours = (p.tokenizer.convert_tokens_to_ids(p.image_token) for p in (source, target))
+    return [ours if token == theirs else token for token in prompt]
+
+
+def text_only(models: Models, prompt: str | Sequence[int]) -> list[int]:
+    """The token ids of a prompt without its pictures: placeholders and what frames them left out."""
+    config, tokenizer = models.target.model.config, models.tokenizer
+    if isinstance(prompt, str):
+        token = getattr(models.processor, "image_token", None) or ""
+        return tokenizer.encode(prompt.replace(token, "") if token else prompt)
+    gone = marker_ids(config)
+    return [token for token in prompt if token not in gone]
+
+
+def tokens_of(models: Models, inputs: Inputs, pictures: Sequence[Image]) -> list[int] | None:
+    """Vision tokens of each picture where only the processor knows; None where the tensors say it."""
+    pixels = inputs.get("pixel_values")
+    if len(pictures) < 2 or inputs.get("image_grid_thw") is not None or (pixels is not None and pixels.dim() == 4):
+        return None
+    token = image_token_id(models.target.model.config)
+    return [_core(models.processor, picture)["input_ids"].count(token) for picture in pictures]  # type: ignore[arg-type]

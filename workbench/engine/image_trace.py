@@ -1,0 +1,106 @@
+"""What a trace shows of pictures: as the target saw them, and what its drafter makes of them."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from workbench.engine.declarations import DRAFTERS
+from workbench.engine.image_inputs import tokens_of
+from workbench.engine.request import Row
+from workbench.kernels.image_layout import Inputs, layout
+from workbench.trace.pictures import PNG_URL, Picture
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from workbench.models.loading import Models
+    from workbench.models.runner import Runner
+
+SHOWN = 512
+"""Longest side in pixels of a picture kept in a trace, where the target does not see it as one grid of patches."""
+
+
+def shown(models: Models, inputs: Inputs, pictures: Sequence[Image]) -> list[Picture]:
+    """The pictures of a prompt as the target sees them; none where only the processor's tensors are known."""
+    if not pictures:
+        return []
+    config = models.target.model.config
+    is_vision, grids, spans = layout(config, inputs, tokens_of(models, inputs, pictures))
+    assert is_vision.shape[0]
+    found = []
+    for i, (picture, (rows, cols), (start, end)) in enumerate(zip(pictures, grids, spans, strict=False)):
+        image = _as_seen(models.processor, inputs, i, picture, len(pictures))
+        found.append(Picture(png_url(image), image.width, image.height, rows, cols, start, end))
+    return found
+
+
+def _as_seen(processor: Any, inputs: Inputs, i: int, picture: Image, n: int) -> Image:
+    """The picture that the processor's tensor holds, where that is one picture; else the original, made smaller."""
+    from PIL import Image as images
+
+    pixels, grid = inputs.get("pixel_values"), inputs.get("image_grid_thw")
+    part = processor.image_processor
+    mean, std = getattr(part, "image_mean", None), getattr(part, "image_std", None)
+    if pixels is not None and pixels.dim() == 4 and pixels.shape[:2] == (n, 3):
+        values = pixels[i].float().cpu()
+        if getattr(part, "do_normalize", True) and mean and std:
+            values = values * torch.tensor(std).view(3, 1, 1) + torch.tensor(mean).view(3, 1, 1)
+        return images.fromarray((values.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy())
+    if grid is not None and isinstance(patch := getattr(part, "patch_size", None), int):
+        return picture.resize((int(grid[i, 2]) * patch, int(grid[i, 1]) * patch))
+    small = picture.copy()
+    small.thumbnail((SHOWN, SHOWN))
+    return small
+
+
+def png_url(image: Image) -> str:
+    """A picture as a data-URL."""
+    out = io.BytesIO()
+    image.save(out, "PNG", optimize=True)
+    return PNG_URL + base64.b64encode(out.getvalue()).decode("ascii")
+
+
+def see(row: Row, **fields: Any) -> None:
+    """For drafters: say what this row's drafter sees, from `prime` or `propose`; see `Round.vision` for the fields.
+
+    The engine records it with the round that follows, and again only when it has changed.
+    """
+    row.vision.update(fields)
+
+
+def vision_news(row: Row) -> dict[str, Any]:
+    """What a row's target and drafter see, for `Round.vision`: {} where nothing has changed since it was said."""
+    target, pictured = row.models.target, row.place.pictured
+    if pictured is None:
+        return {}
+    n, swaps = pictured.n_vision, row.swapped
+    sees_all = n if row.drafter.reads_target else 0
+    now = {
+        "drafter": _drafter_name(row), "compressor": None, "n_target": n, "n_drafter": sees_all,
+        "target_bytes": n * position_bytes(target), "drafter_bytes": 0, "target_prefill_s": pictured.seconds,
+        "drafter_prefill_s": 0.0, "kept": None, "blocks": None, "weights": None, "gate": None,
+    } | row.vision  # fmt: skip
+    if now == row.vision_said and not swaps:
+        return {}
+    row.vision_said, row.swapped = now, []
+    if not swaps:
+        return dict(now)
+    *targets, last = ([dataclasses.asdict(p) for p in shown(row.models, s.images, s.pictures)] for s in swaps)
+    return now | {"pictures": last, "sees": swaps[-1].sees} | ({"target_pictures": targets[0]} if targets else {})
+
+
+def _drafter_name(row: Row) -> str | None:
+    heads = [row.models.heads[need].name for need in row.drafter.needs if need in row.models.heads]
+    return heads[0] if heads else row.models.writer_name if DRAFTERS & set(row.drafter.needs) else None
+
+
+def position_bytes(runner: Runner) -> int:
+    """Bytes of keys and values that one token takes in a model's cache."""
+    cache = runner.cache
+    return cache.n_bytes // (cache.n_rows * cache.capacity)

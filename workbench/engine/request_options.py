@@ -1,0 +1,143 @@
+"""What clients of servers ask of a run beyond its sampling: other ends, shaped laws, log-probabilities."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.errors import ParameterError
+from workbench.core.sampling import SamplingParams
+from workbench.core.shaping import LogitBias, NotBefore, Penalties
+from workbench.core.transfer import to_device, to_host
+from workbench.engine.detokenise import TokenText
+from workbench.kernels.segment import Segment, Slot
+from workbench.models.runner import Runner
+
+CHUNK = 128
+"""Tokens of a prompt whose logits are held at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """Nothing by default.
+
+    Attributes:
+        min_tokens: no end of text, stop token or stop string before so many tokens.
+        stop_tokens: token ids that end the text, which is cut before them.
+        ignore_eos: the model's end-of-text token does not end the text.
+        logit_bias: pairs of a token id and what is added to its logit.
+        presence_penalty: taken from the logits of tokens that were generated already.
+        frequency_penalty: the same, for each time.
+        logprobs: how many of the likeliest tokens are told with the log-probability of each emitted token; None: none
+            is told.
+        prompt_logprobs: the same for the tokens of the prompt.
+        truncate_prompt: keep the last so many tokens of the prompt; None: all.
+    """
+
+    min_tokens: int = 0
+    stop_tokens: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt: int | None = None
+
+    def check(self, vocab_size: int) -> None:
+        """Refuse token ids that the target does not have.
+
+        Raises:
+            ParameterError: with the name of the field.
+        """
+        biased = [token for token, _ in self.logit_bias]
+        for name, ids in (("stop_token_ids", self.stop_tokens), ("logit_bias", biased)):
+            if any(not 0 <= token < vocab_size for token in ids):
+                raise ParameterError(f"{name} contains token ids outside 0…{vocab_size - 1}.", "Use the target's ids.")
+
+    def check_length(self, max_new_tokens: int) -> None:
+        """Refuse a least length above the greatest.
+
+        Raises:
+            ParameterError: with the name of the field.
+        """
+        if self.min_tokens > max_new_tokens:
+            problem = ParameterError(
+                f"min_tokens={self.min_tokens} is above the {max_new_tokens} tokens requested at most.",
+                "Lower it, or raise max_tokens.",
+            )
+            problem.option = "min_tokens"
+            raise problem
+
+    def kept(self, prompt: Sequence[int]) -> list[int]:
+        """What is left of a prompt's tokens: the last `truncate_prompt`, or all."""
+        return list(prompt if self.truncate_prompt is None else prompt[-self.truncate_prompt :])
+
+    def shaped(self, sampling: SamplingParams, prompt_length: int, eos: Collection[int]) -> SamplingParams:
+        """The sampling with the law's changes as processors, behind those that it has."""
+        processors = []
+        if self.logit_bias:
+            tokens, values = zip(*self.logit_bias, strict=True)
+            processors.append(LogitBias(tokens, values))
+        if self.presence_penalty or self.frequency_penalty:
+            processors.append(Penalties(prompt_length, self.presence_penalty, self.frequency_penalty))
+        ends = tuple(sorted({*self.stop_tokens, *eos}))
+        if self.min_tokens and ends:
+            processors.append(NotBefore(prompt_length, self.min_tokens, ends))
+        return dataclasses.replace(sampling, processors=(*sampling.processors, *processors)) if processors else sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A token with its log-probability.
+
+    Attributes:
+        token: its id.
+        data: its text, as bytes: it may be a part of a character.
+        rank: 1 for the likeliest at its place.
+        logprob: in the target's own law, in nats: before penalties, bias, temperature and filters.
+        top: the likeliest tokens at its place in the same way, likeliest first; without their own `top`.
+        is_special: whether it is a special token, which adds nothing to a generated text.
+    """
+
+    token: int
+    data: bytes
+    rank: int
+    logprob: float
+    top: tuple[Scored, ...] = ()
+    is_special: bool = False
+
+
+def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText) -> list[Scored]:
+    """The tokens that stand at the places of `logits`, with their log-probabilities."""
+    laws = logits.double().log_softmax(1)
+    at = to_device(list(tokens), laws.device, torch.long)
+    best = laws.topk(min(n_top, laws.shape[1]), dim=1)
+    mine = laws.gather(1, at.unsqueeze(1))
+    own, above, ids, values = to_host([mine.squeeze(1), (laws > mine).sum(1), best.indices, best.values])
+    found = []
+    for i, token in enumerate(tokens):
+        pairs = enumerate(zip(ids[i], values[i], strict=True), 1)
+        top = tuple(Scored(other, token_text.data(other), rank, value) for rank, (other, value) in pairs)
+        is_special = token in token_text.pieces.special
+        found.append(Scored(token, token_text.data(token), above[i] + 1, own[i], top, is_special))
+    return found
+
+
+def prefill_scored(
+    target: Runner, slot: Slot, tokens: Sequence[int], n_top: int, token_text: TokenText
+) -> list[Scored]:
+    """Prefill all but the last of `tokens`, which follow what is committed, and score all but the first."""
+    found = []
+    for start in range(0, len(tokens) - 1, CHUNK):
+        piece, behind = tokens[start : start + CHUNK][: len(tokens) - 1 - start], tokens[start + 1 : start + CHUNK + 1]
+        out = target.forward([Segment(slot, to_device(piece, target.device))])
+        slot.last_hidden = out.hidden[0, -1]
+        target.commit(slot, range(len(piece)))
+        found += scored(out.logits[0, : len(piece)], behind, n_top, token_text)
+    return found

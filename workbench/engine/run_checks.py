@@ -1,0 +1,50 @@
+"""Self-checks that speak: what is wrong with a run although nothing failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.trace import metrics
+from workbench.trace.nodes import REJECTED
+
+if TYPE_CHECKING:
+    from workbench.engine.request import Row
+    from workbench.models.loading import Models
+
+WINDOW = 50
+"""Rounds looked back on."""
+TOO_LOW = 0.02
+"""Acceptance rate below which a drafter is as good as none."""
+
+
+def warnings_for(row: Row, models: Models) -> list[str]:
+    """Sentences for the run's status; the same sentence is shown once."""
+    assert row.trace is not None
+    if row.configured.name == "autoregressive" or not row.configured.drafts:
+        return []
+    found = []
+    rounds = row.trace.rounds
+    last = rounds[-1]
+    if _is_copy(row, models) and row.sampling.greedy and REJECTED in last.nodes.status:
+        found.append(
+            "The draft model is a copy of the target and yet a token was rejected: rounding differs between one token "
+            "and several at a time, or the drafter has a bug."
+        )
+    window = rounds[-WINDOW:]
+    if len(window) < WINDOW or len(rounds) % 10 or any(r.method != last.method for r in window):
+        return found
+    if metrics.drafted(window) == 0:
+        found.append(
+            f"Speculation is inactive: {last.method} had nothing to propose for {WINDOW} rounds; "
+            "each was plain decoding."
+        )
+    elif (metrics.acceptance_rate(window) or 0.0) < TOO_LOW:
+        found.append(
+            f"Almost nothing is accepted: {metrics.accepted(window)} of {metrics.tested(window)} tested tokens in "
+            f"{WINDOW} rounds. Check that this drafter was made for this target and this kind of text."
+        )
+    return found
+
+
+def _is_copy(row: Row, models: Models) -> bool:
+    return models.drafter is not None and models.drafter_name == models.target_name and "drafter" in row.drafter.needs

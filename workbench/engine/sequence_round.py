@@ -1,0 +1,204 @@
+"""One row in one round: what each phase does for it. `round.py` does it for all rows, and keeps their errors apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workbench.core.errors import NumericalError, WorkbenchError
+from workbench.core.late import Late
+from workbench.core.probes import Probed
+from workbench.core.transfer import on_host
+from workbench.core.tree import DraftTree
+from workbench.engine.acceptance import figures
+from workbench.engine.decoder import House
+from workbench.engine.drafter_setup import levels_left, prime
+from workbench.engine.drafter_state import owned_of
+from workbench.engine.feedback import Outcome
+from workbench.engine.observers import let_go, tell
+from workbench.engine.request import FINISHED, Row
+from workbench.engine.request_options import Scored, scored
+from workbench.engine.round_timing import Drafting, Timing
+from workbench.engine.stop_conditions import cut, ending
+from workbench.engine.tentative_tokens import Decided, Held, decide
+from workbench.engine.trace_recording import keep_round, kept_tokens, record_round
+from workbench.engine.verification_input import Block, block_of
+from workbench.engine.verification_result import Judged
+from workbench.kernels.segment import Output, Segment
+from workbench.models.loading import Models
+from workbench.trace.tokens import Emitted
+
+
+@dataclass(slots=True)
+class Turn:
+    """One row in one round: what each phase found for it.
+
+    Attributes:
+        row: the row.
+        tree: what was drafted.
+        drafting: when, and with whom.
+        block: what of it goes into the target's pass: the draft, and probes behind it.
+        logits: the target's at the root and behind each node, [N+1, V].
+        hidden: what the LM head read there, [N+1, D].
+        taps: residual streams there of the layers that the row's method asked for, each [N+1, D].
+        probed: what the target said of probes, by the part that asked for them.
+        strange: on a GPU, whether something drafted or probed was no token. There the first look-up of such a number
+            would end all runs of the process, so that a token stands in its place, and the logits are no numbers.
+        judged: the verdict.
+    """
+
+    row: Row
+    tree: DraftTree | None = None
+    drafting: Drafting | None = None
+    block: Block | None = None
+    logits: Tensor | None = None
+    hidden: Tensor | None = None
+    taps: dict[int, Tensor] = field(default_factory=dict)
+    probed: dict[str, Probed] = field(default_factory=dict)
+    strange: Tensor | None = None
+    judged: Judged | None = None
+
+    def plan(self, batch: Sequence[Row]) -> None:
+        """No deeper than text, budget and the drafter's positions go on; the plan says how the tree grows."""
+        row = self.row
+        planned = row.policy.plan(row, row.policy_state, batch)
+        depth = max(0, min(planned.depth, row.remaining - 1, levels_left(row), planned.within(planned.depth)))
+        row.plan = replace(planned, depth=depth, grower=planned.grower or row.configured.grower)
+
+    def draft_again(self) -> None:
+        """Draft for this row alone from a new state: a batch that failed may have left the old one half done."""
+        row = self.row
+        row.place.scratch = 0
+        let_go(row)
+        row.state = prime(row, row.drafter, row.models)
+        self.tree = row.drafter.propose([row])[0]
+
+    def lay_out(self, models: Models) -> None:
+        """Put together what the target is to read."""
+        assert self.tree is not None
+        size, guarded = models.target.vocab_size, not on_host(models.target.device)
+        self.strange = _within(self.tree.tokens, size) if guarded and len(self.tree) else None
+        self.block = block_of(self.row, self.tree, models)
+        for probes in self.block.asked.values() if guarded else ():
+            if probes.states is None:
+                found = _within(probes.tokens, size)
+                self.strange = found if self.strange is None else self.strange | found
+
+    def segment(self, models: Models) -> Segment:
+        """The last committed token, the draft behind it, and what is probed."""
+        assert self.block is not None
+        return self.block.segment(self.row, models)
+
+    def read(self, out: Output, b: int) -> None:
+        """Take row `b` of what the target's pass gave."""
+        assert self.block is not None
+        n = 1 + len(self.block.tree)
+        self.logits, self.hidden = out.logits[b, :n], out.hidden[b, :n]
+        if self.strange is not None:
+            self.logits = self.logits.masked_fill(self.strange, torch.nan)
+        self.probed = self.block.probed(out.logits[b], out.hidden[b])
+        before = {} if self.block.exits is None else self.block.exits.taps
+        self.taps = {i: out.taps[i][b, :n] if i in out.taps else before[i] for i in self.row.taps}
+
+    def figures(self, record: bool) -> list[Tensor | Late[Any]]:
+        """The rule, on the device: see `judging.figures`."""
+        assert self.tree is not None
+        assert self.logits is not None
+        assert self.hidden is not None
+        assert self.block is not None
+        probes, probed = self.block.probes, self.probed.get("verifier")
+        return figures(self.row, self.tree, self.logits, self.hidden, self.taps, record, probes, probed)
+
+    def walk(self, found: list[object]) -> None:
+        """Follow the decision on the host. `found`: what `figures` gave."""
+        assert self.tree is not None
+        assert self.block is not None
+        sources = [probes.source for probes in self.block.asked.values() for _ in range(len(probes))]
+        self.judged = Judged.of(self.tree, found, self.row.verifier, self.row.uniform, sources)
+
+    def commit(self, timing: Timing, begun: float, house: House) -> None:
+        """Move the accepted path into the cache, emit its tokens, tell the parts, record the round."""
+        row, judged, hidden = self.row, self.judged, self.hidden
+        assert judged is not None
+        assert hidden is not None
+        if judged.is_nan:
+            if self.strange is not None and bool(self.strange):
+                raise WorkbenchError(
+                    f"{type(row.drafter).__name__} drafted or probed a token id that the target does not have.",
+                    f"Use numbers from 0 to {house.models.target.vocab_size - 1}.",
+                )
+            raise NumericalError(
+                "The target returned NaN instead of probabilities.",
+                "Try another dtype; bfloat16 or float32 often helps.",
+            )
+        verdict, base = judged.verdict, len(row.committed)
+        tokens = [*(judged.tokens[i] for i in verdict.path), verdict.bonus]
+        holds = bool(row.undecided) or row.verifier.holds() > 0
+        if holds:
+            kept, reason = ending(row, tokens, house.models, base)
+            spans_text = [("", 0, 0)] * kept
+        else:
+            kept, reason, spans_text = cut(row, tokens, house.models)
+        root, before = row.committed[-1], row.place.last_hidden
+        path = verdict.path[:kept]
+        house.models.target.commit(row.place, [0, *(node + 1 for node in path)])
+        row.place.last_hidden = hidden[path[-1] + 1 if path else 0]
+        row.committed.extend(tokens[:kept])
+        scores = list[Scored]()
+        if row.raw is not None:
+            places = [0, *(node + 1 for node in verdict.path)][:kept]
+            n_top = row.request.extras.logprobs or 0
+            scores = scored(row.raw[places], tokens[:kept], n_top, house.token_text)
+        if not reason:
+            self._tell(root, tokens[:kept])
+        new = kept_tokens(judged, base, spans_text)
+        if holds:
+            decided = decide(row, self._held(new, before, scores, house), bool(reason), house.models)
+        else:
+            decided = Decided(new, [], reason)
+            row.request.scores.extend(scores)
+        record = record_round(row, judged, new, decided, timing, house.token_text, house.record, begun)
+        keep_round(row, record)
+        if decided.reason:
+            house.end(row, FINISHED, decided.reason)
+
+    def _held(self, new: list[Emitted], before: Tensor | None, scores: list[Scored], house: House) -> list[Held]:
+        """Tokens of the round that may be taken back. `before`: the state that the first one's forerunner came of."""
+        assert self.judged is not None
+        assert self.hidden is not None
+        places = [0, *(node + 1 for node in self.judged.verdict.path)]
+        read = [before, *(self.hidden[place] for place in places)]
+        texts = [house.token_text(token.token) for token in new]
+        return [Held(*each) for each in zip(new, read, texts, scores or [None] * len(new), strict=False)]
+
+    def _tell(self, root: int, emitted: list[int]) -> None:
+        """What the round taught, to all parts that learn. `root`: the token that the tree hung on."""
+        row, judged = self.row, self.judged
+        assert judged is not None
+        outcome = Outcome(
+            judged.tokens, judged.parents, judged.verdict, emitted, root, judged.top_tokens, row.plan, self.hidden,
+            self.taps, self.probed.get("drafter"), judged.top_probs,
+        )  # fmt: skip
+        if row.plan.depth > 0 and (own := owned_of(row.state)) is not None:
+            own.count(judged.sources, judged.verdict.path)
+        if not row.silenced:
+            row.drafter.observe(row, outcome)
+        tell(row, outcome)
+        row.verifier.observe(row, outcome)
+        if row.configured.grower is not None and row.plan.grower == row.configured.grower:
+            row.configured.grower.observe(row, outcome)
+        row.policy.observe(row, row.policy_state, outcome)
+
+
+def _within(tokens: Tensor, size: int) -> Tensor:
+    """Whether something is no token, which is one from then on; without waiting for its device.
+
+    It is changed where it is: drafters know their tree by the object.
+    """
+    strange = ((tokens < 0) | (tokens >= size)).any()
+    tokens.clamp_(0, size - 1)
+    return strange

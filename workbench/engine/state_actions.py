@@ -1,0 +1,146 @@
+"""What a row's drafter remembers: looked at, saved, loaded, emptied, between two rounds and in the engine's thread.
+
+Others ask for it by `Row.errands`. A request that `keeps` it leaves it behind when its row ends, as a file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.core.errors import MethodUnavailableError, WorkbenchError
+from workbench.core.panics import no_panic
+from workbench.engine.drafter_setup import prime
+from workbench.engine.drafter_state import Left, Owned, owned_of
+from workbench.engine.observers import let_go
+from workbench.engine.state_file import from_bytes, kind_of, to_bytes
+
+if TYPE_CHECKING:
+    from workbench.engine.detokenise import TokenText
+    from workbench.engine.request import Row
+    from workbench.trace.events import Trace
+
+log = logging.getLogger(__name__)
+
+SHOWN = 12
+"""Entries that are shown."""
+AFTER = "Choose a drafter with a table: prompt-lookup, suffix, token-recycling, lookahead-trie, …."
+MATCHED = "matched tokens"
+"""Signal of a round: so many of the newest tokens found the entry that was drafted from."""
+
+
+def _state(row: Row) -> Owned:
+    found = owned_of(row.state)
+    if found is None:
+        raise MethodUnavailableError(f"{row.configured.method.title} has no state of this kind.", AFTER)
+    return found
+
+
+def look(row: Row, token_text: TokenText) -> dict[str, Any]:
+    """What the state shows of itself, as plain JSON.
+
+    Returns:
+        kind ("" where the drafter keeps nothing), title, unit, entries, bound, n_bytes, most_bytes, asked, hits, kept,
+        shared, saves, counted, top [{"before", "after", "count"}], and made: which entry made the latest draft
+        {"round", "before", "after"}, or None.
+    """
+    found, trace = owned_of(row.state), row.trace
+    if found is None:
+        return {"kind": "", "why": f"{row.configured.method.title} has no state to show."}
+    seen, memory = found.look(SHOWN), row.drafter.memory()
+
+    def text(tokens: Sequence[int]) -> str:
+        return "".join(token_text(token) for token in tokens)
+
+    return {
+        "kind": row.configured.name if memory is None else kind_of(memory),
+        "title": found.title,
+        "unit": found.unit,
+        "entries": seen.entries,
+        "bound": seen.bound,
+        "n_bytes": seen.n_bytes,
+        "most_bytes": seen.most_bytes,
+        "asked": found.asked,
+        "hits": found.hits,
+        "kept": found.kept,
+        "shared": found.shared,
+        "saves": memory is not None,
+        "counted": seen.counted,
+        "top": [
+            {"before": top.words or text(top.before), "after": text(top.after), "count": round(float(top.count), 3)}
+            for top in seen.top
+        ],
+        "made": None if trace is None else made(trace, text, found),
+    }
+
+
+def made(trace: Trace, text: Callable[[Sequence[int]], str], state: Owned) -> dict[str, Any] | None:
+    """By which tokens the entry was found that made the latest draft, and what of it came first; None: by none."""
+    if not trace.rounds or not (n := int(trace.rounds[-1].signals.get(MATCHED, 0))):
+        return None
+    last = trace.rounds[-1]
+    known = [*trace.header.prompt_tokens, *trace.token_ids]
+    before = known[: len(known) - len(last.emitted)][-n:]
+    path, below = list[int](), -1
+    nodes = zip(last.nodes.tokens, last.nodes.parents, last.nodes.source, strict=True)
+    for node, (token, parent, source) in enumerate(nodes):
+        if parent == below and state.made(source):
+            path.append(token)
+            below = node
+    if not path:
+        return None
+    return {"round": last.index, "before": text(before), "after": text(path)}
+
+
+def save(row: Row) -> bytes:
+    """The state as a file.
+
+    Raises:
+        MethodUnavailableError: there is none, or it cannot be saved.
+    """
+    return to_bytes(kind_of(row.drafter.memory()), _state(row).pack(), row.models)
+
+
+def load(row: Row, data: bytes) -> None:
+    """Take in the state of a file, beside what the row's drafter has.
+
+    Raises:
+        TokenizerMismatchError, ModelError, CapacityError: it does not fit, is broken, or too large; nothing is changed.
+        MethodUnavailableError: the drafter keeps nothing.
+    """
+    state, file = _state(row), from_bytes(data)
+    if (memory := row.drafter.memory()) is None:
+        state.take({}, 0)
+    file.check(kind_of(memory), row.models)
+    state.take(file.arrays, row.models.target.vocab_size)
+
+
+def reset(row: Row) -> None:
+    """Forget all but the text itself.
+
+    Raises:
+        MethodUnavailableError: the drafter keeps nothing.
+    """
+    state = _state(row)
+    if row.drafter.memory() is None:
+        raise MethodUnavailableError(f"The {state.title.lower()} is read-only.", AFTER)
+    state.clear()
+    let_go(row)
+    state.clear()  # of what the row itself gave back
+    row.state = prime(row, row.drafter, row.models)
+
+
+def leave(row: Row, token_text: TokenText) -> None:
+    """What an ending row leaves behind, where its request keeps it. The run has ended well whatever comes of it."""
+    if not row.request.keeps:
+        return
+    try:
+        with no_panic():
+            shown = look(row, token_text)
+            try:
+                row.left = Left(shown, save(row))
+            except WorkbenchError as error:
+                row.left = Left(shown, None, str(error))
+    except Exception:
+        log.exception("a drafter's state could not be stored")

@@ -1,0 +1,141 @@
+"""A drafter's state as a file: safetensors with a head that says of which drafter, tokenizer and target it is.
+
+Nothing in such a file is run. It is refused where its head does not fit, where a byte of it was changed or is missing,
+and beyond a size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from workbench.core.errors import CapacityError, ModelError, TokenizerMismatchError
+from workbench.core.panics import no_panic
+from workbench.engine.datastore import tokenizer_hash
+from workbench.engine.drafter_state import BROKEN, MOST_BYTES, Arrays
+from workbench.models.loading import Models
+
+FORMAT, VERSION = "workbench-drafter-state", "1"
+HEAD_BYTES = 64 << 10
+SAME = "Start a run with that target, or a drafter of that kind; or save the state of this one."
+
+
+@dataclass(frozen=True, slots=True)
+class StateFile:
+    """A file that was read: whole, and of this format.
+
+    Attributes:
+        kind: which memory it is: see `kind_of`.
+        tokenizer: `tokenizer_hash` of its target's.
+        target: its name.
+        arrays: the state.
+    """
+
+    kind: str
+    tokenizer: str
+    target: str
+    arrays: Arrays
+
+    def check(self, kind: str, models: Models) -> None:
+        """Refuse a state that means something else here.
+
+        Args:
+            kind: of the drafter that is to take it.
+            models: those that it drafts for.
+
+        Raises:
+            TokenizerMismatchError: it was saved with another tokenizer, or for another target.
+            ModelError: it is another drafter's.
+        """
+        if self.kind != kind:
+            raise ModelError(f"This file holds the state of {self.kind}; the run drafts with {kind}.", SAME)
+        if self.tokenizer != hash_of(models):
+            raise TokenizerMismatchError(
+                f"This file was saved with the tokenizer of {self.target or 'another model'}: its ids mean other "
+                f"tokens to {models.target_name or 'this target'}.",
+                SAME,
+            )
+        if self.target != models.target_name:
+            raise TokenizerMismatchError(
+                f"This file was saved for {self.target}: {models.target_name} continues the same text differently.",
+                SAME,
+            )
+
+
+def kind_of(memory: Any) -> str:
+    """The drafter's name of a memory's name (`Drafter.memory`)."""
+    return str(memory[0] if isinstance(memory, tuple) else memory)
+
+
+def hash_of(models: Models) -> str:
+    """`tokenizer_hash` of a target's tokenizer, worked out once."""
+    key = "tokenizer hash"
+    if key not in models.shared:
+        models.shared[key] = tokenizer_hash(models.tokenizer)
+    return models.shared[key]
+
+
+def to_bytes(kind: str, arrays: Arrays, models: Models) -> bytes:
+    """The file.
+
+    Raises:
+        CapacityError: it would be larger than one that is read.
+    """
+    held = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    head = {
+        "format": FORMAT, "version": VERSION, "kind": kind, "tokenizer": hash_of(models), "target": models.target_name,
+        "sha256": _sum_of(held),
+    }  # fmt: skip
+    data = save(held, head)
+    if len(data) > MOST_BYTES:
+        raise CapacityError(f"The state takes {len(data) >> 20} MiB, more than the limit of {MOST_BYTES >> 20}.")
+    return data
+
+
+def from_bytes(data: bytes) -> StateFile:
+    """Read a file.
+
+    Raises:
+        CapacityError: it is larger than `MOST_BYTES`.
+        ModelError: it is of another format or version, was cut short, or a byte of it is another.
+    """
+    if len(data) > MOST_BYTES:
+        raise CapacityError(f"The file has more than {MOST_BYTES >> 20} MiB: no drafter state is that large.", BROKEN)
+    head = _head(data)
+    if (head.get("format"), head.get("version")) != (FORMAT, VERSION):
+        raise ModelError("The file has no drafter state of this version, according to its header.", BROKEN)
+    try:
+        with no_panic():
+            arrays = load(data)
+    except Exception:
+        raise ModelError("The file is broken: it is truncated, or is not safetensors.", BROKEN) from None
+    if head.get("sha256") != _sum_of(arrays):
+        raise ModelError("The file is broken: its contents differ from those that were saved.", BROKEN)
+    return StateFile(head.get("kind", ""), head.get("tokenizer", ""), head.get("target", ""), arrays)
+
+
+def _head(data: bytes) -> Mapping[str, str]:
+    """What safetensors holds besides arrays: eight bytes say how long its JSON is."""
+    n = int.from_bytes(data[:8], "little")
+    try:
+        if not 2 <= n <= min(HEAD_BYTES, len(data) - 8):
+            raise ValueError
+        found = json.loads(data[8 : 8 + n]).get("__metadata__", {})
+        return {str(name): str(value) for name, value in found.items()}
+    except (ValueError, AttributeError, RecursionError):
+        raise ModelError("The file is not a drafter state: it is not safetensors, or is truncated.", BROKEN) from None
+
+
+def _sum_of(arrays: Arrays) -> str:
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        array = arrays[name]
+        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()

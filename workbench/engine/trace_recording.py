@@ -1,0 +1,243 @@
+"""From a judged tree to the `Round` that goes into the trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.core.late import some
+from workbench.core.rejection import Reason, expected_kept
+from workbench.core.rules import Rule
+from workbench.core.tree import children_of, depths_of
+from workbench.engine.image_trace import vision_news
+from workbench.engine.request import Row
+from workbench.engine.run_checks import warnings_for
+from workbench.engine.settings import SAMPLING_NAMES
+from workbench.engine.verification_result import Judged
+from workbench.trace.events import Phase, Round
+from workbench.trace.metrics import BOUGHT, HELD, PAID, PAID_AT_MOST
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, GrownNodes, Nodes, Probe, Top
+from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, Emitted, Placed
+
+if TYPE_CHECKING:
+    from workbench.engine.detokenise import TokenText
+    from workbench.engine.round_timing import Timing
+    from workbench.engine.tentative_tokens import Decided
+
+
+def params_of(row: Row) -> dict[str, object]:
+    """Parameters and sampling in force."""
+    return {**row.configured.values, **{name: getattr(row.sampling, name) for name in SAMPLING_NAMES}}
+
+
+def kept_tokens(judged: Judged, base: int, spans: Sequence[tuple[str, int, int]]) -> list[Emitted]:
+    """What a verdict adds to a text of `base` tokens, as far as there are spans of text for it."""
+    verdict, kept = judged.verdict, []
+    for i, (text, start, end) in enumerate(spans):
+        if i < len(verdict.path):
+            node = verdict.path[i]
+            token, p = judged.tokens[node], judged.p_node[node]
+            kept.append(Emitted(token, text, start, end, ACCEPTED, node, base + i, p))
+        else:
+            kind = CORRECTED if verdict.corrected else BONUS if judged.tokens else PLAIN
+            p = judged.p_stop[verdict.path[-1] + 1 if verdict.path else 0]
+            kept.append(Emitted(verdict.bonus, text, start, end, kind, None, base + i, p))
+    return kept
+
+
+def record_round(
+    row: Row,
+    judged: Judged,
+    new: list[Emitted],
+    decided: Decided,
+    timing: Timing,
+    token_text: TokenText,
+    full: bool,
+    t_round: float,
+) -> Round:
+    """Plain data of one round.
+
+    Args:
+        row: whose it is.
+        judged: the tree and its verdict.
+        new: what was kept of it; what follows that on the path counts as discarded.
+        decided: what of that, and of tokens that were held, is text now.
+        timing: the round's.
+        token_text: the text of tokens, for display.
+        full: keep likeliest tokens and entropy.
+        t_round: when the round began, in seconds of the host's clock.
+    """
+    assert row.trace is not None
+    verdict, n, kept = judged.verdict, len(judged.tokens), len(new)
+    path = list(verdict.path[:kept])
+    bonus_emitted = kept > len(verdict.path)
+    status = [DISCARDED] * n
+    accept: list[float | None] = [None] * n
+    uniform: list[float | None] = [None] * n
+    walked = {-1, *path[:-1]}
+    for node, ok in verdict.tested:
+        if (
+            bonus_emitted or judged.parents[node] in walked
+        ):  # a text cut on the path ends the tests behind its last token
+            status[node] = ACCEPTED if ok else REJECTED
+            accept[node] = judged.accept[node]
+            uniform[node] = verdict.uniform.get(node)
+    rule, inputs = _why(judged, row.reason, row.trace.header.rules, [a is not None for a in accept])
+    if judged.paid:
+        name = PAID_AT_MOST if row.pays_less else PAID
+        row.signals[name] = sum(some(judged.paid, [node for node, a in enumerate(accept) if a is not None]))
+    if judged.exact:
+        row.signals[BOUGHT] = judged.kept - expected_kept(judged.parents, judged.exact)
+    base = new[0].position
+    depths = depths_of(judged.parents)
+    nodes = Nodes(
+        tokens=judged.tokens,
+        parents=judged.parents,
+        depth=depths,
+        position=[base - 1 + d for d in depths],
+        text=[token_text(t) for t in judged.tokens],
+        p=judged.p_node,
+        q=list(judged.q) if judged.q else [None] * n,
+        accept=accept,
+        u=uniform,
+        status=status,
+        source=judged.sources,
+        rule=rule,
+        inputs=inputs,
+    )
+    last = decided.emitted[-1] if decided.emitted else None
+    own = last if last is not None and bonus_emitted and last.position == new[-1].position else None
+    record = Round(
+        **_of_any_round(row, timing, t_round),
+        nodes=nodes,
+        path=path,
+        bonus=own.token if own else None,
+        bonus_kind=own.kind if own else None,
+        emitted=decided.emitted,
+        placed=decided.placed,
+        entropy=judged.entropy if full else [],
+        probes=_probes(judged, base, token_text),
+    )
+    if full:
+        record.top_p = [
+            Top(ids, [token_text(t) for t in ids], probs)
+            for ids, probs in zip(judged.top_tokens, judged.top_probs, strict=True)
+        ]
+        if judged.growth is not None and n:
+            of, before, after = judged.growth.on_host(judged.worth, judged.parents)
+            record.grown = GrownNodes([rule.to_wire() for rule in judged.growth.rules], of, before, after)
+        record.top_q = _top_q(judged, token_text)
+    return record
+
+
+def record_placed(
+    row: Row, emitted: list[Emitted], placed: list[Placed], revoked: list[int], timing: Timing, t_round: float
+) -> Round:
+    """Plain data of a round without a draft tree: see `Round.placed`. Its timing has no drafting."""
+    told = _of_any_round(row, timing, t_round)
+    told["revoked"] += revoked
+    told["phases"] = [phase for phase in told["phases"] if phase.name != "draft"]
+    return Round(**told, nodes=Nodes(), path=[], bonus=None, bonus_kind=None, emitted=emitted, placed=placed)
+
+
+def keep_round(row: Row, record: Round) -> None:
+    """The round is over: it goes into the trace, and to whoever follows."""
+    assert row.trace is not None
+    row.trace.rounds.append(record)
+    row.revoked, row.beside = [], []
+    row.pace.emitted(len(record.emitted))
+    for warning in warnings_for(row, row.models):
+        if warning not in row.trace.footer.warnings:
+            row.trace.footer.warnings.append(warning)
+            record.notes.append(warning)
+    if row.request.on_round is not None:
+        row.request.on_round(record)
+
+
+def _of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, Any]:
+    """What every round says: settings in force, and what its time went to."""
+    assert row.trace is not None
+    assert row.origin is not None
+    assert row.origin_s is not None
+    now = time.perf_counter()
+    still_s = row.pace.still_s  # a run that is held back or paused is where it would have been
+    origin, origin_s, seconds = row.origin.seconds + still_s, row.origin_s + still_s, now - t_round
+    drafted, verified, overhead_s = timing.drafted, timing.verified, max(0.0, seconds - timing.forwards_s)
+    parts = {"draft_s": drafted.part_s, "verify_s": verified.part_s, "overhead_s": overhead_s / timing.rows}
+    return {
+        "index": len(row.trace.rounds),
+        "method": row.configured.name,
+        "params": params_of(row),
+        "phases": [
+            *_draft_phases(timing, origin),
+            Phase("verify", timing.verify.seconds - origin, timing.judge.seconds - origin),
+            Phase("judge", timing.judge.seconds - origin, timing.commit.seconds - origin),
+            Phase("commit", timing.commit.seconds - origin, now - origin_s),
+            *(Phase(name, start.seconds - origin, end.seconds - origin, lane) for name, start, end, lane in row.beside),
+        ],
+        "started_s": t_round - origin_s,
+        "seconds": seconds,
+        "draft_s": drafted.seconds,
+        "verify_s": verified.seconds,
+        "overhead_s": overhead_s,
+        "waited_s": timing.waited_s if timing.rows > 1 else 0.0,
+        "shared": {"rows": timing.rows, **parts} if timing.rows > 1 else {},
+        "draft_forwards": drafted.forwards,
+        "target_forwards": verified.forwards,
+        "changes": row.changes,
+        "signals": row.signals | ({HELD: row.pace.before_s} if row.pace.before_s > 0 else {}),
+        "notes": list(row.notes),
+        "vision": {} if row.images is None else vision_news(row),
+        "revoked": [*row.revoked],
+    }
+
+
+def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
+    """The row's own drafting; before and behind it others of its batch were drafted for."""
+    own = timing.drafting
+    if timing.rows == 1:
+        return [Phase("draft", timing.start.seconds - origin, timing.verify.seconds - origin)]
+    edges = [mark.seconds - origin for mark in (timing.start, own.start, own.end, timing.verify)]
+    stretches = zip(("wait", "draft", "wait"), edges[:-1], edges[1:], strict=True)
+    return [Phase(name, start, end) for name, start, end in stretches if end > start]
+
+
+def _why(
+    judged: Judged, reason: Reason | None, known: dict[str, Rule], tested: list[bool]
+) -> tuple[list[str | None], dict[str, list[float | None]]]:
+    """(rule of each node, what it read), None where a node was not tested. Rules new to the trace join `known`."""
+    n = len(tested)
+    if reason is None:
+        return [None] * n, {}
+    rules = reason.rules
+    of = judged.rule_of or [0] * n
+    if not judged.rule_of and len(rules) > 1:
+        for siblings in children_of(judged.parents):
+            for rank, node in enumerate(siblings):
+                of[node] = min(rank, len(rules) - 1)
+    mine = [rules[of[i]] if tested[i] else None for i in range(n)]
+    used = {rule.name: rule for rule in mine if rule is not None}
+    known.update({name: rule for name, rule in used.items() if name not in known})
+    reads = [frozenset[str]() if rule is None else rule.reads for rule in mine]
+    inputs = {
+        name: [value if name in read else None for read, value in zip(reads, column, strict=True)]
+        for name, column in zip(reason.inputs, judged.inputs, strict=True)
+        if name not in ("p", "q") and any(name in read for read in reads)
+    }
+    return [None if rule is None else rule.name for rule in mine], inputs
+
+
+def _probes(judged: Judged, base: int, token_text: TokenText) -> list[Probe]:
+    """What was computed beside the draft. `base`: position of the first token that the round emits."""
+    columns = [*(judged.probes or ([], [], [])), judged.probe_sources]
+    return [Probe(token, token_text(token), parent, base - 1 + place, source)
+            for token, parent, place, source in zip(*columns, strict=True)]  # fmt: skip
+
+
+def _top_q(judged: Judged, token_text: TokenText) -> list[Top | None]:
+    if not judged.top_q:
+        return []
+    ids, probs = judged.top_q
+    tops = [Top([int(t) for t in i], [token_text(int(t)) for t in i], p) for i, p in zip(ids, probs, strict=True)]
+    return [tops[m] if m >= 0 else None for m in judged.q_of]

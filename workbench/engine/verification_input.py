@@ -1,0 +1,154 @@
+"""What goes into one pass of the target for a row: the last committed token, the draft, and probes behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.errors import CapacityError, WorkbenchError
+from workbench.core.probes import Probed, Probes, joined
+from workbench.core.transfer import to_device
+from workbench.core.tree import DraftTree, ancestors
+from workbench.engine.feedback import Exits
+from workbench.engine.request import Row
+from workbench.kernels.fused import MOST
+from workbench.kernels.segment import Segment
+from workbench.models.loading import Models
+from workbench.models.runner import SCRATCH
+
+ASKERS = ("drafter", "verifier")
+"""Parts that may ask for probes, in the order in which their probes stand in a block."""
+ROOM = min(SCRATCH, MOST) - 1
+"""Nodes and probes of a row's block. More would leave the compiled passes, which give others other bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One row's part of a pass.
+
+    Scratch entries of the cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes are behind all that a
+    commit can keep, and fall with what it does not keep.
+
+    Attributes:
+        tree: the draft, N nodes.
+        asked: probes by the part that asked for them, in the order of `ASKERS`.
+        exits: the target's states that drafting left, from which the pass goes on.
+    """
+
+    tree: DraftTree
+    asked: Mapping[str, Probes] = field(default_factory=dict)
+    exits: Exits | None = None
+
+    @property
+    def probes(self) -> Probes | None:
+        """All of them, in the order of the block."""
+        return joined(self.tree, list(self.asked.values())) if self.asked else None
+
+    def segment(self, row: Row, models: Models) -> Segment:
+        """Tokens, positions and mask; a chain without probes needs no mask of its own.
+
+        Raises:
+            CapacityError: the draft alone is larger than the cache's scratch.
+        """
+        tree, probes = self.tree, self.probes
+        row.place.scratch = 0
+        root = to_device(row.committed[-1:], models.target.device)
+        if len(tree) == 0 and probes is None:
+            return Segment(row.place, root)
+        if len(tree) >= SCRATCH:
+            raise CapacityError(f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1}.")
+        tokens = torch.cat([root, tree.tokens])
+        states = None if self.exits is None else self.exits.states
+        if probes is None and tree.fanout <= 1:
+            return Segment(row.place, tokens, states=states)
+        parents = torch.cat([tree.parents.new_full((1,), -1), tree.parents + 1])
+        sees = ancestors(parents, tree.depth + 1)
+        places = sees.sum(1) - 1
+        if probes is None:
+            return Segment(row.place, tokens, sees, places, states)
+        n, p = len(tree), len(probes)
+        whole = sees.new_zeros(1 + n + p, 1 + n + p)
+        whole[: 1 + n, : 1 + n] = sees
+        whole[1 + n :, 0] = True
+        whole[1 + n :, 1:] = probes.sees
+        places, given = torch.cat([places, probes.places]), self._given(tokens, models)
+        return Segment(row.place, torch.cat([tokens, probes.tokens]), whole, places, given)
+
+    @property
+    def enters(self) -> int:
+        """Behind how many layers some of its probes come in; 0: none does."""
+        return max((p.entering.layer for p in self.asked.values() if p.entering is not None), default=0)
+
+    def below(self) -> Block:
+        """What of it the layers below that read."""
+        return replace(self, asked={part: p for part, p in self.asked.items() if p.entering is None})
+
+    def entered(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
+        """The residual streams of the whole block at that layer. Argument: those of `below`."""
+        at = 1 + len(self.tree)
+        found, drafted = [stream[:at]], stream[:at]
+        for probes in self.asked.values():
+            if probes.entering is not None:
+                found.append(probes.entering.made(drafted).to(stream.dtype))
+            else:
+                found.append(stream[at : at + len(probes)])
+                at += len(probes)
+        return torch.cat(found)
+
+    def _given(self, drafted: Int[Tensor, " n"], models: Models) -> Float[Tensor, "n_plus_P D"] | None:
+        """Input embeddings of root, draft and probes where some probe is none of a token; None: all are tokens."""
+        asked, embed = self.asked.values(), models.target.embed
+        if all(probes.states is None for probes in asked):
+            return None
+        return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in asked)])
+
+    def probed(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, Probed]:
+        """What came back for the probes, by the part that asked. Arguments: of the whole block, root first."""
+        found: dict[str, Probed] = {}
+        at = 1 + len(self.tree)
+        for part, probes in self.asked.items():
+            found[part] = Probed(probes, logits[at : at + len(probes)], hidden[at : at + len(probes)])
+            at += len(probes)
+        return found
+
+
+def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
+    """The draft with the probes that the row's parts ask for. Those that there is no room for are left out, and said.
+
+    A pass with probes reads the draft from the first layer on: states that drafting left are of the draft alone.
+
+    Raises:
+        WorkbenchError: probes whose mask is not of their draft (a mistake in the part).
+    """
+    asked: dict[str, Probes] = {}
+    left, farthest = ROOM - len(tree), models.target.context - row.place.length - 1
+    for part in ASKERS:
+        probes = getattr(row, part).probes(row, tree) if part == "verifier" or not row.silenced else None
+        if probes is None or len(probes) == 0:
+            continue
+        if probes.sees.shape != (len(probes), len(tree) + len(probes)):
+            raise WorkbenchError(
+                f"{probes.source or part} gave a probe mask of shape {list(probes.sees.shape)} for a draft of "
+                f"{len(tree)} nodes and {len(probes)} probes.",
+                "Give a mask over nodes and probes: bool [P, N + P].",
+            )
+        if len(probes) > left or probes.farthest > farthest:
+            row.say(
+                f"The cache had no room for the {len(probes)} probe tokens of {probes.source or part} in some rounds."
+            )
+            continue
+        asked[part] = probes
+        left -= len(probes)
+    return Block(tree, asked, None if asked else exits(row, tree))
+
+
+def exits(row: Row, tree: DraftTree) -> Exits | None:
+    """What verification goes on from, unless somebody reads what stands before it and was not kept."""
+    found = None if row.silenced or len(tree) == 0 else row.drafter.exits(row, tree)
+    return (
+        None if found is None or any(layer < found.layer and layer not in found.taps for layer in row.taps) else found
+    )

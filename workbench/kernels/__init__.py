@@ -1,0 +1,1 @@
+"""Forward passes: the KV cache, masks and positions of draft trees, faster implementations."""

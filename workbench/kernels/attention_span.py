@@ -1,0 +1,207 @@
+"""Measure how far back each layer of a model attends, in the masks that its own forward builds.
+
+A configuration is no evidence: Mistral has its sliding window whatever `use_sliding_window` says, which Qwen2 reads,
+and Llama has none whatever `sliding_window` says. So the model is called without its layers, with one token at a late
+position of an empty cache, and the mask that each layer is given is read. This takes a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from workbench.kernels.kv_cache import TreeCache, Window
+from workbench.kernels.layers import decoder_layers, shallow, text_config, with_layers
+
+log = logging.getLogger(__name__)
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpan:
+    """How far back a layer attends.
+
+    Attributes:
+        window: sliding window in tokens, the token itself included; None: unlimited.
+        chunk: size in tokens of the chunks beyond which a layer does not attend; None: no chunks.
+    """
+
+    window: int | None = None
+    chunk: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpans:
+    """Attention spans of a model's layers.
+
+    Attributes:
+        spans: span by layer type; of one entry where one mask serves all layers.
+        by_layer_type: whether the model takes a dict of masks by layer type; else it takes one mask.
+    """
+
+    spans: dict[str, AttentionSpan]
+    by_layer_type: bool = False
+
+    @property
+    def limited(self) -> bool:
+        """Whether some layer does not attend to the whole text."""
+        return any(span != AttentionSpan() for span in self.spans.values())
+
+    @classmethod
+    def of_config(cls, config: PreTrainedConfig) -> AttentionSpans:
+        """Return what a configuration declares, for models whose masks cannot be measured."""
+        kinds: tuple[str, ...] = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ()))
+        window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
+        by_kind = {FULL: AttentionSpan(), SLIDING: AttentionSpan(window or None),
+                   "chunked_attention": AttentionSpan(None, chunk)}  # fmt: skip
+        if kinds and kinds != (FULL,):
+            return cls({kind: by_kind.get(kind, AttentionSpan()) for kind in kinds}, True)
+        kind = SLIDING if not kinds and window else FULL
+        return cls({kind: by_kind[kind]})
+
+
+@torch.inference_mode()
+def attention_spans(model: PreTrainedModel, reach: int) -> AttentionSpans:
+    """Measure a model's attention spans.
+
+    Args:
+        model: any decoder.
+        reach: length of the longest text, in tokens; a longer window is none.
+    """
+    try:
+        return _Measurement(model, reach).spans()
+    except Exception as error:  # families raise many kinds; `probe` compares what follows from the configuration
+        log.debug("Attention spans of %s are taken from its configuration: %s", type(model).__name__, error)
+        return AttentionSpans.of_config(text_config(model.config))
+
+
+class _AllLayersReached(Exception):
+    """Raised in place of the last layer, so that norm and LM head do not run."""
+
+
+class _LayerTypes(dict[str, Tensor]):
+    """Masks by layer type that come into being when the model looks them up."""
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__()
+        self._like = like
+
+    def __missing__(self, kind: str) -> Tensor:
+        self[kind] = self._like.clone()
+        return self[kind]
+
+
+class _Measurement:
+    """The model without its layers, and the masks that these would be given."""
+
+    def __init__(self, model: PreTrainedModel, reach: int) -> None:
+        layers = decoder_layers(model)[1]
+        self._reach, self._device, self._n = reach, model.device, len(layers)
+        self._given: list[Tensor | None] = []
+        self._cache = TreeCache(self._n, 1, reach)
+        self._models = [with_layers(model, [self._recorder(layer, wrap) for layer in layers]) for wrap in (False, True)]
+        self._dims = 3 if hasattr(getattr(model, "model", None), "rope_deltas") else 0
+
+    def spans(self) -> AttentionSpans:
+        """Return the spans of all layers."""
+        last = self._reach - 1
+        starts = self._starts(last)
+        if not any(starts):
+            return AttentionSpans({FULL: AttentionSpan()})
+        kinds = self._layer_types()
+        by_start = {start: self._span(starts.index(start), start) for start in sorted(set(starts))}
+        names = kinds or [FULL if span == AttentionSpan() else SLIDING for span in (by_start[s] for s in starts)]
+        found = dict(zip(names, (by_start[start] for start in starts), strict=True))
+        if any(found[name] != by_start[start] for name, start in zip(names, starts, strict=True)):
+            raise ValueError("layers of one type attend to different spans")
+        if not kinds and len(found) > 1:
+            raise ValueError("layers attend to different spans, but the model accepts one mask for all")
+        return AttentionSpans(found, bool(kinds))
+
+    def _span(self, layer: int, start: int) -> AttentionSpan:
+        """Tell a window from chunks: it moves on with every position, where these stay to their ends."""
+        if not start:
+            return AttentionSpan()
+        last = self._reach - 1
+        length = start - self._starts(start - 1)[layer]  # of the window, less one where it began at 0; or of a chunk
+        if self._starts(start)[layer] == start:
+            return AttentionSpan(None, length)
+        if (before := self._starts(last - 1)[layer]) != start - 1:
+            raise ValueError(f"its mask begins at {before} and then at {start}")
+        return AttentionSpan(last - start + 1)
+
+    def _layer_types(self) -> list[str]:
+        """Return the key under which each layer finds its mask; none where the model takes no dict."""
+        masks = _LayerTypes(torch.zeros(1, 1, 1, self._reach, device=self._device))
+        try:
+            self._call(self._reach - 1, masks)
+        except Exception:  # what a model says that wanted a tensor
+            return []
+        kinds = [next((kind for kind, mask in masks.items() if mask is given), "") for given in self._given]
+        return kinds if all(kinds) else []
+
+    def _starts(self, position: int) -> list[int]:
+        """Return the first key that a token at a position attends to, by layer."""
+        self._call(position, None)
+        return [_start(mask, position) for mask in self._given]
+
+    def _call(self, position: int, masks: dict[str, Tensor] | None) -> None:
+        """Call the model with one token; its layers' masks are recorded."""
+        place = torch.full((1, 1), position, device=self._device)
+        self._cache.window = Window(slice(0, 1), position, None, position + 1)
+        for model, is_last in zip(self._models, (False, True), strict=True):
+            self._given = []
+            try:
+                model(
+                    input_ids=torch.ones_like(place), attention_mask=masks, past_key_values=self._cache, use_cache=True,
+                    position_ids=place.expand(3, 1, 1) if self._dims else place,
+                )  # fmt: skip
+            except _AllLayersReached:
+                return
+            except Exception:
+                if is_last:
+                    raise
+        raise ValueError("some layers were not run")
+
+    def _recorder(self, layer: nn.Module, is_tuple: bool) -> nn.Module:
+        """Return a copy of a layer that records its mask and hands on what it is given."""
+        copied = shallow(layer)
+        copied.forward = self._record_as_tuple if is_tuple else self._record
+        return copied
+
+    def _record(self, hidden_states: Tensor, *args: Any, **named: Any) -> Tensor:
+        given = [value for value in itertools.chain([named.get("attention_mask")], args) if _is_mask(value)]
+        self._given.append(given[0] if given else None)
+        if len(self._given) == self._n:
+            raise _AllLayersReached
+        return hidden_states
+
+    def _record_as_tuple(self, hidden_states: Tensor, *args: Any, **named: Any) -> tuple[Tensor, None]:
+        return self._record(hidden_states, *args, **named), None
+
+
+def _is_mask(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 4 and value.shape[-2] == 1
+
+
+def _start(mask: Tensor | None, position: int) -> int:
+    """Return the first key that a mask leaves open; without a mask it is the first of the text.
+
+    Raises:
+        ValueError: keys are open before a masked one.
+    """
+    if mask is None:
+        return 0
+    row = mask[0, 0, 0, : position + 1]
+    is_open = row if row.dtype == torch.bool else row > torch.finfo(row.dtype).min / 2
+    start = int(is_open.long().argmax())
+    if not bool(is_open[start:].all()):
+        raise ValueError("its mask has gaps")
+    return start

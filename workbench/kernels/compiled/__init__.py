@@ -1,0 +1,32 @@
+"""Passes over few tokens on a CPU as machine code, made by numba for the processor at hand and kept for next time.
+
+What is kept belongs to these files as they are: numba alone would look at the file of a function, not at those whose
+functions it calls.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+from numba import config
+
+from workbench.kernels.disk_cache import code_folder
+
+_sources = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+_theirs = config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue]
+if "NUMBA_CACHE_DIR" not in os.environ:
+    config.CACHE_DIR = str(  # pyright: ignore[reportAttributeAccessIssue]
+        code_folder(hashlib.sha256(_sources).hexdigest()[:16])
+    )
+try:
+    from workbench.kernels.compiled import discounts as discounts
+    from workbench.kernels.compiled import distributions as distributions
+    from workbench.kernels.compiled import draft_levels as draft_levels
+    from workbench.kernels.compiled import feature_inputs as feature_inputs
+    from workbench.kernels.compiled import forward as forward  # a function's folder is chosen when it is declared
+    from workbench.kernels.compiled import layer_steps as layer_steps
+    from workbench.kernels.compiled import overlaps as overlaps
+    from workbench.kernels.compiled import pairs as pairs
+    from workbench.kernels.compiled import siblings as siblings
+finally:
+    config.CACHE_DIR = _theirs  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,126 @@
+"""K-SEQ's discount, place by place: each has its laws in the caches while ρ is looked for."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+from numba import njit
+
+from workbench.kernels.compiled.overlaps import add_common
+from workbench.kernels.compiled.siblings import put
+from workbench.kernels.compiled.work_sharing import done, take, wait
+
+BLOCK = 1024
+"""Columns that are added up in float32; their sums are in float64."""
+_NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@no_type_check
+def _without(p, q, by, share):
+    total = _NONE
+    for i in range(p.shape[0]):
+        shared = by * p[i]
+        more = p[i] - share * (q[i] if q[i] < shared else shared)
+        total += more if more > _NONE else _NONE
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _beside(p, q, special, by, share):
+    """Σ (p − share · min(q, by · p))₊ over the tokens that are not `special`, which rise and differ."""
+    total, lo = 0.0, 0
+    for s in range(special.shape[0] + 1):
+        end = special[s] if s < special.shape[0] else p.shape[0]
+        while lo < end:
+            hi = min(end, lo + BLOCK)
+            total += _without(p[lo:hi], q[lo:hi], by, share)
+            lo = hi
+        lo = end + 1
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _any(beta, k):
+    """The chance that one of k tests passes, each with chance β."""
+    return -np.expm1(k * np.log1p(-min(beta, 1.0)))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _excess(p, q, rho, k):
+    claimed = add_common(p, q, np.float32(rho))
+    return claimed - _any(claimed / rho, k)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _discount(p, q, k, halvings, least):
+    """As `workbench.methods.verifiers.k_seq.discount` has it."""
+    low, high = 1.0, k
+    f_low, f_high = _excess(p, q, low, k), _excess(p, q, high, k)
+    near = (k - 1) * least
+    for step in range(halvings + 1):
+        width, middle = high - low, (low + high) / 2
+        if width <= 2 * near:
+            break
+        chord = (f_high * low - f_low * high) / max(f_high - f_low, _TINY)
+        chord = min(max(chord, low), high)
+        side = np.sign(middle - chord)
+        push = max(0.2 * width * width / (k - 1), near)
+        pushed = chord + side * min(push, abs(middle - chord))
+        free = max((k - 1) * 2.0**-step - width / 2, 0.0)
+        rho = pushed if abs(pushed - middle) <= free else middle - side * free
+        f = _excess(p, q, rho, k)
+        if f >= 0:
+            high, f_high = rho, f
+        else:
+            low, f_low = rho, f
+    return high
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def find(p, p_at, q, q_at, token, there, halvings, least, found, taken):
+    """The discount of each place, and sums that follow from it.
+
+    Any number of threads run it on the same arrays, as in `forward`: each takes the next place that nobody has.
+
+    What it takes:
+        p: float32 [m, V], laws of the target.
+        p_at: int64 [R], row of p of each place.
+        q: float32 [M, V], laws of the drafter.
+        q_at: int64 [R], row of q of each place.
+        token: int64 [R, F], drafted for each place.
+        there: bool [R, F], whether there is such a child.
+        halvings: of the bracket, at most.
+        least: how near to the root ρ is looked for, of k − 1.
+        found: float32 [R, 4], written: ρ; the share of min(q, p / ρ) that was accepted in the end; what is left of p
+            beside the children's tokens, and what is left of all of it.
+        taken: int64 [2], zeros: places that were taken, places that are done.
+    """
+    n, f = token.shape
+    space = np.empty(f, np.int64)
+    row = take(taken, n)
+    while row >= 0:
+        law, ahead = p[p_at[row]], q[q_at[row]]
+        m, k = 0, 0
+        for i in range(f):
+            if there[row, i]:
+                m, k = put(space, m, token[row, i]), k + 1
+        rho = np.float32(_discount(law, ahead, max(1.0, float(k)), halvings, least))
+        by = np.float32(1) / rho
+        beta = add_common(law, ahead, rho) / rho
+        share = np.float32(_any(beta, max(1.0, float(k))) / max(beta, _TINY))
+        beside = _beside(law, ahead, space[:m], by, share)
+        left = beside
+        for s in range(m):
+            p_x, q_x = law[space[s]], ahead[space[s]]
+            left += max(p_x - share * min(q_x, by * p_x), _NONE)
+        found[row, 0], found[row, 1], found[row, 2], found[row, 3] = rho, share, beside, left
+        done(taken)
+        row = take(taken, n)
+    wait(taken, n)

@@ -1,0 +1,78 @@
+"""What enters a feature drafter, of token ids and features: both normed and fused, without a thread of torch's.
+
+Its product is a small one, but torch's threads wait for more work with their core busy, which is the core that the
+compiled layer behind it needs.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+from numba import njit
+
+from workbench.kernels.compiled.instructions import float_of, put
+from workbench.kernels.compiled.layer_steps import widen
+from workbench.kernels.compiled.work_sharing import done, take, wait
+
+OUTS = 64
+"""Outputs of a piece."""
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+@no_type_check
+def _product(one, other):
+    total = np.float32(0)
+    for i in range(one.shape[0]):
+        total += one[i] * other[i]
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _norm(x, weight, eps):
+    """RMS norm in place; without a weight nothing happens."""
+    if weight.shape[0] > 0:
+        by = np.float32(1) / np.sqrt(_product(x, x) / np.float32(x.shape[0]) + eps)
+        for i in range(x.shape[0]):
+            x[i] = x[i] * by * weight[i]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def join(table, tokens, features, norms, eps, fuse, out, taken):
+    """Each token's embedding and its feature, normed, side by side, times a matrix. Any number of threads run it.
+
+    Either may be left out: it then has no numbers. Without outputs nothing happens.
+
+    What it takes:
+        table: int16 [V, D], bits of bfloat16, as all that is not said to be float32.
+        tokens: int64 [n].
+        features: int16 [n, F].
+        norms: float32 [D] and [F], weights of the norms of embeddings and features; [0] of one that is not normed.
+        eps: float32, of the norms.
+        fuse: int16 [E, D + F].
+        out: float32 [n, E], written, with the precision of bfloat16.
+        taken: int64 [2], zeros: pieces that were taken, pieces that are done.
+    """
+    n, size = tokens.shape[0], table.shape[1]
+    width, both = fuse.shape
+    pieces = (width + OUTS - 1) // OUTS
+    x, row = np.empty((n, both), np.float32), np.empty(both, np.float32)
+    half, is_first, piece = np.empty(1, np.int16), True, take(taken, pieces)
+    while piece >= 0:
+        if is_first:
+            for t in range(n):
+                widen(table[tokens[t]], x[t, :size].view(np.int32))
+                widen(features[t], x[t, size:].view(np.int32))
+                _norm(x[t, :size], norms[0], eps)
+                _norm(x[t, size:], norms[1], eps)
+            is_first = False
+        for o in range(piece * OUTS, min(width, piece * OUTS + OUTS)):
+            widen(fuse[o], row.view(np.int32))
+            for t in range(n):
+                put(half.ctypes.data, _product(row, x[t]))
+                out[t, o] = float_of(np.int32(half[0]) << np.int32(16))
+        done(taken)
+        piece = take(taken, pieces)
+    wait(taken, pieces)

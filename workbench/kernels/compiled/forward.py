@@ -1,0 +1,196 @@
+"""A forward of a Llama-like decoder over a few tokens, as one function without Python in it.
+
+Any number of threads run the same function on the same arrays. A layer has five phases (queries, keys and values;
+attention; its output; gate and up; down), a phase has pieces, and each thread takes the next piece that nobody has
+taken. So a thread that comes late, or loses its core to another program, holds up no more than the piece it has, and
+one alone does all. Which thread computes a piece changes nothing in it (see `instructions`).
+
+Arrays of a pass over T tokens, layers L, width D, heads H over G, head size d, feed-forward F:
+    x: float32 [T, D], the residual stream, changed in place.
+    weights: int64 [L, 7], addresses of q, k, v, o, gate, up, down, each [outputs, inputs]; `scales` the same, of
+        float32 [outputs, inputs / 64], where weights are bytes.
+    biases: float32 [L, 1, (H + 2 G) d], or of each token its own, [L, T, …]; [0, 0, 0] where there is none.
+    norms: float32 [L, 2, D].
+    cos, sin: float32 [T, d], of each token's place in the sequence.
+    cache: int64 [5]: address of the cache, and bytes from one layer, part (keys, values), row and head to the next.
+    row, place: int64 [T], where in the cache each token is kept.
+    seen, count: int32 [T, used] and int64 [T], which places each token sees, in increasing order, and how many.
+    taken: int64 [phases, 2], zeros: pieces that were taken, pieces that are done.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+from numba import njit
+
+from workbench.kernels.compiled.amx_tiles import begin, end
+from workbench.kernels.compiled.instructions import HEADS, LANES, put
+from workbench.kernels.compiled.layer_steps import aligned, attend, deal, gate, norm, product, ready, room, turn
+from workbench.kernels.compiled.llvm import TILES
+from workbench.kernels.compiled.work_sharing import done, take, wait
+
+PHASES = 5
+"""Of a layer."""
+_OUT, _WIDE, _HEAD = 96, 256, 2048
+"""Outputs of a piece: behind attention and feed-forward, within it, and of the LM head. Fewer share the work more
+evenly, more of them read memory in longer runs."""
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def run_layers(
+    kind, layers, halves, x, weights, scales, biases, norms, eps, sizes, scale, cos, sin, cache, row, place, seen,
+    count, taken, query, mixed, wide,
+):  # fmt: skip
+    """Run layers, int64 indices, over x; of each its attention and its feed-forward where `halves`, int64, has a 1.
+
+    Besides the arrays of the module's docstring: `kind` of the weights; `sizes` (H, G, d, F); `scale` of the scores;
+    scratch in float32: `query` and `mixed` [T, H, d], dealt; `wide` [T, F].
+    """
+    n_tokens, width = x.shape
+    heads, groups, size, forward = sizes
+    normed, dealt = aligned(n_tokens, width), aligned(n_tokens, width)
+    wide_dealt = aligned(n_tokens, forward)
+    some = np.empty((n_tokens, max(size, _WIDE)), np.float32)
+    row_of_some, odds = some.shape[1], np.empty((HEADS, seen.shape[1] + LANES), np.float32)
+    shared, attended = heads // groups, mixed.reshape((n_tokens, heads * size))
+    packed, before = room(kind, n_tokens, max(width, heads * size, forward)), begin(kind == TILES, n_tokens)
+    stream, at, come = x.ctypes.data, 0, np.int64(0)
+    for i_layer in range(len(layers)):
+        number, attends, feeds = layers[i_layer], halves[i_layer, 0], halves[i_layer, 1]
+        w, s = weights[number], scales[number]
+
+        pieces, is_first = attends * (heads + 2 * groups), True
+        piece = take(taken[at], pieces)
+        while piece >= 0:
+            if is_first:
+                norm(x, norms[number, 0], eps, normed)
+                come, is_first = ready(kind, normed, dealt, packed), False
+            part = 0 if piece < heads else 1 + (piece - heads) // groups
+            head = piece if part == 0 else (piece - heads) % groups
+            lo = head * size
+            product(
+                kind, w[part], width, lo, lo + size, come, n_tokens,
+                some.ctypes.data - 4 * lo, row_of_some, s[part], 0,
+            )  # fmt: skip
+            if biases.shape[0] > 0:
+                some[:, :size] += biases[number, :, piece * size : piece * size + size]
+            for t in range(n_tokens):
+                if part < 2:
+                    turn(some[t, :size], cos[t], sin[t])
+                if part > 0:
+                    to = cache[0] + number * cache[1] + (part - 1) * cache[2] + row[t] * cache[3] + head * cache[4]
+                    to += place[t] * size * 2
+                    for i in range(size):
+                        put(to + 2 * i, some[t, i])
+            if part == 0:
+                deal(some[:, :size], query[:, head])
+            done(taken[at])
+            piece = take(taken[at], pieces)
+        wait(taken[at], pieces)
+        at += 1
+
+        pieces = attends * n_tokens * groups
+        piece = take(taken[at], pieces)
+        while piece >= 0:
+            t, group = piece // groups, piece % groups
+            keys = cache[0] + number * cache[1] + row[t] * cache[3] + group * cache[4]
+            asks, found = query[t, group * shared :][:shared], mixed[t, group * shared :][:shared]
+            if count[t] > 0:
+                attend(asks, keys, keys + cache[2], seen[t], count[t], scale, odds, found)
+            else:
+                found[:] = 0
+            done(taken[at])
+            piece = take(taken[at], pieces)
+        wait(taken[at], pieces)
+        at += 1
+
+        pieces, is_first = attends * ((width + _OUT - 1) // _OUT), True
+        piece = take(taken[at], pieces)
+        while piece >= 0:
+            if is_first:
+                come, is_first = ready(kind, attended, attended, packed), False
+            lo, hi = piece * _OUT, min(width, piece * _OUT + _OUT)
+            product(kind, w[3], heads * size, lo, hi, come, n_tokens, stream, width, s[3], 1)
+            done(taken[at])
+            piece = take(taken[at], pieces)
+        wait(taken[at], pieces)
+        at += 1
+
+        pieces, is_first = feeds * ((forward + _WIDE - 1) // _WIDE), True
+        piece = take(taken[at], pieces)
+        while piece >= 0:
+            if is_first:
+                norm(x, norms[number, 1], eps, normed)
+                come, is_first = ready(kind, normed, dealt, packed), False
+            lo, hi = piece * _WIDE, min(forward, piece * _WIDE + _WIDE)
+            product(kind, w[4], width, lo, hi, come, n_tokens, wide.ctypes.data, forward, s[4], 0)
+            to = some.ctypes.data - 4 * lo
+            product(kind, w[5], width, lo, hi, come, n_tokens, to, row_of_some, s[5], 0)
+            for t in range(n_tokens):
+                gate(wide[t, lo:hi], some[t, : hi - lo])
+            done(taken[at])
+            piece = take(taken[at], pieces)
+        wait(taken[at], pieces)
+        at += 1
+
+        pieces, is_first = feeds * ((width + _OUT - 1) // _OUT), True
+        piece = take(taken[at], pieces)
+        while piece >= 0:
+            if is_first:
+                come, is_first = ready(kind, wide, wide_dealt, packed), False
+            lo, hi = piece * _OUT, min(width, piece * _OUT + _OUT)
+            product(kind, w[6], forward, lo, hi, come, n_tokens, stream, width, s[6], 1)
+            done(taken[at])
+            piece = take(taken[at], pieces)
+        wait(taken[at], pieces)
+        at += 1
+    end(before)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
+    """Norm and LM head: `hidden` [T, D] becomes x behind the norm whose weight is `last`, `out` its product.
+
+    `kind` is the weight's; `out` takes the bits of bfloat16, int16 [T, V]; `taken` is of one phase, int64 [2].
+    """
+    n_tokens, width = x.shape
+    size = out.shape[1]
+    some = aligned(n_tokens, _HEAD)
+    pieces, is_first = (size + _HEAD - 1) // _HEAD, True
+    normed, dealt = aligned(n_tokens, width), aligned(n_tokens, width)
+    packed, before, come = room(kind, n_tokens, width), begin(kind == TILES, n_tokens), np.int64(0)
+    piece = take(taken, pieces)
+    while piece >= 0:
+        if is_first:
+            norm(x, last, eps, normed)
+            come, is_first = ready(kind, normed, dealt, packed), False
+        lo, hi = piece * _HEAD, min(size, piece * _HEAD + _HEAD)
+        if piece == 0:
+            hidden[:] = normed
+        to = some.ctypes.data - 4 * lo
+        product(kind, weight, width, lo, hi, come, n_tokens, to, _HEAD, scale, 0)
+        for t in range(n_tokens):
+            at = out.ctypes.data + 2 * (t * size + lo)
+            for i in range(hi - lo):
+                put(at + 2 * i, some[t, i])
+        done(taken)
+        piece = take(taken, pieces)
+    wait(taken, pieces)
+    end(before)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def list_seen(mask, seen, count):
+    """Which places each token sees: those where its additive mask, float32 [T, used], is 0."""
+    for t in range(mask.shape[0]):
+        m = 0
+        for j in range(mask.shape[1]):
+            if mask[t, j] == 0:
+                seen[t, m] = j
+                m += 1
+        count[t] = m

@@ -1,0 +1,295 @@
+"""The search of `workbench.methods.verifiers.optimal_two` for weights by which one of two drafts is chosen."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+from numba import njit
+
+from workbench.kernels.compiled.layer_steps import largest_of
+from workbench.kernels.compiled.siblings import test
+from workbench.kernels.compiled.work_sharing import done, take, wait
+
+_NONE, _ONE, _TINY = np.float32(0), np.float32(1), np.finfo(np.float32).tiny
+_NEARLY, _HALF = np.float32(1e-12), np.float32(0.5)
+BLOCK = 128
+"""Tokens that are looked into only if the largest chance of them is among the largest so far."""
+ADDED = 1024
+"""Columns that are added up in float32; their sums are in float64."""
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _stand_out(p, q, p_bits, q_bits, at, top):
+    """The tokens of the largest max(p, q), falling, of equal ones the first; as many as `at` has places, V at least."""
+    size, last = p.shape[0], at.shape[0] - 1
+    blocks = np.empty((size + BLOCK - 1) // BLOCK, np.int32)
+    for b in range(blocks.shape[0]):
+        lo, hi = b * BLOCK, min(size, (b + 1) * BLOCK)
+        blocks[b] = max(largest_of(p_bits[lo:hi]), largest_of(q_bits[lo:hi]))
+    least, low = np.int32(0), blocks.shape[0] - 1 - last
+    if low >= 0:  # as many blocks have a token of this chance or more: in all others nothing stands out
+        least = np.partition(blocks, low)[low]
+    top[:] = -_ONE
+    at[:] = 0
+    for b in range(blocks.shape[0]):
+        if blocks[b] >= least:
+            for x in range(b * BLOCK, min(size, (b + 1) * BLOCK)):
+                chance = max(p[x], q[x])
+                if chance > top[last]:
+                    i = last
+                    while i > 0 and chance > top[i - 1]:
+                        top[i], at[i] = top[i - 1], at[i - 1]
+                        i -= 1
+                    top[i], at[i] = chance, x
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
+@no_type_check
+def _beaten(own, w, q, g):
+    """Σ q / (own + w) and Σ g / (own + w)."""
+    from_q, from_g = _NONE, _NONE
+    for j in range(w.shape[0]):
+        by = _ONE / (own + w[j])
+        from_q += q[j] * by
+        from_g += g[j] * by
+    return from_q, from_g
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
+@no_type_check
+def _sums(w, q, g, from_q, from_g):
+    """Σ q′ / (w + w′) and Σ g′ / (w + w′) over all others, times w, of each."""
+    for i in range(w.shape[0]):
+        own_q, own_g = q[i], g[i]
+        q[i] = g[i] = _NONE
+        by_q, by_g = _beaten(w[i], w, q, g)
+        q[i], g[i] = own_q, own_g
+        from_q[i], from_g[i] = w[i] * by_q, w[i] * by_g
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
+    """Weights of the largest acceptance that were met, and their sums as `_sums` has them."""
+    size = p.shape[0]
+    w, r = np.ones(size, np.float32), np.empty(size, np.float32)
+    most_kept = -_ONE
+    for _ in range(steps + 1):
+        _sums(w, q, g, from_q, from_g)
+        kept = _NONE
+        for i in range(size):
+            r[i] = g[i] * from_q[i] + q[i] * from_g[i] + inside[i]
+            kept += min(p[i], r[i])
+        if kept > most_kept:
+            most_kept = kept
+            best[:] = w
+        for i in range(size):
+            if q[i] > 0:
+                w[i] = min(max(w[i] * (max(p[i], _TINY) / max(r[i], _TINY)), _ONE / most), most)
+    _sums(best, q, g, from_q, from_g)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _group_of(p_bits, q_bits, groups, of):
+    """As `workbench.methods.verifiers.optimal_two.group` has it."""
+    for x in range(p_bits.shape[0]):
+        octaves = ((p_bits[x] - q_bits[x]) >> 22) + (groups - 3)
+        of[x] = min(max(octaves, 0), groups - 1)
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+@no_type_check
+def _with_itself(q, found):
+    for x in range(q.shape[0]):
+        other = _ONE - q[x]
+        found[x] = q[x] * q[x] / (other if other > _NEARLY else _NEARLY)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _add(one, two, of, into):
+    """Two laws at once, and eight banks: neighbours are often of one group, and each sum would wait for that before."""
+    banks, whole = np.zeros((8, into.shape[1], 2), np.float32), one.shape[0] - one.shape[0] % 8
+    for x in range(0, whole, 8):
+        for i in range(8):
+            mine, p, q = banks[i, of[x + i]], one[x + i], two[x + i]
+            p, q = p + mine[0], q + mine[1]
+            mine[0], mine[1] = p, q
+    for x in range(whole, one.shape[0]):
+        banks[0, of[x], 0] += one[x]
+        banks[0, of[x], 1] += two[x]
+    for i in range(8):
+        into[0] += banks[i, :, 0]
+        into[1] += banks[i, :, 1]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _add_one(law, of, into):
+    banks, whole = np.zeros((8, into.shape[0]), np.float32), law.shape[0] - law.shape[0] % 8
+    for x in range(0, whole, 8):
+        for i in range(8):
+            banks[i, of[x + i]] += law[x + i]
+    for x in range(whole, law.shape[0]):
+        banks[0, of[x]] += law[x]
+    for i in range(8):
+        into += banks[i]
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+@no_type_check
+def _law_without(q, of, q_all, g_all, from_q, from_g, r):
+    """`r` is what q meets of itself, q² / (1 − q), before it is the law; and q / (1 − q) is q and that."""
+    half_q, half_g = from_q + _HALF * q_all, from_g + _HALF * g_all
+    for x in range(q.shape[0]):
+        r[x] = (q[x] + r[x]) * (half_q[of[x]] - q[x]) + q[x] * half_g[of[x]]
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+@no_type_check
+def _law(q, of, q_all, from_q, from_g, r):
+    chance = from_q + from_g + q_all
+    for x in range(q.shape[0]):
+        r[x] = q[x] * chance[of[x]]
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@no_type_check
+def _rest(p, r, rest):
+    """(p − r)₊, and its sum."""
+    total = _NONE
+    for x in range(p.shape[0]):
+        more = p[x] - r[x]
+        rest[x] = more if more > _NONE else _NONE
+        total += rest[x]
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
+    """One place: as `improve` has it, of its own `weight`, where `of` says which weight a token has: groups first."""
+    m, groups = at.shape[0], weight.shape[0] - at.shape[0]
+    sums = np.zeros((6, groups + m), np.float32)
+    _group_of(p_bits, q_bits, groups, of)
+    _stand_out(p, q, p_bits, q_bits, at, np.empty(m, np.float32))
+    for i in range(m):
+        of[at[i]] = groups + i
+    _add(p, q, of, sums[:2])
+    if without:  # q / (1 − q) is q and q² / (1 − q), and q² / (1 − q) is what q meets of itself
+        _with_itself(q, r)
+        _add_one(r, of, sums[3])
+    sums[2] = sums[1] + sums[3]
+    _choose(sums[0], sums[1], sums[2], sums[1] * sums[2] - sums[3], steps, most, weight, sums[4], sums[5])
+    if without:
+        _law_without(q, of, sums[1], sums[2], sums[4], sums[5], r)
+    else:
+        _law(q, of, sums[1], sums[4], sums[5], r)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
+    """Weights of the largest acceptance that were met, and the law of the draft that they choose.
+
+    Any number of threads run it on the same arrays, as in `forward`: each takes the next row that nobody has.
+
+    What it takes:
+        p: float32 [R, V], the target's law.
+        q: the same of the drafter's.
+        p_bits: int32 [R, V], the bits of p.
+        q_bits: the same of q.
+        at: int64 [R, m], written: tokens with weights of their own, those of the largest max(p, q).
+        without: whether the two drafts differ.
+        steps: improvements.
+        most: largest weight, float32; the least is its inverse.
+        best: float32 [R, m + G], written: weights of those tokens, and of the groups of all others.
+        r: float32 [R, V], written.
+        taken: int64 [2], zeros: rows that were taken, rows that are done.
+    """
+    n, size = p.shape
+    m, groups = at.shape[1], best.shape[1] - at.shape[1]
+    of, weight = np.empty(size, np.uint16), np.empty(groups + m, np.float32)
+    row = take(taken, n)
+    while row >= 0:
+        _improve(p[row], q[row], p_bits[row], q_bits[row], at[row], without, steps, most, of, weight, r[row])
+        best[row, :m], best[row, m:] = weight[groups:], weight[:groups]
+        done(taken)
+        row = take(taken, n)
+    wait(taken, n)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def judge(
+    p,
+    p_at,
+    q,
+    q_at,
+    p_bits,
+    q_bits,
+    token,
+    there,
+    free,
+    groups,
+    without,
+    steps,
+    most,
+    kept,
+    ends,
+    beside,
+    left,
+    taken,
+):
+    """What `OptimalTwo.tests` says of places, and of the law that it leaves what it has at the children's tokens.
+
+    What it takes, beside what `siblings.judge` takes and `improve`:
+        free: tokens with weights of their own.
+        groups: of all others.
+        kept: float32 [R, F], written: the chance that the tests end with each child.
+        ends: float32 [R, F], written: the law at the children's tokens if none was kept.
+        beside: float32 [R], written: what that law has beside them.
+        left: float32 [R, V], written: that law; or [0, V].
+        taken: int64 [2], zeros: places that were taken, places that are done.
+    """
+    (n, f), size = token.shape, p.shape[1]
+    of, weight, at = np.empty(size, np.uint16), np.empty(groups + free, np.float32), np.empty(free, np.int64)
+    law, rest, figures = np.empty(size, np.float32), np.empty(size, np.float32), np.empty((f, 4), np.float32)
+    near, nothing = np.empty((f, 0), np.int64), np.empty(0, np.float32)
+    row = take(taken, n)
+    while row >= 0:
+        mine, ahead, x, first = p[p_at[row]], q[q_at[row]], token[row], 1.0
+        if f > 1 and there[row, 1]:
+            bits = p_bits[p_at[row]], q_bits[q_at[row]]
+            _improve(mine, ahead, bits[0], bits[1], at, without, steps, most, of, weight, law)
+            w, w_other = np.float64(weight[of[x[0]]]), np.float64(weight[of[x[1]]])
+            first = w / (w + w_other)
+        else:
+            law[:] = ahead
+        kept[row, :] = _NONE
+        if there[row, 0]:
+            kept[row, 0] = first * min(1.0, mine[x[0]] / max(law[x[0]], _TINY))
+        if f > 1 and there[row, 1]:
+            kept[row, 1] = (1 - first) * min(1.0, mine[x[1]] / max(law[x[1]], _TINY))
+        total = 0.0
+        for lo in range(0, size, ADDED):
+            total += _rest(mine[lo : lo + ADDED], law[lo : lo + ADDED], rest[lo : lo + ADDED])
+        if total <= 0:  # reached with chance 0
+            rest[:], total = mine, 1.0
+        later = there[row].copy()
+        later[:2] = False
+        found = test(
+            rest, total, ahead, x, there[row], later, near, _NONE, _NONE, 1.0, without, figures, ends[row],
+            left[row] if left.shape[0] > 0 else nothing, False,
+        )  # fmt: skip
+        beside[row] = found[0]
+        missed = 1.0 - kept[row, :2].sum()
+        for i in range(2, f):
+            kept[row, i] = missed * figures[i, 0]
+            missed *= 1 - figures[i, 0]
+        done(taken)
+        row = take(taken, n)
+    wait(taken, n)

@@ -1,0 +1,318 @@
+"""Siblings tested one after the other, place by place, in one pass over the vocabulary a test; nothing wide is kept.
+
+What tests leave of a law is (p − C · q)₊ at all tokens that no test looks at, whatever their number: a rejection takes
+c · q off, and ((p − C · q)₊ − c · q)₊ is (p − (C + c) · q)₊. So C is all that is kept of them, and what tests look at,
+drafted tokens and their neighbours, is followed token by token.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+from numba import njit
+
+from workbench.kernels.compiled.work_sharing import done, take, wait
+
+BLOCK = 1024
+"""Columns that are added up in float32; their sums are in float64."""
+_NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@no_type_check
+def _beyond(p, q, by):
+    total = _NONE
+    for i in range(p.shape[0]):
+        more = p[i] - by * q[i]
+        total += more if more > _NONE else _NONE
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@no_type_check
+def _added(q):
+    total = _NONE
+    for i in range(q.shape[0]):
+        total += q[i]
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+@no_type_check
+def _leave(p, q, by, over, left):
+    for i in range(p.shape[0]):
+        more = p[i] - by * q[i]
+        left[i] = (more if more > _NONE else _NONE) * over
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+@no_type_check
+def _weigh(p, q, by, weight, out):
+    for i in range(p.shape[0]):
+        more = p[i] - by * q[i]
+        out[i] += weight * (more if more > _NONE else _NONE)
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@no_type_check
+def _far(p, q, own, by, weight):
+    """Σ |own · p + weight · (p − by · q)₊|."""
+    total = _NONE
+    for i in range(p.shape[0]):
+        more = p[i] - by * q[i]
+        total += abs(own * p[i] + weight * (more if more > _NONE else _NONE))
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@no_type_check
+def _farther(p, q, own, by, weight):
+    """The same with four of each, as a rejection of each of four siblings leaves them."""
+    total, a, b, c, d = _NONE, by[0], by[1], by[2], by[3]
+    for i in range(p.shape[0]):
+        one, two, three, four = p[i] - a * q[i], p[i] - b * q[i], p[i] - c * q[i], p[i] - d * q[i]
+        far = own * p[i] + weight[0] * (one if one > _NONE else _NONE) + weight[1] * (two if two > _NONE else _NONE)
+        far += weight[2] * (three if three > _NONE else _NONE) + weight[3] * (four if four > _NONE else _NONE)
+        total += abs(far)
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@no_type_check
+def _length(x):
+    total = _NONE
+    for i in range(x.shape[0]):
+        total += abs(x[i])
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def left_over(p, q, by, special):
+    """Σ (p − by · q)₊ over the tokens that are not `special`, which rise and differ; p, q float32 [V], by float32."""
+    total, lo = 0.0, 0
+    for s in range(special.shape[0] + 1):
+        end = special[s] if s < special.shape[0] else p.shape[0]
+        while lo < end:
+            hi = min(end, lo + BLOCK)
+            total += _beyond(p[lo:hi], q[lo:hi], by)
+            lo = hi
+        lo = end + 1
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def others(q, special):
+    """Σ q over the tokens that are not `special`."""
+    total, lo = 0.0, 0
+    for s in range(special.shape[0] + 1):
+        end = special[s] if s < special.shape[0] else q.shape[0]
+        while lo < end:
+            hi = min(end, lo + BLOCK)
+            total += _added(q[lo:hi])
+            lo = hi
+        lo = end + 1
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _apart(p, q, special, by, weight, n):
+    """Σ |Σᵢ weightᵢ · (p − byᵢ · q)₊ − p| over the tokens that are not `special`, of the first n of both; by₀ is 0."""
+    total, lo, own, space = 0.0, 0, np.float32(weight[0] - 1), np.empty(BLOCK, np.float32)
+    few = np.zeros((2, 4), np.float32)
+    few[0, : min(n, 5) - 1], few[1, : min(n, 5) - 1] = by[1 : min(n, 5)], weight[1 : min(n, 5)]
+    for s in range(special.shape[0] + 1):
+        end = special[s] if s < special.shape[0] else p.shape[0]
+        while lo < end:
+            hi = min(end, lo + BLOCK)
+            if n == 2:
+                total += _far(p[lo:hi], q[lo:hi], own, few[0, 0], few[1, 0])
+            elif n <= 5:
+                total += _farther(p[lo:hi], q[lo:hi], own, few[0], few[1])
+            else:
+                out = space[: hi - lo]
+                out[:] = own * p[lo:hi]
+                for i in range(1, n):
+                    _weigh(p[lo:hi], q[lo:hi], np.float32(by[i]), np.float32(weight[i]), out)
+                total += _length(out)
+            lo = hi
+        lo = end + 1
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def put(special, n, token):
+    """Put a token into its place among the first n, which rise, unless it is there; how many there are now."""
+    at = n
+    while at > 0 and special[at - 1] >= token:
+        at -= 1
+    if at < n and special[at] == token:
+        return n
+    for i in range(n, at, -1):
+        special[i] = special[i - 1]
+    special[at] = token
+    return n + 1
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def place_of(special, token):
+    """Where a token stands that is among them."""
+    at = 0
+    while special[at] != token:
+        at += 1
+    return at
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def test(law, total, ahead, token, there, tested, near, mass, ratio, share, without, figures, ends, left, priced):
+    """The siblings of one place, as `judge` says; what they have beside their tokens in the end, and `apart`.
+
+    `law` may be any weights, which are `total` together.
+    """
+    f, k = near.shape
+    to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0
+    space, m, last = np.empty(f * (k + 1), np.int64), 0, -1
+    for i in range(f):
+        figures[i, :] = _NONE
+        if there[i]:
+            m = put(space, m, token[i])
+            if tested[i]:
+                last = i
+                for j in range(k):
+                    m = put(space, m, near[i, j])
+    special = space[:m]
+    value, asked, out, chance, gone = np.empty(m), np.empty(m), np.empty(m), np.empty(m), np.zeros(m, np.bool_)
+    for s in range(m):
+        value[s], chance[s], out[s] = law[special[s]], ahead[special[s]], -law[special[s]]
+    by, weight = np.zeros(f + 2), np.zeros(f + 2)
+    off, of_q, reach, terms = 0.0, 1.0, 1.0, 1
+    rest_q = -1.0  # what q gives to all others, once somebody asks
+    for i in range(last + 1):
+        if not there[i]:
+            continue
+        at = place_of(special, token[i])
+        if tested[i]:
+            q_x = 0.0 if gone[at] or of_q <= 0 else chance[at] / of_q
+            asked[:] = value
+            lent, bound = 0.0, np.float32(mass + ratio * value[at] / total)
+            for j in range(k):
+                other = place_of(special, near[i, j])
+                if np.float32((lent + value[other]) / total) > bound:
+                    break
+                lent += value[other]
+                asked[other] = 0.0
+            asked[at] = value[at] + lent
+            lifted = asked[at] / (total * share)
+            figures[i, 0], figures[i, 1] = min(1.0, lifted / max(q_x, _TINY)), value[at] / total
+            figures[i, 2], figures[i, 3] = q_x, lifted
+            if i == last and not to_end:
+                break
+            step = share * total / of_q if of_q > 0 else 0.0
+            over = left_over(law, ahead, np.float32(off + step), special)
+            scale = reach / (total * share)
+            for s in range(m):
+                rest = max(0.0, asked[s] - (0.0 if gone[s] else step * chance[s]))
+                out[s] += scale * (asked[s] - rest)  # what was kept is min(q, what it was tested with), a difference
+                asked[s] = rest
+                over += rest
+            weight[terms - 1] += scale
+            reach *= min(1.0, max(0.0, 1 - (total - over) / (total * share)))
+            if over > 0:
+                off, total = off + step, over
+                by[terms], weight[terms] = off, -scale
+                terms += 1
+                value[:] = asked
+        if without and i < last:
+            if rest_q < 0:
+                rest_q = others(ahead, special)
+            among = rest_q
+            for s in range(m):
+                among += 0.0 if s == at or gone[s] else chance[s]
+            if among > 0 or not tested[i]:
+                gone[at], of_q = True, among
+    beside, apart = 0.0, 0.0
+    if ends.shape[0] > 0:
+        for i in range(f):
+            ends[i] = value[place_of(special, token[i])] / total if there[i] else 0.0
+        beside = left_over(law, ahead, np.float32(off), special) / total
+    if left.shape[0] > 0:
+        _leave(law, ahead, np.float32(off), np.float32(1 / total), left)
+        for s in range(m):
+            left[special[s]] = value[s] / total
+    if priced:
+        weight[terms - 1] += reach / total
+        apart = _apart(law, ahead, special, by, weight, terms)
+        for s in range(m):
+            apart += abs(out[s] + reach * value[s] / total)
+    return beside, apart / 2
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def judge(
+    p,
+    p_at,
+    q,
+    q_at,
+    token,
+    there,
+    tested,
+    near,
+    mass,
+    ratio,
+    share,
+    without,
+    figures,
+    ends,
+    beside,
+    left,
+    apart,
+    taken,
+):
+    """What `workbench.core.relaxed` says of siblings that one law was drawn from; with share 1, and none near, exact.
+
+    Any number of threads run it on the same arrays, as in `forward`: each takes the next place that nobody has.
+
+    What it takes:
+        p: float32 [m, V], laws of the target.
+        p_at: int64 [R], row of p of each place.
+        q: float32 [M, V], laws of the drafter.
+        q_at: int64 [R], row of q of each place.
+        token: int64 [R, F], drafted for each place, in the order of testing.
+        there: bool [R, F], whether there is such a child.
+        tested: bool [R, F], whether it is tested. What is not, and comes before all that is, is passed over; of q it is
+            taken out with the others.
+        near: int64 [R, F, K], tokens that lend what they have to it, nearest first.
+        mass: float32, most that they lend; with `ratio`, see `workbench.core.relaxed.Lift`.
+        ratio: float32.
+        share: by which q counts.
+        without: whether children were drawn without their elders.
+        figures: float32 [R, F, 4], written for tested children, 0 of others: the chance of being kept; what elders
+            left at the token, of 1; its chance in q without them; what it was tested with.
+        ends: float32 [R, F], written: the law at the children's tokens if none was kept; or [0, F].
+        beside: float32 [R], written: what that law has beside them; or [0].
+        left: float32 [R, V], written: that law; or [0, V].
+        apart: float32 [R], written: see `workbench.core.relaxed.Relaxed.apart`; or [0].
+        taken: int64 [2], zeros: places that were taken, places that are done.
+    """
+    n, nothing = token.shape[0], np.empty(0, np.float32)
+    row = take(taken, n)
+    while row >= 0:
+        found = test(
+            p[p_at[row]], 1.0, q[q_at[row]], token[row], there[row], tested[row], near[row], mass, ratio, share,
+            without, figures[row], ends[row] if ends.shape[0] > 0 else nothing,
+            left[row] if left.shape[0] > 0 else nothing, apart.shape[0] > 0,
+        )  # fmt: skip
+        if beside.shape[0] > 0:
+            beside[row] = found[0]
+        if apart.shape[0] > 0:
+            apart[row] = found[1]
+        done(taken)
+        row = take(taken, n)
+    wait(taken, n)

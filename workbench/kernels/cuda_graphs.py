@@ -1,0 +1,57 @@
+"""Work of a GPU as CUDA graphs: see `replayed`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from workbench.kernels.device_clock import ALONE
+from workbench.kernels.no_synchronisation import Unread
+from workbench.kernels.segment import Output
+
+
+class Graphs:
+    """Records as CUDA graphs. They share memory: none is played before what the last one gave has been copied.
+
+    Args:
+        device: where the work is done. It is not asked for anything until there is some: on ZeroGPU it comes later.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
+
+    def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
+        """See `replayed.Recorder`.
+
+        Raises:
+            RuntimeError: the work waits for the GPU, which a graph cannot.
+        """
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        self._stream = self._stream or torch.cuda.Stream(self._device)
+        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(here)
+        with ALONE, torch.cuda.device(self._device):
+            try:
+                with torch.cuda.stream(self._stream):
+                    with Unread(self._device.type):  # a recording that fails half-way leaves torch in disorder
+                        work()  # libraries set themselves up at their first call on a stream, which is not recorded
+                    graph.capture_begin(self._pool, capture_error_mode="thread_local")
+                    try:
+                        made = work()
+                    except BaseException:
+                        with contextlib.suppress(RuntimeError):
+                            graph.capture_end()
+                        raise
+                    graph.capture_end()
+            finally:
+                here.wait_stream(self._stream)
+        return made, graph.replay
+
+    def forget(self) -> None:
+        """The memory of a pool whose graphs are all gone cannot be had again: the next ones have another."""
+        self._pool = None

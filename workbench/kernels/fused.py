@@ -1,0 +1,280 @@
+"""The lean decoder's arithmetic as one compiled function: a pass over few tokens takes as long as reading weights.
+
+Sums are in float32, and the residual stream stays in it from layer to layer; weights and cache keep their type. That
+this is the model's arithmetic is checked with the lean decoder (`workbench.kernels.self_test`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from workbench.kernels import compilation
+from workbench.kernels.compilation import compiled, may_compile, together
+from workbench.kernels.kv_cache import TreeCache
+from workbench.kernels.quantised import GROUP, bytes_of, stored
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+STEP = 32
+"""Inputs that a product in bfloat16 reads at once: its width is a multiple of them."""
+HEAD_SIZES = (32, 64, 96, 128)
+"""Numbers of an attention head: `instructions.VECTORS` times 16."""
+MOST = 128
+"""Tokens a row up to which a pass is compiled, the largest tree among them: prompts are left to products for many."""
+MOST_BESIDE_TILES = 16
+"""Tokens of all rows up to which it is where torch multiplies by tiles (AMX) and this does not, as with bytes: torch is
+faster from there on. So there only passes of few tokens give a token the same bits whatever is beside it."""
+
+
+def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
+    """Whether products of a decoder with these sizes, in bfloat16, are such as compiled passes read."""
+    width, inner, head = (config.get(key) for key in ("hidden_size", "intermediate_size", "head_dim"))
+    kept = config.get("draft_vocabulary")
+    said = len(kept) if isinstance(kept, list) else config.get("vocab_size")
+    whole = all(isinstance(size, int) and size % STEP == 0 for size in (width, inner))
+    return whole and head in HEAD_SIZES and isinstance(said, int) and said % 4 == 0
+
+
+class Fused:
+    """A decoder's layers and LM head for passes over few tokens. Make it with `Fused.of`.
+
+    Products read their weights where the model had them when this was made, and keep them; norms and biases are copies.
+    `LeanDecoder.fresh` makes it anew when the model's have changed.
+    """
+
+    def __init__(self, model: PreTrainedModel, capacity: int, forward: ModuleType) -> None:
+        trunk, head = model.get_decoder(), model.get_output_embeddings()
+        assert isinstance(trunk, nn.Module)
+        assert head is not None
+        self._run, self._read, self._see = forward.run_layers, forward.read_logits, forward.list_seen
+        self._phases: int = forward.PHASES
+        layers = [part for part in map(_Layer.of, trunk.get_submodule("layers").children()) if part is not None]
+        kinds = compiled("llvm")
+        assert kinds is not None
+        self.dtype, self._kind = model.dtype, kinds.INT8 if stored(model) == torch.int8 else kinds.BF16
+        read = [[_read(linear) for linear in layer.linears] for layer in layers]
+        self._kept = [tensor for row in read for pair in row for tensor in pair]  # or their memory may be freed
+        self._weights = np.array([[weight.data_ptr() for weight, _ in row] for row in read], np.int64)
+        self._scales = np.array([[scale.data_ptr() for _, scale in row] for row in read], np.int64)
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        self._biases = _single(torch.stack(biases)[:, None]) if biases else np.zeros((0, 0, 0), np.float32)
+        self._norms = _single(torch.stack([torch.stack(layer.norms) for layer in layers]))
+        last: Any = trunk.get_submodule("norm")
+        self._last, self._eps = _single(last.weight), np.float32(last.variance_epsilon)
+        q, k, _, _, gate, *_ = (weight for weight, _ in read[0])
+        self.size, self._scale = layers[0].size, np.float32(layers[0].scale)
+        self.heads, self.groups = q.shape[0] // self.size, k.shape[0] // self.size
+        self._sizes = (self.heads, self.groups, self.size, gate.shape[0])
+        said, self._head_scale = _read(head)
+        self._head = _kept(head, said)
+        weights = [self._head, *(weight for layer in layers for weight in layer.weights)]
+        fit = all(weight.shape[0] % 16 == 0 for weight in weights)
+        self._by_tiles = self._kind == kinds.BF16 and fit and compilation.may_use_tiles()
+        if self._by_tiles:
+            self._kind = kinds.TILES
+        self.n_tokens = self._head.shape[0]
+        with torch.inference_mode():
+            places = torch.arange(capacity, device=model.device).unsqueeze(0)
+            cos, sin = trunk.get_submodule("rotary_emb")(torch.zeros(1), places)
+        self._cos, self._sin = _single(cos[0]), _single(sin[0])
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, capacity: int) -> Fused | None:
+        """The compiled twin of a model that has a lean one, or None where there is none.
+
+        Args:
+            model: of the kinds that `workbench.kernels.lean` knows, on the CPU.
+            capacity: longest sequence with its scratch, in tokens.
+        """
+        if model.dtype != torch.bfloat16 or not may_compile():
+            return None
+        trunk, head = model.get_decoder(), model.get_output_embeddings()
+        assert isinstance(trunk, nn.Module)
+        children = list(trunk.get_submodule("layers").children())
+        layers = [part for part in map(_Layer.of, children) if part is not None]
+        if len(layers) < len(children) or not isinstance(head, nn.Linear) or head.bias is not None:
+            return None
+        if hasattr(head, "kept") and stored(model) == torch.int8:  # a trimmed one, whose scales are not
+            return None
+        weights = [*(weight for layer in layers for weight in layer.weights), _kept(head, head.weight)]
+        step = GROUP if stored(model) == torch.int8 else STEP
+        if any(w.shape[1] % step or w.shape[0] % 4 or not w.is_contiguous() or w.dtype != model.dtype for w in weights):
+            return None
+        if len({(tuple(w.shape for w in layer.weights), layer.bias is None) for layer in layers}) != 1:
+            return None
+        if (forward := compiled("forward")) is None:
+            return None
+        return cls(model, capacity, forward) if layers[0].size in HEAD_SIZES else None
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether a pass over [rows, tokens] is one for the compiled layers."""
+        n_rows, n = shape
+        return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not compilation.has_tiles())
+
+    def __call__(
+        self,
+        x: Float[Tensor, "T D"],
+        mask: Float[Tensor, "B 1 n used"],
+        positions: Int[Tensor, "B n"],
+        cache: TreeCache,
+        layers: Sequence[int],
+        taps: Collection[int] = (),
+        without: Collection[int] = (),
+    ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
+        """The residual stream behind `layers`, in float32, and [B, n, D] in the model's type after each tapped one.
+
+        Args:
+            x: what goes into the first of them, any type.
+            mask: additive: a token sees the places where it is 0.
+            positions: in the sequence.
+            cache: written and read at its window.
+            layers: indices of layers.
+            taps: of them, those whose stream is wanted.
+            without: halves that are left out (see `workbench.kernels.layers`).
+        """
+        n_rows, n = positions.shape
+        stream = x.to(torch.float32, copy=True).contiguous()
+        window = cache.window
+        row = np.repeat(np.arange(window.rows.start, window.rows.start + n_rows), n)
+        if window.index is None:
+            assert window.start is not None
+            place = np.tile(np.arange(window.start, window.start + n), n_rows)
+        else:
+            place = window.index.reshape(-1).numpy()
+        seen, count = np.empty((n_rows * n, window.used), np.int32), np.empty(n_rows * n, np.int64)
+        self._see(mask.reshape(n_rows * n, -1).contiguous().float().numpy(), seen, count)
+        whole = cache.buffer(self.groups, self.size, x.new_empty(0, dtype=self.dtype))
+        where = positions.reshape(-1).numpy()
+        found: dict[int, Tensor] = {}
+        for part in _parted(layers, taps):
+            arguments = self.layered(stream, whole, (row, place, seen, count), where, part, without)
+            together(lambda arguments=arguments, whole=whole: self._run(*arguments))  # whose address is among them
+            if part[-1] in taps:
+                found[part[-1]] = stream.to(self.dtype).view(n_rows, n, -1)
+        return stream, found
+
+    def layered(
+        self,
+        stream: Float[Tensor, "T D"],
+        whole: Float[Tensor, "L two B G C d"],
+        shared: tuple[np.ndarray, ...],
+        where: np.ndarray,
+        layers: Sequence[int],
+        without: Collection[int] = (),
+        beside: np.ndarray | None = None,
+    ) -> tuple[Any, ...]:
+        """What `forward.run_layers` takes, for any number of threads that run it once together.
+
+        Args:
+            stream: float32, changed in place.
+            whole: the buffer of the cache, which has to outlive the run: its address is among what is returned.
+            shared: of each token its row and its place in the cache; the places that it sees, and how many.
+            where: positions in the sequence, int64 [T].
+            layers: indices of layers, of which none but the last is tapped.
+            without: as of a forward.
+            beside: what is added to queries, keys and values of each token, float32 [layers, T, (H + 2 G) d], in the
+                place of the model's biases.
+        """
+        biases = self._biases if beside is None else beside
+        unit, n_tokens = whole.element_size(), stream.shape[0]
+        address = np.array([whole.data_ptr(), *(unit * step for step in whole.stride()[:4])], np.int64)
+        taken = np.zeros((self._phases * len(layers), 2), np.int64)
+        halves = np.array([[2 * i not in without, 2 * i + 1 not in without] for i in layers], np.int64)
+        heads, _, size, wide = self._sizes
+        query, mixed = np.empty((2, n_tokens, heads, size), np.float32)
+        return (
+            self._kind, np.array(layers, np.int64), halves, stream.numpy(), self._weights, self._scales, biases,
+            self._norms, self._eps, self._sizes, self._scale, self._cos[where], self._sin[where], address, *shared,
+            taken, query, mixed, np.empty((n_tokens, wide), np.float32),
+        )  # fmt: skip
+
+    def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"]]:
+        """Logits of a residual stream behind the last layer, and what the LM head read, both in the model's type.
+
+        Of a trimmed head (see `workbench.kernels.reduced_vocabulary`) they are those of the tokens kept.
+        """
+        out, hidden, arguments = self.reading(x.to(torch.float32).contiguous())
+        together(lambda: self._read(*arguments))
+        return out, hidden.to(self.dtype)
+
+    def reading(
+        self, stream: Float[Tensor, "T D"]
+    ) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"], tuple[Any, ...]]:
+        """Logits, what the LM head read in float32, and what `forward.read_logits` takes to write both."""
+        hidden, out = torch.empty_like(stream), torch.empty(stream.shape[0], self.n_tokens, dtype=self.dtype)
+        return out, hidden, (
+            self._kind, stream.numpy(), self._last, self._eps, self._head.data_ptr(), self._head_scale.data_ptr(),
+            hidden.numpy(), out.view(torch.int16).numpy(), np.zeros(2, np.int64),
+        )  # fmt: skip
+
+
+def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
+    """The layers in runs, each ending with a tapped one or the last."""
+    parts: list[list[int]] = [[]]
+    for number in layers:
+        parts[-1].append(number)
+        if number in taps:
+            parts.append([])
+    return [part for part in parts if part]
+
+
+class _Layer(NamedTuple):
+    """What is read of a layer: seven products, the bias of queries, keys and values together, two norms."""
+
+    linears: list[nn.Module]
+    bias: Tensor | None
+    norms: list[Tensor]
+    size: int
+    scale: float
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Of the products, in the model's type."""
+        return [linear.get_parameter("weight") for linear in self.linears]
+
+    @classmethod
+    def of(cls, layer: nn.Module) -> _Layer | None:
+        """A layer's parts; None if it has others."""
+        attention: Any = layer.get_submodule("self_attn")
+        mlp = layer.get_submodule("mlp")
+        linears = [attention.get_submodule(f"{name}_proj") for name in "qkvo"]
+        linears += [mlp.get_submodule(f"{name}_proj") for name in ("gate", "up", "down")]
+        biases = [getattr(linear, "bias", None) for linear in linears]
+        given = [bias.detach() for bias in biases[:3] if bias is not None]
+        if len(given) in (1, 2) or any(bias is not None for bias in biases[3:]):
+            return None
+        if "q_norm" in dict(attention.named_children()):
+            return None
+        norms = [layer.get_submodule(f"{name}_layernorm") for name in ("input", "post_attention")]
+        return cls(
+            linears,
+            torch.cat(given) if given else None,
+            [norm.get_parameter("weight") for norm in norms],
+            attention.head_dim,
+            attention.scaling,
+        )
+
+
+def _read(linear: nn.Module) -> tuple[Tensor, Tensor]:
+    """What is read of a product: its weight, and scales (see `quantised`) where that is in bytes (else nothing)."""
+    if (found := bytes_of(linear)) is not None:
+        return found.numbers, found.scale
+    return linear.get_parameter("weight").detach(), torch.empty(0)
+
+
+def _kept(head: nn.Module, weight: Tensor) -> Tensor:
+    """What of an LM head's weight is read: of a trimmed one the rows kept, copied."""
+    kept = getattr(head, "kept", None)
+    return weight if kept is None else weight[kept]
+
+
+def _single(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().float().contiguous().numpy()

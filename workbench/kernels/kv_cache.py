@@ -1,0 +1,193 @@
+"""One key–value cache for trees, rows of different lengths, and several readers.
+
+Every layer holds a preallocated buffer of [rows, heads, capacity, head size]. A forward writes its tokens behind the
+committed length of each row and reads everything up to the longest row; what a token may see is the mask's business.
+Committing a path moves its entries to the front; rejecting moves nothing. No layer rolls, slides or grows by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from workbench.kernels.single_thread import move_alone, zeros_untouched
+
+
+@dataclass(slots=True)
+class Window:
+    """Where the forward that is running writes and how far it reads. Set by the runner before each forward.
+
+    Attributes:
+        rows: slice of buffer rows that take part, [lo, hi).
+        start: first position written, when it is the same for all rows; else None.
+        index: int64 [B, n], position written for each token, when rows differ; else None.
+        used: number of positions read back.
+    """
+
+    rows: slice = field(default_factory=lambda: slice(0, 1))
+    start: int | None = 0
+    index: Tensor | None = None
+    used: int = 0
+
+
+class TreeLayer(CacheLayerMixin):
+    """Keys and values of one layer: a view of the cache's common buffer."""
+
+    is_sliding = False
+
+    def __init__(self, cache: TreeCache, layer: int) -> None:
+        super().__init__()
+        self.cache = cache
+        self.layer = layer
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Take buffers once the first keys and values show their shape."""
+        self.keys, self.values = self.cache.allocate(self, key_states, value_states)
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.is_initialized = True
+
+    def update(
+        self,
+        key_states: Float[Tensor, "B H n D"],
+        value_states: Float[Tensor, "B H n Dv"],
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Write the new entries and return the part of the buffers that the mask covers."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        window = self.cache.window
+        assert self.keys is not None
+        assert self.values is not None
+        keys, values = self.keys[window.rows], self.values[window.rows]
+        if window.index is None:
+            assert window.start is not None
+            stop = window.start + key_states.shape[2]
+            keys[:, :, window.start : stop] = key_states
+            values[:, :, window.start : stop] = value_states
+        else:
+            row = torch.arange(keys.shape[0], device=keys.device).unsqueeze(1)
+            keys[row, :, window.index] = key_states.transpose(1, 2)
+            values[row, :, window.index] = value_states.transpose(1, 2)
+        return keys[:, :, : window.used], values[:, :, : window.used]
+
+    def get_seq_length(self) -> int:
+        """Positions before the forward that is running (used by models only to guess position ids)."""
+        return self.cache.window.start or 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(length, offset) of the keys for masks that a model builds by itself, as in a prefill with pixels."""
+        return self.cache.window.used, 0
+
+    def get_max_length(self) -> int:
+        """Capacity in positions."""
+        return self.cache.capacity
+
+
+class TreeCache(Cache):
+    """Buffers for `rows` requests of up to `capacity` positions each, shared by all layers.
+
+    Layers of one shape live in one tensor [layers, 2, rows, H, capacity, D], so that a commit is one gather for the
+    whole model. A layer with another shape has a tensor of its own.
+    """
+
+    def __init__(self, n_layers: int, rows: int, capacity: int) -> None:
+        super().__init__(layers=[TreeLayer(self, i) for i in range(n_layers)])
+        self._views: dict[TreeLayer, Callable[[int], Tensor]] = {}
+        self.n_rows = rows
+        self.capacity = capacity
+        self.window = Window()
+        self._stacks: list[Tensor] = []
+        self._common: tuple[int, int] | None = None
+        self._common_at = 0
+        self._reached = [0] * rows
+
+    def allocate(self, layer: TreeLayer, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Buffers for one layer; the first with equal key and value shapes allocates for all layers."""
+        shape = (keys.shape[1], keys.shape[3])
+        if keys.shape == values.shape and self._common in (None, shape):
+            if self._common is None:
+                self._common, self._common_at = shape, len(self._stacks)
+                size = (len(self.layers), 2, self.n_rows, shape[0], self.capacity, shape[1])
+                self._stacks.append(zeros_untouched(size, keys))
+            at, number = self._common_at, layer.layer
+            self._views[layer] = lambda part: self._stacks[at][number, part]
+        else:
+            own = len(self._stacks)
+            for part in (keys, values):
+                size = (1, 1, self.n_rows, part.shape[1], self.capacity, part.shape[3])
+                self._stacks.append(zeros_untouched(size, part))
+            self._views[layer] = lambda part: self._stacks[own + part][0, 0]
+        return self._views[layer](0), self._views[layer](1)
+
+    def buffer(self, heads: int, head_size: int, like: Tensor) -> Float[Tensor, "L two R H C D"]:
+        """The common buffer of all layers, for forwards that do without `update`; allocated at first use."""
+        if self._common is None:
+            entry = like.new_empty(1, heads, 0, head_size)
+            for layer in self.layers:
+                assert isinstance(layer, TreeLayer)
+                layer.lazy_initialization(entry, entry)
+        return self._stacks[self._common_at]
+
+    def reach(self, rows: slice, stop: int) -> None:
+        """Say that the positions of these rows before `stop` are written to: behind them a row is as it was made.
+
+        A buffer is zeros that the system gives when they are first touched, and most of a long context never is.
+        Zeroing or copying whole rows took seconds (SmolLM2, AMD EPYC: 190 MB a row).
+        """
+        self._reached[rows] = [max(stop, before) for before in self._reached[rows]]
+
+    def grow(self, rows: int) -> None:
+        """Make room for more rows; what is there stays."""
+        if rows <= self.n_rows:
+            return
+        most = max(self._reached)
+        for i, old in enumerate(self._stacks):
+            new = zeros_untouched((*old.shape[:2], rows, *old.shape[3:]), old)
+            new[:, :, : self.n_rows, :, :most] = old[..., :most, :]
+            self._stacks[i] = new
+        self._reached += [0] * (rows - self.n_rows)
+        self.n_rows = rows
+        for layer, part in self._views.items():
+            layer.keys, layer.values = part(0), part(1)
+
+    def clear_row(self, row: int) -> None:
+        """Zero a row. Masked entries are multiplied by 0, and 0 × NaN would be NaN: nothing stale may stay behind."""
+        for stack in self._stacks:
+            stack[:, :, row, :, : self._reached[row]].zero_()
+        self._reached[row] = 0
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` positions of one row into another."""
+        for stack in self._stacks:
+            stack[:, :, target, :, :length] = stack[:, :, source, :, :length]
+        self.reach(slice(target, target + 1), length)
+
+    def commit(self, row: int, length: int, path: Sequence[int]) -> None:
+        """Move entries `length + path[i]` to `length + i`, for all layers at once. `path` increases strictly."""
+        if all(i == node for i, node in enumerate(path)):
+            return
+        with torch.inference_mode():
+            for stack in self._stacks:
+                move_alone(stack[:, :, row], [length + node for node in path], length)
+
+    @contextlib.contextmanager
+    def kept(self, row: int, start: int, stop: int) -> Iterator[None]:
+        """Restore these positions of a row at the end. Buffers allocated in between are zero there again."""
+        saved = [stack[:, :, row, :, start:stop].clone() for stack in self._stacks]
+        try:
+            yield
+        finally:
+            for i, stack in enumerate(self._stacks):
+                stack[:, :, row, :, start:stop] = saved[i] if i < len(saved) else 0
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of all buffers."""
+        return sum(stack.numel() * stack.element_size() for stack in self._stacks)

@@ -1,0 +1,74 @@
+"""A model's own forward over a tree cache, and what is read of it besides logits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from workbench.kernels.kv_cache import TreeCache
+from workbench.kernels.segment import Output
+
+Mask = Tensor | dict[str, Tensor]
+"""[B, 1, n, used], or one by layer type."""
+
+
+class OwnForward:
+    """Calls a model with an explicit mask, explicit positions and our cache; hooks keep what its parts hand on.
+
+    Args:
+        head: its LM head.
+        layers: its decoder layers.
+    """
+
+    def __init__(self, head: nn.Module, layers: nn.ModuleList) -> None:
+        self._hidden: Tensor | None = None
+        self._taps: dict[int, Tensor] = {}
+        self._asked: Collection[int] = ()
+        head.register_forward_pre_hook(self._keep_hidden)
+        for i, layer in enumerate(layers):
+            layer.register_forward_hook(self._tap(i))
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        cache: TreeCache,
+        ids: Tensor,
+        mask: Mask,
+        positions: Tensor,
+        taps: Collection[int] = (),
+        last_only: bool = False,
+    ) -> Output:
+        """One forward.
+
+        Args:
+            model: the whole, a part of it or a twin, with the same head and layers.
+            cache: whose window says where it writes and how far it reads.
+            ids: int64 [B, n].
+            mask: who sees whom.
+            positions: int64 [B, n], or [3, B, n].
+            taps: indices of the layers whose residual stream is wanted.
+            last_only: the head reads the last position alone.
+        """
+        self._taps, self._asked = {}, taps
+        try:
+            logits = model(
+                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,
+                use_cache=True, logits_to_keep=int(last_only),
+            ).logits  # fmt: skip
+        finally:
+            self._asked = ()  # whoever calls the model itself taps nothing
+        assert self._hidden is not None
+        return Output(logits, self._hidden, self._taps)
+
+    def _keep_hidden(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        self._hidden = args[0]
+
+    def _tap(self, index: int) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if index in self._asked:
+                self._taps[index] = output[0] if isinstance(output, tuple) else output
+
+        return hook

@@ -1,0 +1,122 @@
+"""Where the new tokens of a batch stand: in the cache, in the sequence, and before whose eyes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from workbench.core.errors import CapacityError
+from workbench.core.transfer import to_device
+from workbench.kernels.kv_cache import TreeCache, Window
+from workbench.kernels.masks import STEP, MaskMaker
+from workbench.kernels.segment import Segment, Slot
+
+
+class Geometry:
+    """Masks and positions for one model's forwards.
+
+    Args:
+        masks: makes the model's masks.
+        reach: positions that its cache holds.
+        multi_rope: whether it counts time, height and width apart (Qwen-VL).
+
+    Attributes:
+        in_steps: as on a GPU, more of the cache is read than is needed, so that forwards have few shapes and what was
+            recorded of one can be played again.
+    """
+
+    def __init__(self, masks: MaskMaker, reach: int, multi_rope: bool) -> None:
+        self.masks, self.device, self.multi_rope = masks, masks.device, multi_rope
+        self.in_steps = self.device.type == "cuda"
+        self._numbers = torch.arange(2 * reach, device=masks.device)
+
+    def of(
+        self, rows: Sequence[Segment | None], slots: Sequence[Slot], lo: int, cache: TreeCache, n: int
+    ) -> tuple[Tensor | dict[str, Tensor], Tensor]:
+        """Mask and positions of a batch; sets the cache's window.
+
+        Args:
+            rows: what each of the cache's rows from `lo` on reads; None: padding.
+            slots: all open rows, by their place in the cache.
+            lo: first row.
+            cache: written behind what each row holds.
+            n: tokens of the longest segment.
+
+        Returns:
+            Mask [B, 1, n, used] or one by layer type, and int64 positions [B, n] ([3, B, n] with `multi_rope`).
+
+        Raises:
+            CapacityError: the cache is too short.
+        """
+        alone = rows[0] if len(rows) == 1 else None
+        if alone is not None and not self.masks.positional and not self.multi_rope:  # the usual case, kept short
+            slot = alone.slot
+            begin = slot.length + slot.scratch
+            end = None if alone.sees is None else slot.length + alone.sees.shape[1]
+            used = self._used(begin + n, cache, end)
+            cache.window = Window(slice(lo, lo + 1), begin, None, used)
+            cache.reach(cache.window.rows, begin + n)
+            place = begin + slot.rope_delta
+            if alone.sees is None:
+                return self.masks.chain(begin, n, used), self._numbers[place : place + n].unsqueeze(0)
+            assert alone.depth is not None
+            mask = self.masks.tree([slot.length], [alone.sees], n, used)
+            return mask, (alone.depth + slot.length + slot.rope_delta).unsqueeze(0)
+        slots = slots[lo : lo + len(rows)]
+        begins = [slot.length + slot.scratch for slot in slots]
+        used = self._used(max(begins) + n, cache)
+        if len(set(begins)) == 1:
+            cache.window = Window(slice(lo, lo + len(rows)), begins[0], None, used)
+        else:
+            index = to_device(begins, self.device).unsqueeze(1) + self._numbers[:n]
+            cache.window = Window(slice(lo, lo + len(rows)), None, index, used)
+        cache.reach(cache.window.rows, max(begins) + n)
+        if len(rows) == 1 and rows[0] is not None and rows[0].sees is None:
+            base = begins[0] + slots[0].rope_delta
+            positions = self._numbers[base : base + n].unsqueeze(0)
+            full = self.masks.chain(begins[0], n, used)
+        else:
+            positions = to_device([[s.length + s.rope_delta] for s in slots], self.device).repeat(1, n)
+            starts, sees = list(begins), [None if segment is None else segment.sees for segment in rows]
+            for b, (slot, segment) in enumerate(zip(slots, rows, strict=True)):
+                if segment is None:
+                    continue
+                n_i = len(segment.tokens)
+                if segment.sees is None:
+                    positions[b, :n_i] += self._numbers[slot.scratch : slot.scratch + n_i]
+                else:
+                    assert segment.depth is not None
+                    starts[b] = slot.length
+                    positions[b, :n_i] += segment.depth
+            full = self.masks.tree(starts, sees, n, used)
+        mask = full
+        if self.masks.positional:
+            places = positions - to_device([[slot.rope_delta] for slot in slots], self.device)
+            mask = self.masks.of_kinds(full, places, self._key_positions(slots, places, begins, n, used))
+        if self.multi_rope:
+            positions = positions.unsqueeze(0).expand(3, -1, -1)
+        return mask, positions
+
+    def _used(self, needed: int, cache: TreeCache, end: int | None = None) -> int:
+        """Positions to read back where `needed` ones are held, of which none is seen from `end` on."""
+        if needed > cache.capacity:
+            raise CapacityError(
+                f"A forward needs {needed} positions; the cache holds {cache.capacity}.", "Draft a smaller tree."
+            )
+        needed = needed if end is None else end
+        if not self.in_steps:
+            return needed
+        step = STEP if needed > STEP else STEP // 4
+        return min(-(-needed // step) * step, cache.capacity)
+
+    def _key_positions(self, slots: Sequence[Slot], positions: Tensor, begins: list[int], n: int, used: int) -> Tensor:
+        """Position in the sequence of every cache entry, remembered for scratch nodes of earlier forwards."""
+        key = torch.arange(used, device=self.device).repeat(len(slots), 1)
+        for b, slot in enumerate(slots):
+            if slot.scratch and slot.positions is not None:
+                key[b, slot.length : slot.length + slot.scratch] = slot.positions[: slot.scratch]
+            key[b, begins[b] : begins[b] + n] = positions[b]
+            slot.positions = key[b, slot.length : begins[b] + n].clone()
+        return key

@@ -1,0 +1,1 @@
+"""Models and heads: finding, downloading, converting, loading and checking them, and running their forward passes."""

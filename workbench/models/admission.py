@@ -1,0 +1,90 @@
+"""Whether a model is taken in: what `probe` finds of it is asked once, and remembered on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import weakref
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from workbench.core.errors import ModelError
+from workbench.kernels import disk_cache
+from workbench.models.probe import Standing, standing
+from workbench.models.runner import Runner
+
+FACTS = "verified.json"
+"""File of what was found, in the folder of remembered facts."""
+
+MOST_FACTS = 500
+"""The oldest are forgotten."""
+
+
+def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
+    """Take a model in: from then on its runner refuses trees, where these do not hold.
+
+    Args:
+        runner: idle; of a target or of a draft model.
+        name: what users call the model.
+        folder: of its files, by which the finding is remembered on this machine; else it is with the model's object.
+
+    Raises:
+        ModelError: not even chains hold.
+    """
+    found = _recall(runner, folder)
+    kind = getattr(runner.model.config, "model_type", "") or type(runner.model).__name__
+    if found.why_not:
+        raise ModelError(
+            f"{name} ({kind}) is not supported: {found.why_not}.",
+            "Use a model of another family (Llama, Qwen2/3, Mistral, Gemma 3, GPT-2, …); if only this dtype fails, "
+            "use another.",
+        )
+    runner.why_no_trees = found.why_no_trees and f"{name} ({kind}) supports chains, not trees: {found.why_no_trees}."
+
+
+_of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, Standing]] = weakref.WeakKeyDictionary()
+
+
+def _recall(runner: Runner, folder: str | Path | None) -> Standing:
+    """What was found earlier of the same weights, dtype, device and code; else it is found now."""
+    if folder is None or not Path(folder).is_dir():
+        seen = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]
+        before = _of_objects.get(runner.model)
+        if before is None or before[0] != seen:
+            before = _of_objects[runner.model] = (seen, standing(runner))
+        return before[1]
+    key = _key(runner, Path(folder))
+    facts = disk_cache.read(FACTS)
+    if key not in facts:
+        facts[key] = asdict(standing(runner))
+        disk_cache.write(FACTS, dict(list(facts.items())[-MOST_FACTS:]))
+    return Standing(**facts[key])
+
+
+def _version(weight: Tensor) -> tuple[int, int]:
+    return (0 if weight.is_inference() else weight._version), weight.data_ptr()
+
+
+def _key(runner: Runner, folder: Path) -> str:
+    """Of the weights as files, of what they are run as, and of the code that runs them."""
+    files = sorted(folder.glob("*.safetensors"))
+    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    config = runner.model.config.to_json_string()
+    what = [str(folder.resolve()), stats, config, str(runner.stored), str(runner.device), _code()]
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
+
+
+@cache
+def _code() -> str:
+    """Of the engine's source, and of what it stands on."""
+    found = hashlib.sha256()
+    for name in ("torch", "transformers"):
+        found.update(importlib.metadata.version(name).encode())
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()

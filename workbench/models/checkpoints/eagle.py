@@ -1,0 +1,157 @@
+"""EAGLE-1 and -2 (one layer; only their trees differ), and what vLLM's speculators make of such layers.
+
+Layouts: SafeAILab's `eagle/model/cnets1.py`; vllm-project/speculators' types `eagle` (until 0.3) and `mtp`. EAGLE: Li
+et al. 2024, arXiv:2401.15077, §4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.core.errors import ModelError
+from workbench.models.checkpoints.description import ROPES, Checkpoint, Part, matched, number, rope_of
+from workbench.models.checkpoints.draft_vocabulary import MAPS, draft_vocabulary
+from workbench.models.checkpoints.files import Stored
+
+SAFEAILAB, SPECULATORS, MTP = "EAGLE (SafeAILab)", "speculators (eagle)", "speculators (mtp)"
+IN_LAYER = {
+    "q.weight": "self_attn.q_proj.weight", "k.weight": "self_attn.k_proj.weight", "v.weight": "self_attn.v_proj.weight",
+    "q.bias": "self_attn.q_proj.bias", "k.bias": "self_attn.k_proj.bias", "v.bias": "self_attn.v_proj.bias",
+    "out.weight": "self_attn.o_proj.weight", "between.weight": "post_attention_layernorm.weight",
+    "gate.weight": "mlp.gate_proj.weight", "up.weight": "mlp.up_proj.weight", "down.weight": "mlp.down_proj.weight",
+    "before.weight": "input_layernorm.weight",
+}  # fmt: skip
+"""Tensors of a decoder layer: their names here → in transformers' Llama."""
+OUTSIDE = {
+    SAFEAILAB: {"embed.weight": "embed_tokens.weight", "fuse.weight": "fc.weight", "fuse.bias": "fc.bias"},
+    SPECULATORS: {
+        "embed.weight": "embed_tokens.weight", "fuse.weight": "fusion_fc.weight", "fuse.bias": "fusion_fc.bias",
+        "norm_embed.weight": "embedding_layernorm.weight", "after.weight": "pre_lm_head_layernorm.weight",
+    },
+    MTP: {
+        "embed.weight": "embed_tokens.weight", "fuse.weight": "mtp_layers.0.input_proj.weight",
+        "norm_embed.weight": "mtp_layers.0.token_layernorm.weight",
+        "norm_feature.weight": "mtp_layers.0.hidden_layernorm.weight",
+        "after.weight": "mtp_layers.0.final_layernorm.weight",
+    },
+}  # fmt: skip
+"""The other tensors, by layout."""
+LAYER = {SAFEAILAB: "layers.0.", SPECULATORS: "transformer.", MTP: "mtp_layers.0."}
+"""What stands before the names of the layer's."""
+UNREAD = ("lm_head.weight", "embed_tokens.weight", "verifier_lm_head.weight", "d2t", "t2d")
+
+
+def read_eagle(stored: Stored) -> Checkpoint | None:
+    """The heads, where a folder holds such ones.
+
+    Raises:
+        ModelError: they are damaged, or of a kind that nothing here computes.
+    """
+    config, layout = stored.config, layout_of(stored)
+    if layout is None:
+        return None
+    layer = config if layout == SAFEAILAB else config.get("transformer_layer_config")
+    if not isinstance(layer, dict):
+        raise ModelError(f"The config.json in {stored.folder} has no `transformer_layer_config`.", "Fetch it again.")
+    facts = layer_facts(stored, layer)
+    if facts["heads"] * facts["head_size"] != facts["hidden_size"]:
+        raise ModelError(
+            f"The heads in {stored.folder} cannot be computed here: {facts['heads']} attention heads of "
+            f"{facts['head_size']} numbers are not {facts['hidden_size']:,} together.",
+            "Take others.",
+        )
+    names = OUTSIDE[layout] | {name: LAYER[layout] + inside for name, inside in IN_LAYER.items()}
+    norms = norms_of(layout, config)
+    shapes = layer_shapes(facts, facts["hidden_size"])
+    usual = {"embed.weight", "fuse.bias", "q.bias", "k.bias", "v.bias"}
+    parts = [
+        Part(name, inside, shapes[name], name in usual)
+        for name, inside in names.items()
+        if name.removesuffix(".weight") not in NORMS or name.removesuffix(".weight") in norms
+    ]
+    where = matched(stored, layout, parts, UNREAD)
+    kept, order = draft_vocabulary(stored, facts["vocab_size"])
+    return Checkpoint(
+        layout,
+        "eagle",
+        stored,
+        facts | {"norms": norms},
+        where,
+        kept,
+        order,
+        tuple(name for name in UNREAD if name in stored.shapes and name not in (*where.values(), *MAPS)),
+        verifier_of(config),
+    )
+
+
+NORMS = ("norm_embed", "norm_feature", "before", "after")
+
+
+def layout_of(stored: Stored) -> str | None:
+    """Which of the layouts it is; None: none of them."""
+    kind = stored.config.get("speculators_model_type")
+    if kind in ("eagle", "mtp"):
+        return SPECULATORS if kind == "eagle" else MTP
+    is_one = "fc.weight" in stored.shapes and "layers.0.self_attn.q_proj.weight" in stored.shapes
+    return SAFEAILAB if kind is None and is_one and "layers.0.hidden_norm.weight" not in stored.shapes else None
+
+
+def norms_of(layout: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The norms of a layer of this layout besides the one between its halves."""
+    if layout == MTP:
+        return NORMS
+    return ("norm_embed", "before", "after") if config.get("layernorms") else ()
+
+
+def layer_facts(stored: Stored, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration says of a decoder layer of Llama's kind.
+
+    Raises:
+        ModelError: it says too little, or something that is not computed here.
+    """
+    width = number(stored, config, "hidden_size")
+    heads = number(stored, config, "num_attention_heads")
+    facts: dict[str, Any] = {
+        "hidden_size": width,
+        "vocab_size": number(stored, config, "vocab_size"),
+        "heads": heads,
+        "kv_heads": number(stored, config, "num_key_value_heads", default=heads),
+        "head_size": number(stored, config, "head_dim", default=max(width // heads, 1)),
+        "ffn": number(stored, config, "intermediate_size"),
+        "eps": float(config.get("rms_norm_eps") or 1e-6),
+        "rope": rope_of(config),
+    }
+    wrong = ""
+    if config.get("hidden_act", "silu") != "silu":
+        wrong = f"its activation is {config['hidden_act']!r:.30}; silu is supported"
+    elif heads % facts["kv_heads"]:
+        wrong = f"its {heads} heads cannot share {facts['kv_heads']} keys and values"
+    elif (kind := facts["rope"].get("rope_type", "default")) not in ROPES:
+        wrong = f"its positions are of the kind {kind!r:.30}; supported are {', '.join(ROPES)}"
+    elif (layers := config.get("num_hidden_layers", 1)) != 1:
+        wrong = f"it has {layers!r:.20} layers; one is supported"
+    if wrong:
+        raise ModelError(f"The heads in {stored.folder} cannot be computed here: {wrong}.", "Take others.")
+    return facts
+
+
+def layer_shapes(facts: Mapping[str, Any], reads: int) -> dict[str, tuple[int, ...]]:
+    """Sizes of the tensors of a layer and of what is around it; `reads`: numbers that its attention reads."""
+    width, ffn = facts["hidden_size"], facts["ffn"]
+    queries, keys = facts["heads"] * facts["head_size"], facts["kv_heads"] * facts["head_size"]
+    norms = {f"{name}.weight": (width,) for name in (*NORMS, "between")}
+    return norms | {
+        "embed.weight": (facts["vocab_size"], width), "fuse.weight": (width, 2 * width), "fuse.bias": (width,),
+        "q.weight": (queries, reads), "k.weight": (keys, reads), "v.weight": (keys, reads),
+        "out.weight": (width, queries), "q.bias": (queries,), "k.bias": (keys,), "v.bias": (keys,),
+        "gate.weight": (ffn, width), "up.weight": (ffn, width), "down.weight": (width, ffn),
+    }  # fmt: skip
+
+
+def verifier_of(config: Mapping[str, Any]) -> str:
+    """The target that a configuration names."""
+    inside = config.get("speculators_config")
+    verifier = inside.get("verifier") if isinstance(inside, dict) else None
+    name = verifier.get("name_or_path") if isinstance(verifier, dict) else config.get("base_model_name_or_path")
+    return name if isinstance(name, str) else ""

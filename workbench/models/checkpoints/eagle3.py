@@ -1,0 +1,133 @@
+"""EAGLE-3: features of three layers, a layer that reads twice the width, an LM head over a draft vocabulary.
+
+Layouts: SafeAILab's `eagle/model/cnets.py`, which SpecForge's `LlamaForCausalLMEagle3` shares (`midlayer.…`), and
+vllm-project/speculators' type `eagle3` (`layers.0.…`). EAGLE-3: Li et al. 2025, arXiv:2503.01840.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.core.errors import ModelError
+from workbench.models.checkpoints.description import Checkpoint, Part, matched, number
+from workbench.models.checkpoints.draft_vocabulary import MAPS, draft_vocabulary
+from workbench.models.checkpoints.eagle import IN_LAYER, layer_facts, layer_shapes, verifier_of
+from workbench.models.checkpoints.files import Stored
+
+SAFEAILAB, SPECFORGE, SPECULATORS = "EAGLE-3 (SafeAILab)", "EAGLE-3 (SpecForge)", "speculators (eagle3)"
+INSIDE = {name: inside for name, inside in IN_LAYER.items() if name != "before.weight"} | {
+    "norm_embed.weight": "input_layernorm.weight", "norm_feature.weight": "hidden_norm.weight",
+    "q_norm.weight": "self_attn.q_norm.weight", "k_norm.weight": "self_attn.k_norm.weight",
+}  # fmt: skip
+"""Tensors of the layer: their names here → in the file, behind the layer's own name."""
+OPTIONAL = {"embed.weight", "q.bias", "k.bias", "v.bias", "q_norm.weight", "k_norm.weight"}
+TAPS = 3
+"""Layers that are read where a configuration names none."""
+
+
+def read_eagle3(stored: Stored) -> Checkpoint | None:
+    """The heads, where a folder holds such ones.
+
+    Raises:
+        ModelError: they are damaged, or of a kind that nothing here computes.
+    """
+    config = stored.config
+    layout = _layout(stored)
+    if layout is None:
+        return None
+    is_speculators = layout == SPECULATORS
+    layer = config.get("transformer_layer_config") if is_speculators else config
+    if not isinstance(layer, dict):
+        raise ModelError(f"The config.json in {stored.folder} has no `transformer_layer_config`.", "Fetch it again.")
+    facts = layer_facts(stored, layer)
+    width, head_size = facts["hidden_size"], facts["head_size"]
+    target = number(stored, config, "target_hidden_size", default=width)
+    taps = taps_of(stored)
+    n_taps = len(taps) or TAPS
+    proposed = stored.shapes.get("lm_head.weight", (facts["vocab_size"],))[0]
+    said = config.get("draft_vocab_size") or config.get("truncated_vocab_size")
+    if said is not None and said != proposed:
+        raise ModelError(
+            f"The config.json in {stored.folder} says {said:,} tokens of a draft vocabulary; its LM head has "
+            f"{proposed:,}.",
+            "Give it the config.json that it was trained with.",
+        )
+    if proposed != facts["vocab_size"] and "d2t" not in stored.shapes:
+        raise ModelError(
+            f"{stored.folder} proposes {proposed:,} of {facts['vocab_size']:,} tokens, but lacks the map `d2t` that "
+            "says which.",
+            "Fetch it again: without the map its tokens mean nothing.",
+        )
+    shapes = layer_shapes(facts, 2 * width) | {
+        "fuse.weight": (width, n_taps * target),
+        "q_norm.weight": (head_size,), "k_norm.weight": (head_size,),
+        "vocabulary.weight": (proposed, width), "norm_features.weight": (n_taps * target,),
+    }  # fmt: skip
+    prefix = "midlayer." if any(name.startswith("midlayer.") for name in stored.shapes) else "layers.0."
+    names = {
+        "embed.weight": "embed_tokens.weight", "fuse.weight": "fc.weight", "after.weight": "norm.weight",
+        "vocabulary.weight": "lm_head.weight",
+    } | {name: prefix + inside for name, inside in INSIDE.items()}  # fmt: skip
+    parts = [Part(name, inside, shapes[name], name in OPTIONAL) for name, inside in names.items()]
+    if config.get("norm_before_fc"):
+        parts.append(Part("norm_features.weight", "input_norm.weight", shapes["norm_features.weight"]))
+    if config.get("fc_norm"):
+        parts += [Part(f"norm_tap.{i}.weight", f"fc_norm.{i}.weight", (target,)) for i in range(n_taps)]
+    unread = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")
+    where = matched(stored, layout, parts, unread)
+    if "d2t" in stored.shapes and stored.shapes["d2t"] != (proposed,):
+        raise ModelError(
+            f"`d2t` in {stored.folder} maps {stored.shapes['d2t'][0]:,} tokens; its LM head has {proposed:,}.",
+            "Fetch it again: the map belongs to other heads.",
+        )
+    kept, order = draft_vocabulary(stored, facts["vocab_size"])
+    more: dict[str, Any] = {
+        "taps": taps,
+        "target_hidden_size": target,
+        "norm_before_residual": bool(config.get("norm_before_residual", is_speculators)),
+        "norm_before_fc": bool(config.get("norm_before_fc")),
+        "fc_norm": bool(config.get("fc_norm")),
+        "norm_output": bool(config.get("norm_output")),
+    }
+    return Checkpoint(
+        layout,
+        "eagle-3",
+        stored,
+        facts | more,
+        where,
+        kept,
+        order,
+        tuple(name for name in unread if name in stored.shapes and name not in MAPS),
+        verifier_of(config),
+    )
+
+
+def _layout(stored: Stored) -> str | None:
+    kind = stored.config.get("speculators_model_type")
+    if kind is not None:
+        return SPECULATORS if kind == "eagle3" else None
+    if not any(name.endswith(".hidden_norm.weight") for name in stored.shapes):
+        return None
+    named = stored.config.get("architectures") or [""]
+    return SPECFORGE if named[0] == "LlamaForCausalLMEagle3" else SAFEAILAB
+
+
+def taps_of(stored: Stored) -> tuple[int, ...]:
+    """The layers whose incoming streams are read; (): the configuration leaves them to the target's depth.
+
+    Raises:
+        ModelError: they are no layers, or not in order.
+    """
+    config = stored.config
+    inside = config.get("eagle_config")
+    said = config.get("eagle_aux_hidden_state_layer_ids")
+    said = inside.get("eagle_aux_hidden_state_layer_ids") if said is None and isinstance(inside, dict) else said
+    if said is None:
+        return ()
+    fine = isinstance(said, list) and said and all(type(i) is int and i >= 0 for i in said)
+    if not fine or sorted(set(said)) != said:
+        raise ModelError(
+            f"`eagle_aux_hidden_state_layer_ids` in {stored.folder} is {said!r:.60}: no increasing list of layers.",
+            "Give it the config.json that it was trained with.",
+        )
+    return tuple(said)

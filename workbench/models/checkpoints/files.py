@@ -1,0 +1,152 @@
+"""Files of a checkpoint: a configuration, and safetensors whose tensors are looked up by name. Pickles are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+
+from workbench.core.errors import ModelError
+from workbench.models.bundle import check_files
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
+_CONVERT = (
+    "python -c \"import torch; from safetensors.torch import save_file; w = torch.load('{old}', map_location='cpu', "
+    "weights_only=True); save_file({{k: v.clone().contiguous() for k, v in w.items()}}, '{new}')\""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What lies in a folder, without its values.
+
+    Attributes:
+        folder: where it lies.
+        config: its config.json; {} where there is none.
+        shapes: of the tensors, by name.
+        files: where each tensor is.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+    files: Mapping[str, Path]
+
+    def array(self, name: str) -> np.ndarray:
+        """A tensor of whole numbers or booleans, without PyTorch.
+
+        Raises:
+            ModelError: it cannot be read.
+        """
+        with _opened(self.files[name], "np") as file:
+            return file.get_tensor(name)
+
+    def rows(self, name: str, places: Iterable[int]) -> Tensor:
+        """Some rows of a tensor, without the others.
+
+        Raises:
+            ModelError: it cannot be read.
+        """
+        import torch
+
+        with _opened(self.files[name], "pt") as file:
+            whole = file.get_slice(name)
+            return torch.cat([whole[place : place + 1] for place in places])
+
+    def tensors(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Tensors by name.
+
+        Raises:
+            ModelError: one cannot be read.
+        """
+        found: dict[str, Tensor] = {}
+        wanted = list(names)
+        for path in sorted({self.files[name] for name in wanted}):
+            with _opened(path, "pt") as file:
+                found |= {name: file.get_tensor(name) for name in wanted if self.files[name] == path}
+        return found
+
+
+def open_stored(place: Path) -> Stored:
+    """A checkpoint in a folder, or beside one of its safetensors files.
+
+    Raises:
+        ModelError: it is no such place; its weights are pickles, cut or double; its configuration is damaged.
+    """
+    place = place.expanduser()
+    if place.suffix in PICKLES and place.is_file():
+        raise _pickled(place)
+    if not place.exists():
+        raise ModelError(f"There is no {place}.", "Give a folder with config.json and *.safetensors.")
+    folder, chosen = (place, None) if place.is_dir() else (place.parent, place)
+    check_files(folder)
+    paths = sorted(folder.glob("*.safetensors")) if chosen is None else [chosen]
+    if not paths:
+        pickles = [path for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
+        if pickles:
+            raise _pickled(pickles[0])
+        raise ModelError(f"{folder} has no *.safetensors.", "Give the folder that holds the weights of the heads.")
+    shapes: dict[str, tuple[int, ...]] = {}
+    files: dict[str, Path] = {}
+    for path in paths:
+        with _opened(path, "np") as file:
+            for name in file.keys():  # noqa: SIM118 (no mapping)
+                if name in files:
+                    raise ModelError(
+                        f"{name} is in {files[name].name} and in {path.name}.", "Name the file that is meant."
+                    )
+                shapes[name], files[name] = tuple(file.get_slice(name).get_shape()), path
+    return Stored(folder, _config(folder), shapes, files)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} is damaged: it is not a JSON object.", "Fetch the folder again.")
+    return found
+
+
+class _opened:
+    """`safe_open`, with what goes wrong inside it in words."""
+
+    def __init__(self, path: Path, framework: str) -> None:
+        self.path, self.framework = path, framework
+
+    def __enter__(self) -> Any:
+        try:
+            self._file = safe_open(self.path, self.framework)
+            return self._file.__enter__()
+        except (SafetensorError, OSError) as error:
+            raise _damaged(self.path, error) from None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self._file.__exit__(kind, error, traceback)
+        if isinstance(error, (SafetensorError, OSError, TypeError)):
+            raise _damaged(self.path, error) from None
+
+
+def _damaged(path: Path, error: BaseException) -> ModelError:
+    why = " ".join(str(error).split())[:200]
+    return ModelError(f"{path} is truncated or damaged: {why}", "Fetch the file again.")
+
+
+def _pickled(path: Path) -> ModelError:
+    new = path.with_suffix(".safetensors")
+    return ModelError(
+        f"{path} is a pickle, which can run any program when it is opened; only safetensors are opened here.",
+        f"If you trust it, convert it: {_CONVERT.format(old=path, new=new)}",
+    )

@@ -1,0 +1,206 @@
+"""Read GGUF files of Llama-like models: dequantise, rename and write a folder that `from_pretrained` opens.
+
+Numbers come from llama.cpp's package `gguf`. This module decides which file can be a target and where each weight goes;
+`workbench.models.gguf_tokenizer` builds the tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from workbench.core.errors import ModelError, WorkbenchError
+from workbench.models.bundle import SOURCE, Told
+from workbench.models.gguf_metadata import WHOLE, config_of, first_line, refuse
+from workbench.models.gguf_tokenizer import tokenizer_of
+
+SHARD = 1 << 30
+"""Bytes after which a file of weights is closed and the next one is begun: no more lies in memory at once."""
+
+
+def dequantise(file: Path, folder: Path, told: Told = lambda done, total: None) -> None:
+    """Write a GGUF model as configuration, safetensors, tokenizer and chat template into an empty folder.
+
+    Quantised matrices are written as float16: their scales are float16, so that rounding adds at most 2⁻¹¹ of a
+    weight, a hundredth of what Q4_1 itself left out, at half the size of float32 (measured in `tests/engine`). What
+    the file has in 16 or 32 bits stays as it is.
+
+    Args:
+        file: of the model; read by pages, never whole.
+        folder: that is there and empty.
+        told: how far it is.
+
+    Raises:
+        ModelError: the file is broken or cut, or no model that is read here.
+        WorkbenchError: the package `gguf` is not installed.
+        OSError: the folder cannot be written.
+    """
+    gguf = package()
+    told(0, file.stat().st_size)
+    reader = _opened(gguf, file)
+    config = config_of(reader, file)
+    tokenizer = tokenizer_of(reader, file)
+    if len(tokenizer) > config.vocab_size:
+        raise ModelError(f"{file} has {len(tokenizer)} tokens for {config.vocab_size} rows of its embedding.", WHOLE)
+    config.save_pretrained(folder)
+    _generation(config, folder)
+    tokenizer.save_pretrained(folder)
+    _source(reader, file, folder)
+    _write_weights(_weights(gguf, reader, config, file, told), folder)
+
+
+def package() -> Any:
+    """The package `gguf`.
+
+    Raises:
+        WorkbenchError: it is not installed.
+    """
+    try:
+        import gguf
+    except ModuleNotFoundError:
+        raise WorkbenchError("GGUF needs the package gguf.", "pip install gguf") from None
+    return gguf
+
+
+def _opened(gguf: Any, file: Path) -> Any:
+    """A reader of the file, whose tables hang together; its numbers are not looked at."""
+    try:
+        return gguf.GGUFReader(file)
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror}.", WHOLE) from None
+    except Exception as error:  # whatever the bytes make of the reader: Value, Index, Key, Unicode, Overflow …
+        raise ModelError(
+            f"{file} is not a GGUF file, or is damaged or truncated ({first_line(error)}).", WHOLE
+        ) from None
+
+
+def _source(reader: Any, file: Path, folder: Path) -> None:
+    """Where the copy comes from, for lists of what is there."""
+    said = {"title": "general.name", "licence": "general.license", "family": "general.architecture"}
+    facts = {name: reader.fields[key].contents() for name, key in said.items() if key in reader.fields}
+    (folder / SOURCE).write_text(json.dumps({"file": str(file), **facts}, indent=2) + "\n", encoding="utf-8")
+
+
+def _generation(config: PretrainedConfig, folder: Path) -> None:
+    ids = {name: getattr(config, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
+    said = {f"{name}_token_id": value for name, value in ids.items() if value is not None}
+    (folder / "generation_config.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+
+
+# -- the weights -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """A weight under transformers' name, and how many bytes of the file lie behind it when it is written."""
+
+    name: str
+    value: torch.Tensor
+
+
+def _weights(gguf: Any, reader: Any, config: Any, file: Path, told: Told) -> Iterator[_Weight]:
+    """The model's weights in the file's order, each of the shape that the model wants, all of them."""
+    wanted = _wanted(gguf, config)
+    have = {tensor.name for tensor in reader.tensors}
+    if missing := sorted(wanted.keys() - have):
+        raise ModelError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]} …).", WHOLE)
+    if unknown := sorted(have - wanted.keys()):
+        refuse(f"it has weights that this architecture does not use ({', '.join(unknown[:3])})", file)
+    total = file.stat().st_size
+    for tensor in reader.tensors:
+        name, shape = wanted[tensor.name]
+        value = _dequantised(gguf, tensor, file)
+        if value.shape != shape:
+            raise ModelError(f"{file}: {tensor.name} is {list(value.shape)}, not {list(shape)}.", WHOLE)
+        if config.model_type == "llama" and ".attn_q." in tensor.name:
+            value = halves(value, config.num_attention_heads)
+        elif config.model_type == "llama" and ".attn_k." in tensor.name:
+            value = halves(value, config.num_key_value_heads)
+        yield _Weight(name, _kept(value, tensor.tensor_type.name, f"{file}: {tensor.name}"))
+        told(min(total, int(tensor.data_offset + tensor.n_bytes)), total)
+
+
+def _wanted(gguf: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """GGUF's name of each weight of the model → transformers' name and its shape."""
+    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == config.model_type)
+    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    with torch.device("meta"):
+        state = AutoModelForCausalLM.from_config(config).state_dict()
+    found = {}
+    for name, weight in state.items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        stem, _, kind = name.rpartition(".")
+        found[f"{names.get_name(stem)}.{kind}"] = (name, tuple(weight.shape))
+    return found
+
+
+def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
+    """Its numbers in float32, by the library that wrote them."""
+    try:
+        return np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+    except NotImplementedError:
+        kind = tensor.tensor_type.name
+        refuse(f"{tensor.name} is in {kind}, which the package gguf cannot dequantise", file)
+        raise AssertionError from None
+
+
+def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
+    """A weight in the number format in which it is written; see `dequantise`."""
+    whole = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the file's pages may not be written to
+    if not torch.isfinite(whole).all():
+        raise ModelError(f"{what} contains NaN or infinite values.", WHOLE)
+    if kind == "BF16":
+        return whole.bfloat16()
+    if kind in ("F32", "F64") or whole.ndim == 1:
+        return whole
+    half = whole.half()
+    return half if torch.isfinite(half).all() else whole
+
+
+def halves(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Dimensions of each head half a head apart, as transformers rotates them; llama.cpp has them side by side."""
+    rows = weight.shape[0]
+    return weight.reshape(heads, rows // heads // 2, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def _write_weights(weights: Iterator[_Weight], folder: Path) -> None:
+    """Safetensors in shards, with the index that transformers reads when there are several."""
+    shards: list[list[str]] = []
+    held: dict[str, torch.Tensor] = {}
+    n_bytes = total = 0
+
+    def close() -> None:
+        nonlocal n_bytes
+        try:
+            save_file(held, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
+        except Exception as error:  # safetensors' own kind, which keeps the system's words and not its number
+            raise OSError(first_line(error)) from error
+        shards.append(list(held))
+        held.clear()
+        n_bytes = 0
+
+    for weight in weights:
+        size = weight.value.numel() * weight.value.itemsize
+        if held and n_bytes + size > SHARD:
+            close()
+        held[weight.name] = weight.value.contiguous()
+        n_bytes, total = n_bytes + size, total + size
+    close()
+    if len(shards) == 1:
+        (folder / "shard-0").rename(folder / "model.safetensors")
+        return
+    titles = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    for i, title in enumerate(titles):
+        (folder / f"shard-{i}").rename(folder / title)
+    places = {name: title for title, names in zip(titles, shards, strict=True) for name in names}
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")

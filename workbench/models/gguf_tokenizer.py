@@ -1,0 +1,159 @@
+"""The tokenizer of a GGUF file, from the file's metadata alone.
+
+Transformers builds one from a class (`GPT2Tokenizer`, `LlamaTokenizer`) whose defaults fill what it does not read: it
+adds `<|endoftext|>`, `<s>` and `</s>` to vocabularies that have none, knows no `ignore_merges`, and puts a space before
+texts whatever `add_space_prefix` says. Right values: llama.cpp's `src/llama-vocab.cpp`. Like llama.cpp, and unlike the
+`tokenizer.json` of some models (Qwen2's), this one does not normalise text to NFC: no field says so.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+from transformers import PreTrainedTokenizerFast
+from transformers.tokenization_utils_base import generate_merges
+
+from workbench.core.errors import ModelError
+from workbench.models.gguf_metadata import WHOLE, refuse, special_id
+from workbench.models.gguf_pretokenizer import SPLITTINGS, Splitting
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""Kinds of tokens in `tokenizer.ggml.token_type`."""
+_SPACE = "\u2581"
+_SENTENCEPIECE = Splitting((), adds_bos=True, has_bytes=False)
+
+
+def tokenizer_of(reader: Any, file: Path) -> PreTrainedTokenizerFast:
+    """Build the tokenizer of a GGUF file.
+
+    Args:
+        reader: a `gguf.GGUFReader` of the file.
+        file: names it in errors.
+
+    Raises:
+        ModelError: its kind or its way to cut text is not known here, or its tables do not fit each other.
+    """
+    facts = {
+        name.removeprefix("tokenizer."): field.contents()
+        for name, field in reader.fields.items()
+        if name.startswith("tokenizer.")
+    }
+    kind = facts.get("ggml.model")
+    splitting = _splitting(kind, facts.get("ggml.pre"), file)
+    tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(facts.get("ggml.tokens", ()))]
+    ids = {token: i for i, token in enumerate(tokens)}
+    kinds = facts.get("ggml.token_type") or [NORMAL] * len(tokens)
+    if not tokens or len(kinds) < len(tokens) or len(ids) < len(tokens):
+        raise ModelError(f"The tokenizer in {file} cannot be read: its list of tokens is damaged.", WHOLE)
+    backend = Tokenizer(_model(kind, facts, ids, kinds, splitting, file))
+    _spaces(backend, kind, facts, splitting)
+    special = {name: _text(tokens, special_id(facts, name)) for name in ("bos", "eos", "unknown", "padding")}
+    backend.add_special_tokens([AddedToken(tokens[i], special=True, normalized=False) for i in _of(kinds, CONTROL)])
+    backend.add_tokens([AddedToken(tokens[i], special=False, normalized=False) for i in _of(kinds, USER_DEFINED)])
+    _ends(backend, facts, splitting, special, file)
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=backend, clean_up_tokenization_spaces=False, bos_token=special["bos"],
+        eos_token=special["eos"], unk_token=special["unknown"], pad_token=special["padding"],
+    )  # fmt: skip
+    made.chat_template = facts.get("chat_template")
+    return made
+
+
+def _splitting(kind: Any, pre: Any, file: Path) -> Splitting:
+    """How text is cut before the merges."""
+    if kind == "llama":
+        return _SENTENCEPIECE
+    name = "gemma4" if kind == "gemma4" else pre
+    refuse(
+        f"its tokenizer is of the kind {kind!r}, which is not supported" if kind not in ("gpt2", "gemma4") else "", file
+    )
+    refuse(
+        "its tokenizer does not say how it pre-tokenises text (tokenizer.ggml.pre); an old converter wrote it"
+        if not name
+        else "",
+        file,
+    )
+    refuse(
+        f"its tokenizer pre-tokenises text in a way ({name!r}) that is not supported" if name not in SPLITTINGS else "",
+        file,
+    )
+    return SPLITTINGS[name]
+
+
+def _model(
+    kind: Any, facts: dict[str, Any], ids: dict[str, int], kinds: list[int], splitting: Splitting, file: Path
+) -> models.BPE:
+    """The merges: those of the file, or those that the scores of a SentencePiece vocabulary stand for."""
+    if kind == "llama":
+        scores = facts.get("ggml.scores")
+        if scores is None or len(scores) < len(ids):
+            raise ModelError(f"The tokenizer in {file} cannot be read: it has too few scores.", WHOLE)
+        merged = {token: i for token, i in ids.items() if kinds[i] not in (CONTROL, UNKNOWN, BYTE)}
+        merges = generate_merges(merged, {token: float(scores[i]) for token, i in merged.items()})
+    elif "ggml.merges" in facts:
+        # The first character of a piece may be a space, so the separator is looked for after it.
+        places = [(merge, merge.find(" ", 1)) for merge in facts["ggml.merges"]]
+        merges = [(merge[:place], merge[place + 1 :]) for merge, place in places]
+    else:
+        refuse("its tokenizer has no merges", file)
+        raise AssertionError
+    unknown = special_id(facts, "unknown")
+    try:
+        return models.BPE(
+            vocab=ids, merges=merges, ignore_merges=splitting.ignores_merges, byte_fallback=not splitting.has_bytes,
+            unk_token=_text([*ids], unknown) if not splitting.has_bytes else None, fuse_unk=not splitting.has_bytes,
+        )  # fmt: skip
+    except Exception as error:  # of the Rust library: a merge of pieces that are no tokens
+        raise ModelError(f"The tokenizer in {file} cannot be read: {error}.", WHOLE) from error
+
+
+def _spaces(backend: Tokenizer, kind: Any, facts: dict[str, Any], splitting: Splitting) -> None:
+    """Set what happens to spaces and bytes, there and back.
+
+    llama.cpp puts a space before the text and after each special token; a normalizer does the same, as it is applied
+    to each piece between special tokens. Byte-level vocabularies never get one.
+    """
+    if splitting.has_bytes:
+        backend.pre_tokenizer = splitting.pre_tokenizer()
+        backend.decoder = decoders.ByteLevel()
+        return
+    has_prefix = bool(facts.get("ggml.add_space_prefix", kind == "llama")) and kind == "llama"
+    written = normalizers.Replace(" ", _SPACE)
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), written]) if has_prefix else written
+    if splitting.expressions:
+        backend.pre_tokenizer = splitting.pre_tokenizer()
+    read = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*read, decoders.Strip(" ", 1, 0)] if has_prefix else read)
+
+
+def _ends(
+    backend: Tokenizer, facts: dict[str, Any], splitting: Splitting, special: dict[str, str | None], file: Path
+) -> None:
+    """Put BOS before a text and EOS after it, where the file says so, or its way to cut text implies it."""
+    added = {"bos": facts.get("ggml.add_bos_token", splitting.adds_bos), "eos": facts.get("ggml.add_eos_token", False)}
+    for name, is_added in added.items():
+        refuse(
+            f"its tokenizer adds a token {name.upper()} but does not say which"
+            if is_added and not special[name]
+            else "",
+            file,
+        )
+    around = [{"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}
+              for name, token in special.items() if token is not None and added.get(name)]  # fmt: skip
+    if around:
+        single = [*(["bos:0"] if added["bos"] else []), "$A:0", *(["eos:0"] if added["eos"] else [])]
+        pair = [*(["bos:0"] if added["bos"] else []), "$B:1", *(["eos:0"] if added["eos"] else [])]
+        backend.post_processor = processors.TemplateProcessing(
+            single=single, pair=[*single, *pair], special_tokens=around
+        )
+
+
+def _of(kinds: list[int], kind: int) -> list[int]:
+    return [i for i, found in enumerate(kinds) if found == kind]
+
+
+def _text(tokens: list[str], token: int | None) -> str | None:
+    """The text of a token; None where there is none of that number."""
+    return tokens[token] if token is not None and 0 <= token < len(tokens) else None

@@ -1,0 +1,76 @@
+"""A prompt with pictures is read by the model's own forward, pixels and all, into a row of our cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.errors import ModelError
+from workbench.kernels.image_layout import Pictured, layout, watched, why_no_pictures
+from workbench.kernels.kv_cache import Window
+from workbench.kernels.segment import Segment, Slot
+from workbench.kernels.self_test import ROUNDING, logits_error
+from workbench.models.runner import Runner
+
+
+@torch.inference_mode()
+def prefill_pictures(
+    runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts: Sequence[int] | None = None
+) -> None:
+    """Prefill of an empty row; the prompt's last token is left to verify.
+
+    Afterwards `slot.pictured` holds what the pictures became.
+
+    Args:
+        runner: of a model that reads pictures.
+        slot: an empty row of it.
+        inputs: what the model's processor returns for one prompt, `input_ids` [1, n] among it.
+        counts: vision tokens of each picture, where the tensors do not say it; see `vision.layout`.
+
+    Raises:
+        ContextError: it does not fit the context.
+        ModelError: the model cannot go on from pictures token by token.
+    """
+    n, model = inputs["input_ids"].shape[1], runner.model
+    runner.refuse_beyond(n)
+    reason = why_no_pictures(model.config, type(model).__name__)
+    if reason:
+        raise ModelError(reason, "Remove the images, or choose a target that reads images.")
+    inputs = {k: v.to(runner.device, runner.dtype if v.is_floating_point() else None) for k, v in inputs.items()}
+    runner.cache.window = Window(slice(slot.index, slot.index + 1), 0, None, n)
+    runner.cache.reach(runner.cache.window.rows, n)
+    begun, start = time.perf_counter(), runner.clock.mark()
+    with watched(model, runner.layers[0]) as seen:
+        logits = model(**inputs, past_key_values=runner.cache, use_cache=True, logits_to_keep=2).logits
+    runner.meter.add(start, runner.clock.mark(), [slot.owner])
+    if runner.geometry.multi_rope and model.model.rope_deltas is not None:
+        slot.rope_delta = int(model.model.rope_deltas[0])
+    elif "places" in seen:  # PaliGemma counts from 1
+        slot.rope_delta = int(seen["places"][0, -1]) + 1 - n
+    slot.length, slot.scratch = n - 1, 0
+    features = seen["features"][0]
+    slot.last_hidden = features[-2] if n > 1 else None
+    slot.pictured = Pictured(
+        seen["embeds"][0], features, *layout(model.config, inputs, counts), time.perf_counter() - begun
+    )
+    if not runner.goes_on:
+        _try_to_go_on(runner, slot, int(inputs["input_ids"][0, -1]), logits[0, -1])
+
+
+def _try_to_go_on(runner: Runner, slot: Slot, last: int, wanted: Float[Tensor, " V"]) -> None:
+    """Once a model: the prompt's last token, verified as all others will be, must give the model's own logits."""
+    out = runner.forward([Segment(slot, torch.tensor([last], device=runner.device))])
+    slot.scratch = 0
+    error = logits_error(out.logits[0, -1], wanted)
+    if not error <= ROUNDING[runner.dtype]:
+        slot.length = 0
+        raise ModelError(
+            f"{type(runner.model).__name__} cannot verify drafts after images: the token after them gets other "
+            f"logits when it is read on its own (by {error:.1e} of the largest).",
+            "Remove the images, or choose a target of another family (LLaVA, Qwen-VL, SmolVLM, Gemma 3, …).",
+        )
+    runner.goes_on = True

@@ -1,0 +1,303 @@
+"""A target and what may draft for it: found by name, folder or Hub id; loaded once; checked against each other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import ModelError, TokenizerMismatchError
+from workbench.kernels.device_clock import Meter
+from workbench.kernels.image_layout import why_no_pictures
+from workbench.kernels.reduced_vocabulary import n_kept
+from workbench.models.admission import admit
+from workbench.models.bundle import DEFAULT_TARGET, bundled, config_of
+from workbench.models.checkpoints.compatibility import Wanted, other_embedding, why_not
+from workbench.models.checkpoints.description import Checkpoint
+from workbench.models.checkpoints.user_heads import own_heads
+from workbench.models.fingerprint import WEIGHTS, differ, fingerprint
+from workbench.models.local_models import named, trained_for
+from workbench.models.names import ANY_DRAFTER, locate, own_drafter
+from workbench.models.other_vocabulary import Stranger
+from workbench.models.pretrained import (
+    load_model,
+    load_processor,
+    load_tokenizer,
+    resolve_device,
+    resolve_drafter_dtype,
+    resolve_dtype,
+)
+from workbench.models.runner import Runner
+from workbench.models.tokenizer_source import lender
+from workbench.models.untrained_heads import no_heads
+
+
+@dataclass(slots=True)
+class HeadInfo:
+    """A trained head found on disk.
+
+    Attributes:
+        name: of its folder.
+        folder: where it lies.
+        config: its configuration.
+        problem: why it cannot be used with the target that it names; empty when it can.
+        checkpoint: what lies there, where others trained it; None: it was written here.
+    """
+
+    name: str
+    folder: Path
+    config: dict[str, Any]
+    problem: str = ""
+    checkpoint: Checkpoint | None = None
+
+
+@dataclass
+class Models:
+    """The target and everything that may draft for it.
+
+    Attributes:
+        target: runner of the verified model.
+        tokenizer: the target's.
+        target_name: bundled name, folder or Hub id.
+        drafter: runner of a separate draft model, or None.
+        drafter_name: its name.
+        drafter_problem: why there is no draft model, or why it does not fit.
+        drafter_error: the error that says so, where one was raised.
+        heads: trained heads for this target by kind ("medusa").
+        shared: state that drafters keep across requests, by their own key.
+        meter: stretches of time heads spent computing.
+        processor: reads pictures for the target; None where that reads text only.
+        drafter_processor: the same for the draft model.
+        stranger: a draft model that does not share the target's vocabulary, in place of `drafter`; `drafter_problem`
+            says then why methods that need one cannot run.
+    """
+
+    target: Runner
+    tokenizer: Any
+    target_name: str = ""
+    drafter: Runner | None = None
+    drafter_name: str | None = None
+    drafter_problem: str = "No draft model was chosen."
+    drafter_error: ModelError | None = None
+    heads: dict[str, HeadInfo] = field(default_factory=dict)
+    shared: dict[Any, Any] = field(default_factory=dict)
+    meter: Meter = field(default_factory=Meter)
+    processor: Any = None
+    drafter_processor: Any = None
+    stranger: Stranger | None = None
+
+    @property
+    def writer(self) -> Runner | None:
+        """The draft model, whatever its vocabulary."""
+        return self.drafter if self.stranger is None else self.stranger.runner
+
+    @property
+    def writer_name(self) -> str | None:
+        """The draft model's name, whatever its vocabulary."""
+        return self.drafter_name if self.stranger is None else self.stranger.name
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """Token ids that end a text."""
+        found = getattr(getattr(self.target.model, "generation_config", None), "eos_token_id", None)
+        found = getattr(self.target.config, "eos_token_id", None) if found is None else found
+        ids = [] if found is None else [found] if isinstance(found, int) else list(found)
+        return frozenset(ids)
+
+    def missing(self, need: str) -> str:
+        """Why `need` cannot be had; empty when it can."""
+        if need == "drafter":
+            return "" if self.drafter is not None else self.drafter_problem
+        if need == ANY_DRAFTER:
+            return "" if self.writer is not None else self.drafter_problem
+        if need == "trees":
+            return self.target.why_no_trees
+        if need == "pictures":
+            return why_no_pictures(self.target.model.config, self.target_name or "This target")
+        if need == "sight":
+            sees = self.drafter is None or self.drafter_processor is not None
+            return "" if sees else f"{self.drafter_name} reads text only; choose a draft model that reads images."
+        if need in self.heads:
+            head, name = self.heads[need], self.drafter_name
+            if (read := head.config.get("drafter", name)) != name:
+                return f"{head.name} reads the draft model {read}, not {name or 'none'}: choose that, or train another."
+            return head.problem
+        return no_heads(need, self.target_name)
+
+    def why_not(self, needs: tuple[str, ...]) -> str:
+        """Why a method with these needs cannot run; empty when it can."""
+        reasons = [self.missing(need) for need in needs]
+        if self.drafter is not None and {"drafter", "trees"} <= set(needs):
+            reasons.append(self.drafter.why_no_trees)
+        return " ".join(filter(None, reasons))
+
+    @property
+    def meters(self) -> list[Meter]:
+        """Where time in forwards is counted: the target's, the heads', the draft model's."""
+        return [self.target.meter, self.meter, *([] if self.writer is None else [self.writer.meter])]
+
+    def read_unknown(self) -> None:
+        """Let the draft model read ids of the target that it has no embedding for."""
+        if self.drafter is None:
+            return
+        named = (getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("unk", "pad", "eos"))
+        self.drafter.read_unknown(self.target.vocab_size, next((token for token in named if token is not None), 0))
+
+    def with_drafter(self, name: str | None, dtype: str = "auto") -> Models:
+        """The same target with another draft model (None: none). Shares everything else.
+
+        Raises:
+            ModelError: it cannot be loaded.
+        """
+        twin = dataclasses.replace(self, drafter=None, drafter_name=None, drafter_processor=None, stranger=None)
+        twin.drafter_problem, twin.drafter_error = "No draft model was chosen.", None
+        if name:
+            attach_drafter(twin, name, dtype)
+        return twin
+
+
+def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
+    """Heads on disk that were trained for a target of this name and width; those for other weights say so."""
+    found: dict[str, HeadInfo] = {}
+    for name, folder in bundled().items():
+        config = config_of(folder)
+        kind = config.get("workbench_head")
+        fits = trained_for(config) == target_name and config.get("hidden_size") == target.hidden_size
+        if kind and fits:
+            problem = other_weights(name, config, target_name, target)
+            if not problem or kind not in found:
+                found[kind] = HeadInfo(name, folder, config, problem)
+    for kind, info in own_infos(target_name, target):
+        if kind not in found or not info.problem:
+            found[kind] = info
+    return found
+
+
+def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
+    """Heads of one's own by kind, the first that was named last, and why one does not suit the target.
+
+    Raises:
+        ModelError: a folder that was named cannot be read.
+    """
+    for head in reversed(list(own_heads())):
+        config = dict(head.config)
+        if head.checkpoint is not None:
+            wanted = Wanted.of(target_name, target.model.config.to_dict())
+            embedding = target.model.get_input_embeddings().get_parameter("weight")
+            problem = why_not(head.checkpoint, wanted) or other_embedding(head.checkpoint, embedding, target_name)
+        elif trained_for(config) != target_name or config.get("hidden_size") != target.hidden_size:
+            problem = f"{head.name} was trained for {config.get('target')}."
+        else:
+            problem = other_weights(head.name, config, target_name, target)
+        yield head.kind, HeadInfo(head.name, head.folder, config, problem, head.checkpoint)
+
+
+def other_weights(name: str, config: dict[str, Any], target_name: str, target: Runner) -> str:
+    """Why a head is not for the weights of this target; empty when it is, or does not say for which it is."""
+    wanted = config.get(WEIGHTS)
+    if not wanted or not differ(str(wanted), fingerprint(target.model)):
+        return ""
+    return (
+        f"{name} was trained for other weights than those of this {target_name}: its drafts would be rejected. "
+        "Train it again for them (`workbench train`), or give the weights that it was trained for."
+    )
+
+
+def same_vocabulary(target: Any, drafter: Any) -> bool:
+    """Whether two tokenizers give every id the same meaning."""
+    return target.get_vocab() == drafter.get_vocab()
+
+
+def load_models(
+    target: str = DEFAULT_TARGET,
+    drafter: str | None = "auto",
+    device: str = "auto",
+    dtype: str = "auto",
+    drafter_dtype: str = "auto",
+    context: int | None = None,
+    strict: bool = False,
+) -> Models:
+    """Load a target, its tokenizer, a draft model and the heads trained for it.
+
+    Args:
+        target: bundled name, local folder, or Hub id.
+        drafter: the same; "auto" takes the bundled drafter for the bundled target and none otherwise; None: none.
+        device: "auto", "cpu", "cuda", ….
+        dtype: of the target; see `resolve_dtype`.
+        drafter_dtype: of the draft model; see `resolve_drafter_dtype`.
+        context: longest sequence; by default the model's own, at most 4,096.
+        strict: raise when the draft model does not fit; else `drafter_problem` says why, and one of another vocabulary
+            is there as a stranger.
+
+    Raises:
+        ModelError: a model cannot be loaded or verified.
+        TokenizerMismatchError: with `strict`, when target and drafter do not share a vocabulary.
+    """
+    where = resolve_device(device)
+    kind = resolve_dtype(dtype, where, target)
+    model = load_model(target, where, kind)
+    if kept := n_kept(model):
+        raise ModelError(
+            f"{target} is a draft model: it can emit only {kept:,} of its {model.config.vocab_size:,} tokens.",
+            "Choose it as the draft model, and the model it was trained for as the target.",
+        )
+    runner = Runner(model, context)
+    admit(runner, target, locate(target))
+    models = Models(runner, load_tokenizer(target), named(target))
+    models.processor = load_processor(target, model)
+    models.heads = find_heads(models.target_name, models.target)
+    if drafter == "auto":
+        drafter = own_drafter(target)
+        if drafter is None:
+            models.drafter_problem = f"No draft model is known for {target}; choose one that shares its tokenizer."
+    if drafter:
+        try:
+            attach_drafter(models, drafter, drafter_dtype)
+        except ModelError as error:
+            if strict:
+                raise
+            models.drafter_problem = str(error)
+        if strict and models.drafter_error is not None:
+            raise models.drafter_error
+    return models
+
+
+def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
+    """Load a draft model for a loaded target: as its drafter, or as a stranger if they share no vocabulary.
+
+    Of a stranger `drafter_error` is a `TokenizerMismatchError`, which says which methods still work.
+
+    Raises:
+        TokenizerMismatchError: it has no tokenizer of its own, and learnt with another than this target's.
+        ModelError: it cannot be loaded.
+    """
+    where = models.target.device
+    lent = lender(Path(locate(name)))  # by whose word the tokenizer itself need not be loaded twice, nor be here
+    spoken = None if lent else load_tokenizer(name)
+    problem = None
+    if not (lent.lends(models.tokenizer) if lent else same_vocabulary(models.tokenizer, spoken)):
+        problem = TokenizerMismatchError(
+            f"{name} and {models.target_name} do not share a vocabulary: token ids would mean different things.",
+            "Choose a draft model of the target's family, or the method omnidraft, which translates any draft model's "
+            "tokens. Methods without a draft model still work: autoregressive, "
+            "prompt-lookup, aggressive, suffix, rest, token-recycling, lookahead-trie, lookahead, jacobi, stand, "
+            "adaptive-trigram, early-exit, del, swift, unified-skip, duo, lexical-unit, and medusa where heads exist.",
+        )
+        try:
+            spoken = spoken or load_tokenizer(name)
+        except ModelError as error:  # it has none of its own, and the one that it learnt with is not here
+            raise TokenizerMismatchError(problem.message, f"{error} Or: {problem.remedy}") from None
+    kind = resolve_drafter_dtype(dtype, where, models.target.dtype, name)
+    model = load_model(name, where, kind)
+    runner = Runner(model, models.target.context)
+    admit(runner, name, locate(name))
+    if problem is not None:
+        models.stranger = Stranger(runner, spoken, named(name))
+        models.drafter_problem, models.drafter_error = str(problem), problem
+        return
+    models.drafter = runner
+    models.drafter_processor = load_processor(name, model)
+    models.drafter_name, models.drafter_problem = named(name), ""
+    models.read_unknown()

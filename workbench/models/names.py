@@ -1,0 +1,106 @@
+"""Models by their names: what can be known of them from their files, without PyTorch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import ModelError
+from workbench.models import converted, local_models, published
+from workbench.models.bundle import bundled, check_files, config_of
+from workbench.models.shards import joined
+
+ANY_DRAFTER = "any-drafter"
+"""Need of a method that accepts a draft model of any vocabulary: it translates its tokens."""
+
+
+def folder_of(name: str) -> Path | None:
+    """Where a model's files are on this machine now; None for one that would have to be fetched or made first."""
+    if name in (known := bundled()):
+        return known[name]
+    if name in published.PUBLISHED:
+        return published.here(published.PUBLISHED[name])
+    path = local_models.path_of(name)
+    if path.is_dir():
+        return path
+    return converted.copy_of(path) if converted.is_gguf(name) and path.is_file() else None
+
+
+def locate(name: str) -> str:
+    """What `from_pretrained` should be given for a name: a folder, or a Hub id.
+
+    A published model that is nowhere yet is fetched, and a GGUF file dequantised: `service.hub.fetch` does so with
+    progress told, so that only those who call the engine alone wait for it here.
+
+    Raises:
+        ModelError: neither a bundled or published name, nor a folder with a model in it, nor a GGUF file, nor the form
+            of a Hub id; or a pipe or a device lies in the folder.
+        WorkbenchError: a copy that is needed cannot be made.
+    """
+    known = bundled()
+    if name in known:
+        check_files(known[name])
+        return str(joined(known[name]))
+    if model := published.PUBLISHED.get(name):
+        return str(published.obtain(model, lambda: published.download(model)))
+    path = local_models.path_of(name)
+    if converted.is_gguf(name):
+        return str(converted.convert(path))
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"{path} has no config.json.", "Give the folder that holds config.json and *.safetensors.")
+        check_files(path)
+        return str(joined(path))
+    if path.is_file():
+        raise ModelError(f"{path} is a file.", "Give the folder that holds config.json and *.safetensors.")
+    looks_local = name.startswith((".", "/", "~")) or name.count("/") != 1
+    if looks_local:
+        near = difflib.get_close_matches(name, [*known, *published.PUBLISHED], n=2, cutoff=0.6)
+        guess = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+        names = ", ".join([*known, *published.PUBLISHED])
+        hint = f"Known: {names}; `workbench models` says more."
+        raise ModelError(
+            f"There is no model {name!r}.",
+            f"{guess}Give a bundled name, a folder, a GGUF file, or a Hub id (owner/name). {hint}",
+        )
+    return name
+
+
+def weight_bytes(name: str) -> int:
+    """Bytes of a model's weights on disk; 0 for one that is not on this machine in a folder."""
+    folder = folder_of(name)
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder else 0
+
+
+def own_drafter(target: str, blind: bool = False) -> str | None:
+    """The bundled draft model that belongs to a target, where there is one.
+
+    Args:
+        target: its name.
+        blind: the method leaves pictures out: one that was trained without them is taken first.
+    """
+    fitting = [(name, config) for name, _, config in known_targets() if local_models.trained_for(config) == target]
+    if blind:
+        fitting.sort(key=lambda found: "vision_config" in found[1])
+    return fitting[0][0] if fitting else None
+
+
+def is_drafter(name: str) -> bool:
+    """Whether a model that is on this machine was made to draft: its configuration says for which target."""
+    folder = folder_of(name)
+    return folder is not None and bool(local_models.trained_for(config_of(folder)))
+
+
+def known_targets() -> Iterator[tuple[str, Path, dict[str, Any]]]:
+    """Bundled targets and draft models: (name, folder, configuration). A draft model's names its `target`."""
+    for name, folder in bundled().items():
+        if (config := config_of(folder)) and "workbench_head" not in config:
+            yield name, folder, config
+
+
+def heads_of(target_name: str, kinds: Sequence[str]) -> list[str]:
+    """Names of the bundled heads of these kinds that were trained for a target, from files alone."""
+    configs = ((name, config_of(folder)) for name, folder in bundled().items())
+    return [n for n, c in configs if c.get("workbench_head") in kinds and local_models.trained_for(c) == target_name]

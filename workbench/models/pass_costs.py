@@ -1,0 +1,111 @@
+"""What a forward costs on this machine: T(n) for n tokens at once, measured once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import time
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import torch
+
+from workbench.kernels import disk_cache
+from workbench.kernels.device_clock import synchronise
+from workbench.kernels.segment import Segment
+from workbench.models.loading import Models
+from workbench.models.runner import Runner
+
+FACTS = "pass-costs.json"
+"""File of what was measured, in the folder of remembered facts."""
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Measured forwards, in seconds.
+
+    Attributes:
+        target_s: seconds of a target forward of n tokens, by n.
+        draft_s: seconds of one single-token forward of the draft model (0 when there is none).
+    """
+
+    target_s: dict[int, float]
+    draft_s: float
+
+    def verify_s(self, n: int) -> float:
+        """Seconds to verify n tokens (root included), interpolated between measured sizes."""
+        sizes = sorted(self.target_s)
+        if n >= sizes[-1]:
+            return self.target_s[sizes[-1]] * n / sizes[-1]
+        hi = bisect_left(sizes, n)
+        if sizes[hi] == n:
+            return self.target_s[n]
+        a, b = sizes[hi - 1], sizes[hi]
+        return self.target_s[a] + (self.target_s[b] - self.target_s[a]) * (n - a) / (b - a)
+
+
+def costs_of(models: Models, fresh: bool = False) -> Costs:
+    """Costs of these models on this machine; measured at the first call (about half a second for a small model).
+
+    Args:
+        models: idle or between rounds; a row of the cache is borrowed.
+        fresh: measure again.
+    """
+    key = _key(models)
+    if key in models.shared and not fresh:
+        return models.shared[key]
+    stored = disk_cache.read(FACTS)
+    if key in stored and not fresh:
+        costs = Costs({int(n): s for n, s in stored[key]["target_s"].items()}, stored[key]["draft_s"])
+    else:
+        costs = measure(models)
+        stored[key] = {"target_s": {str(n): s for n, s in costs.target_s.items()}, "draft_s": costs.draft_s}
+        disk_cache.write(FACTS, stored)
+    models.shared[key] = costs
+    return costs
+
+
+def measure(models: Models, context: int = 128, repeats: int = 6) -> Costs:
+    """Least seconds of forwards of 1 … 64 tokens behind `context` tokens, none dearer than a larger one.
+
+    What else the machine does only adds to a time, and these are kept for good: so the least of several, taken in
+    turns, counts.
+    """
+    target = _time(models.target, SIZES, context, repeats)
+    draft = _time(models.writer, (1,), context, repeats)[1] if models.writer is not None else 0.0
+    return Costs(target, draft)
+
+
+def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) -> dict[int, float]:
+    slot = runner.open()
+    try:
+        context = min(context, runner.context // 2)
+        runner.prefill(slot, [1] * context)
+        some = [n for n in sizes if n <= max(1, runner.context - context)]
+        times: dict[int, list[float]] = {n: [] for n in some}
+        for _ in range(repeats):
+            for n in some:
+                tokens = torch.ones(n, dtype=torch.long, device=runner.device)
+                synchronise(runner.device)
+                start = time.perf_counter()
+                runner.forward([Segment(slot, tokens)])
+                synchronise(runner.device)
+                times[n].append(time.perf_counter() - start)
+                runner.rewind(slot, context)
+        return {n: min(min(times[m]) for m in some if m >= n) for n in some}
+    finally:
+        runner.close(slot)
+
+
+def _key(models: Models) -> str:
+    """Of this machine, of the models as they are run, and of their configurations: names are those of two folders."""
+    runners = [runner for runner in (models.target, models.writer) if runner is not None]
+    shapes = hashlib.sha256("\n".join(runner.model.config.to_json_string() for runner in runners).encode())
+    parts = [
+        platform.node(), platform.machine(), str(os.cpu_count()), str(torch.get_num_threads()), torch.__version__,
+        models.target_name, str(models.writer_name), *(str(runner.stored) for runner in runners),
+        str(models.target.device), shapes.hexdigest()[:16],
+    ]  # fmt: skip
+    return "|".join(parts)

@@ -1,0 +1,218 @@
+"""One model, its tokenizer and its processor, from a folder or the Hub: what `from_pretrained` gives, made sure of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, PreTrainedModel
+
+from workbench.core.errors import (
+    CapacityError,
+    ModelError,
+    PromptError,
+    TokenizerMismatchError,
+    WorkbenchError,
+    is_out_of_memory,
+)
+from workbench.core.panics import no_panic
+from workbench.kernels import devices
+from workbench.kernels.compilation import may_compile
+from workbench.kernels.fused import has_compiled_sizes
+from workbench.kernels.layers import encoder_decoder
+from workbench.kernels.lean import has_twin
+from workbench.kernels.packed import pack
+from workbench.kernels.quantised import computing, quantise, refuse_int8
+from workbench.kernels.reduced_vocabulary import trim
+from workbench.models.bundle import DEFAULT_TARGET, config_of
+from workbench.models.checksums import check_weights
+from workbench.models.names import folder_of, locate
+from workbench.models.published import PUBLISHED
+from workbench.models.shared_embeddings import borrows, with_rows
+from workbench.models.tokenizer_source import lender
+
+TRAIN = "Fetch the target again, or train the draft model anew: workbench train chat-drafter."
+
+
+def resolve_device(device: str) -> torch.device:
+    """A device by name; "auto" takes a GPU where there is one.
+
+    Raises:
+        ModelError: no such device on this machine.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise ModelError(f"Device {device!r} is not available here.", devices.remedy()) from error
+    return found
+
+
+def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.dtype:
+    """A dtype by name; "auto" is bfloat16 on a GPU, and float32 on a CPU.
+
+    A published target is bfloat16 on a CPU, too, where passes over few tokens are compiled for it: half the bytes, read
+    at memory's pace, are half the time (`workbench.kernels.fused`), whether or not this CPU multiplies bfloat16.
+
+    In int8 only weights are, and that is another model than the one before rounding: `workbench.kernels.quantised`.
+
+    Args:
+        dtype: one of `devices.DTYPES` or "auto".
+        device: where it is to run.
+        target: name of the model, if it is a target.
+
+    Raises:
+        ModelError: unknown name, or one that this device does not compute in.
+    """
+    devices.check_dtype(dtype, device.type)
+    if dtype != "auto":
+        return getattr(torch, dtype)
+    half = device.type != "cpu" or (target in PUBLISHED and may_compile())
+    return torch.bfloat16 if half else torch.float32
+
+
+def resolve_drafter_dtype(
+    dtype: str, device: torch.device, target: torch.dtype, name: str | None = None
+) -> torch.dtype:
+    """The dtype of a draft model; "auto" is that of a target on this device, and never narrower than a float64 target.
+
+    A draft model that was made for a published target goes with it: in bfloat16 where the target is, if passes are
+    compiled for its sizes. Any other would be slower in that.
+
+    Args:
+        dtype: as of `resolve_dtype`.
+        device: where it is to run.
+        target: the target's, or what an int8 one computes in.
+        name: the draft model's; where it is not in a folder here nothing is known of it.
+
+    Raises:
+        ModelError: unknown name of a dtype.
+    """
+    if dtype == "auto" and target == torch.float64:
+        return target
+    folder = folder_of(name) if name and computing(target) == torch.bfloat16 else None
+    made_for = None if folder is None else lender(folder)
+    is_kin = folder is not None and made_for is not None and has_compiled_sizes(config_of(folder))
+    return resolve_dtype(dtype, device, made_for.target if made_for is not None and is_kin else "")
+
+
+def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """An unmodified Hugging Face model in eval mode: safetensors only, no remote code.
+
+    Raises:
+        ModelError: not found, unreadable, unsupported, or no network.
+        CapacityError: not enough memory.
+    """
+    place = locate(name)
+    if Path(place).is_dir():
+        check_weights(Path(place))
+    options: dict[str, Any] = {"dtype": computing(dtype), "use_safetensors": True, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        if getattr(config, "is_encoder_decoder", False):
+            raise encoder_decoder(name, config)
+        if dtype == torch.float64 and hasattr(config, "num_experts_per_tok"):
+            config._experts_implementation = "eager"  # grouped matrix products know no float64
+        options["config"] = config
+        if hasattr(config, "vision_config"):
+            from transformers import AutoModelForImageTextToText as Auto
+        else:
+            Auto = AutoModelForCausalLM
+        with no_panic():
+            if borrows(config):
+                model = with_rows(Path(place), config, options["dtype"])
+            else:
+                model = Auto.from_pretrained(place, **options)
+    except WorkbenchError:
+        raise
+    except Exception as error:  # transformers and safetensors raise many kinds
+        if is_out_of_memory(error):
+            raise CapacityError(
+                f"{name} does not fit into memory as {dtype}.", "Choose a smaller model or bfloat16."
+            ) from error
+        raise ModelError(f"{name} cannot be loaded: {_first_line(error)}", _remedy(name, place)) from error
+    if any(p.is_meta for p in model.parameters()):
+        raise ModelError(f"{name} is incomplete: some weights are missing.", "Fetch the folder again.")
+    model.to(device=device)  # pyright: ignore[reportCallIssue]
+    trim(model, name)
+    pack(model.eval().requires_grad_(False))
+    if dtype == torch.int8:
+        quantise(model) if has_twin(model) else refuse_int8(model)
+    return model
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a model: its own, or of a draft model that brings none the target's.
+
+    Raises:
+        TokenizerMismatchError: the target's is not what the draft model learnt with.
+        ModelError: none in the folder, or unreadable; the target that lends its own is not on this machine.
+    """
+    place = locate(name)
+    if (found := lender(Path(place))) is not None:
+        try:
+            tokenizer = load_tokenizer(found.target)
+        except ModelError as error:
+            said = f"{name} uses the tokenizer of {found.target}. {error.message}"
+            raise ModelError(said, error.remedy) from error
+        if not found.lends(tokenizer):
+            raise TokenizerMismatchError(
+                f"{name} was trained with another tokenizer than this {found.target}'s.", TRAIN
+            )
+        return tokenizer
+    try:
+        with no_panic():
+            return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    except Exception as error:
+        raise ModelError(
+            f"The tokenizer of {name} cannot be loaded: {_first_line(error)}", _remedy(name, place)
+        ) from error
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of a prompt.
+
+    Raises:
+        PromptError: the tokenizer fails on it.
+    """
+    try:
+        with no_panic():
+            return tokenizer.encode(text)
+    except Exception as error:  # tokenizers raise many kinds
+        raise PromptError(
+            f"The target's tokenizer cannot read this prompt: {_first_line(error)}",
+            "Change the prompt, or choose another target.",
+        ) from error
+
+
+def load_processor(name: str, model: PreTrainedModel) -> Any:
+    """What reads pictures for a model; None for one that reads text only, or that brings no processor.
+
+    Raises:
+        ModelError: its files cannot be read.
+    """
+    if not hasattr(model.config, "vision_config"):
+        return None
+    place = locate(name)
+    try:
+        with no_panic():
+            processor = AutoProcessor.from_pretrained(place, trust_remote_code=False)
+    except Exception as error:
+        raise ModelError(
+            f"The processor of {name} cannot be loaded: {_first_line(error)}", _remedy(name, place)
+        ) from error
+    return processor if hasattr(processor, "image_processor") else None
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+def _remedy(name: str, place: str) -> str:
+    if Path(place).is_dir():
+        return f"Check the files in {place} (config.json, tokenizer.json, *.safetensors)."
+    return f"If {name} is a Hub id, check the spelling and the network, or use the bundled {DEFAULT_TARGET}."

@@ -1,0 +1,333 @@
+"""A Hugging Face model with a tree cache: prefill, forwards of trees for many rows at once, commits.
+
+The model itself is not touched: it is called with an explicit mask, explicit positions and our cache. `Runner` serves
+targets and draft models alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from workbench.core.errors import CapacityError, ContextError, ModelError
+from workbench.core.transfer import to_device
+from workbench.kernels.attention_span import attention_spans
+from workbench.kernels.attention_temperature import scale_by_position
+from workbench.kernels.cuda_graphs import Graphs
+from workbench.kernels.device_clock import Clock, Meter
+from workbench.kernels.kv_cache import TreeCache
+from workbench.kernels.layers import (
+    Views,
+    decoder_layers,
+    given,
+    has_rotary_positions,
+    longest_context,
+    refuse_unverifiable,
+    text_config,
+)
+from workbench.kernels.lean import LeanDecoder
+from workbench.kernels.masks import MaskMaker
+from workbench.kernels.model_forward import Mask, OwnForward
+from workbench.kernels.positions import Geometry
+from workbench.kernels.quantised import refuse_int8, stored
+from workbench.kernels.recorded import MOST_TOKENS, Replays, standing_of
+from workbench.kernels.segment import Output, Segment, Slot, states_of
+from workbench.kernels.self_test import ROUNDING, lean_of, logits_error
+from workbench.kernels.weight_sharing import Twin
+
+SCRATCH = 192
+"""Positions kept behind the context for drafted nodes: the largest tree a round can hold, root included."""
+
+
+class Runner:
+    """One model, one cache, any number of rows.
+
+    Args:
+        model: unmodified causal language model or image–text-to-text model, in eval mode.
+        context: longest sequence in tokens; by default the model's own, at most 4,096.
+        rows: rows allocated at first (more are added when needed).
+        past_trained: whether `context` may exceed the trained length, where positions are rotary.
+
+    Raises:
+        ModelError: the model keeps a state that cannot be rolled back, or no text is short enough for it.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, context: int | None = None, rows: int = 1, past_trained: bool = False
+    ) -> None:
+        refuse_unverifiable(model)
+        self.model = model
+        self.config = text_config(model.config)
+        self.device, self.dtype = model.device, model.dtype
+        _, layers = decoder_layers(model)
+        self.n_layers = len(layers)
+        own, why_end = longest_context(self.config, SCRATCH)
+        if own < 1:
+            raise ModelError(f"{type(model).__name__} is not supported: {why_end}.", "Use another model.")
+        if context is not None and past_trained and not why_end and has_rotary_positions(model):
+            own = max(own, context)
+        self.context = min(context or 4096, own)
+        self.why_context = why_end if self.context == own else ""
+        self.why_no_trees = ""  # until `admission.admit` finds a reason
+        self.cache = TreeCache(self.n_layers, rows, self.context + SCRATCH)
+        spans = attention_spans(model, self.context)
+        masks = MaskMaker(spans, self.dtype, self.device, self.cache.capacity)
+        multi_rope = hasattr(getattr(model, "model", None), "rope_deltas")
+        self.geometry = Geometry(masks, self.cache.capacity, multi_rope)
+        self.clock, self.meter = Clock(self.device), Meter()
+        self.slots: list[Slot] = []
+        self._views = Views(model)
+        self._lean = lean_of(model, self.context + SCRATCH)
+        self.stored = stored(model)
+        if self.stored != self.dtype and (self._lean is None or self._lean.fused is None):
+            refuse_int8(model)
+        self.layers = layers
+        self.unknown: int | None = None  # until `read_unknown` finds ids that the model has no embedding for
+        self.goes_on = False  # behind pictures: until `vision.prefill` has seen that it does
+        self._enters: dict[int, bool] = {}
+        self._own = OwnForward(self.lm_head, layers)
+        scale_by_position(model)
+        self.replays = Replays(Graphs(self.device)) if self.device.type == "cuda" and not multi_rope else None
+
+    # -- parts of the model that heads share ---------------------------------------------------------------------
+
+    @property
+    def lm_head(self) -> nn.Module:
+        """The output projection, hidden [.., D] → logits [.., V]."""
+        head = self.model.get_output_embeddings()
+        if head is None:
+            raise ModelError(f"{type(self.model).__name__} has no language-model head.", "Use a causal language model.")
+        return head
+
+    @property
+    def embed(self) -> nn.Module:
+        """The input embedding, ids [..] → [.., D]."""
+        return self.model.get_input_embeddings()
+
+    @property
+    def lean(self) -> LeanDecoder | None:
+        """What runs in the model's place where it has a lean twin."""
+        return self._lean
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits."""
+        return self.lm_head.get_parameter("weight").shape[0]
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the residual stream."""
+        return self.config.hidden_size
+
+    # -- ids of another model's padded vocabulary --------------------------------------------------------------------
+
+    def read_unknown(self, n_ids: int, token: int) -> None:
+        """Read ids that the model has no embedding for as an unknown token.
+
+        Models of one tokenizer pad their embeddings to different numbers of rows (Qwen2.5: 151,936 and 152,064).
+
+        Args:
+            n_ids: number of ids that texts may hold.
+            token: id of the unknown token.
+        """
+        rows = self.embed.get_parameter("weight").shape[0]
+        self.unknown = None if n_ids <= rows else min(token, rows - 1)
+
+    def known(self, ids: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
+        """Return the ids with those that the model has no embedding for replaced by the unknown token."""
+        if self.unknown is None:
+            return ids
+        return ids.masked_fill(ids >= self.embed.get_parameter("weight").shape[0], self.unknown)
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def open(self, owner: int | None = None) -> Slot:
+        """A new, empty row. Rows are kept dense: an open row's `index` may change when another closes."""
+        if len(self.slots) == self.cache.n_rows:
+            try:
+                self.cache.grow(max(2 * self.cache.n_rows, 1))
+            except (RuntimeError, MemoryError) as error:
+                raise CapacityError(
+                    f"No memory for another sequence of {self.context} tokens.",
+                    "Stop a run, or load the model with a shorter context.",
+                ) from error
+        if self._lean is not None:
+            self._lean = self._lean.fresh()
+        if self.replays is not None:
+            self.replays.check((self.model.training, id(self.cache), self.cache.n_rows, standing_of(self.model)))
+        slot = Slot(len(self.slots), owner=owner)
+        self.cache.clear_row(slot.index)
+        self.slots.append(slot)
+        return slot
+
+    @torch.inference_mode()
+    def close(self, slot: Slot) -> None:
+        """Give a row back. The last row takes its place in the buffer."""
+        if slot not in self.slots:
+            return
+        last = self.slots.pop()
+        if last is not slot:
+            self.cache.move_row(last.index, slot.index, min(last.length + SCRATCH, self.cache.capacity))
+            self.slots[slot.index], last.index = last, slot.index
+
+    def rewind(self, slot: Slot, length: int) -> None:
+        """Forget everything behind the first `length` positions."""
+        slot.length, slot.scratch = min(slot.length, length), 0
+
+    def commit(self, slot: Slot, path: Sequence[int]) -> None:
+        """Keep the scratch nodes `path` (strictly increasing), in order, and forget the others."""
+        self.cache.commit(slot.index, slot.length, path)
+        slot.length += len(path)
+        slot.scratch = 0
+
+    # -- forwards ------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
+        """Run `tokens` behind the committed part and commit them, `chunk` at a time; the slot's `heard` takes its part.
+
+        Raises:
+            ContextError: the model has no positions for them.
+        """
+        self.refuse_beyond(slot.length + len(tokens))
+        ids = to_device(list(tokens), self.device, torch.long)
+        for piece in ids.split(chunk):
+            wanted = slot.heard.wanted
+            out = self.forward([Segment(slot, piece)], last_only=True, everywhere=wanted.features, taps=wanted.layers)
+            slot.last_hidden = out.hidden[0, -1]
+            self.commit(slot, range(len(piece)))
+            slot.heard.take(out, len(piece))
+
+    def refuse_beyond(self, n: int) -> None:
+        """Raise ContextError where a text of n tokens has no room."""
+        if n > self.context:
+            raise ContextError(f"The text has {n} tokens, images included; the context holds {self.context}.")
+
+    def exit_states(self, batch: Sequence[Segment], exit_layer: int) -> Float[Tensor, "B n D"]:
+        """The residual stream of new tokens behind the first layers, which are run; no logits are computed.
+
+        Args:
+            batch: as for `forward`.
+            exit_layer: how many layers.
+        """
+        last = exit_layer - 1
+        return self.forward(batch, layers=range(exit_layer), head=False, taps={last}).taps[last]
+
+    def may_begin_at(self, layer: int) -> bool:
+        """Whether a forward may go on from the states behind so many layers.
+
+        Compiled passes give a token the same bits whatever is beside it, because their stream is never rounded to the
+        model's type: one that was handed on is.
+        """
+        is_compiled = self._lean is not None and self._lean.fused is not None
+        return 0 < layer < self.n_layers and not is_compiled and self._enters.get(layer, True)
+
+    def forward_behind(self, batch: Sequence[Segment], layer: int, taps: Collection[int] = ()) -> Output:
+        """As `forward`, of tokens that the first layers have read: their entries stand behind the committed part.
+
+        The first time that a model begins at a layer it reads the tokens whole as well, and gives that. If the logits
+        differ by more than rounding, as in a model that hands on more than one residual stream, it always will.
+
+        Args:
+            batch: each with the `states` behind the first layers.
+            layer: how many layers those are.
+            taps: of layers from there on.
+        """
+        if self.may_begin_at(layer):
+            out = self.forward(batch, layers=range(layer, self.n_layers), taps=taps)
+            if layer in self._enters:
+                return out
+        for segment in batch:
+            segment.slot.scratch = 0
+        whole = self.forward([dataclasses.replace(segment, states=None) for segment in batch], taps=taps)
+        if self.may_begin_at(layer):
+            error = max(
+                logits_error(out.logits[b, : len(s.tokens)], whole.logits[b, : len(s.tokens)])
+                for b, s in enumerate(sorted(batch, key=lambda s: s.slot.index))
+            )
+            self._enters[layer] = error <= ROUNDING[self.dtype]
+        return whole
+
+    def forward(
+        self,
+        batch: Sequence[Segment],
+        last_only: bool = False,
+        layers: Sequence[int] | None = None,
+        head: bool = True,
+        taps: Collection[int] = (),
+        without: Collection[int] = (),
+        twin: Twin | None = None,
+        everywhere: bool = False,
+    ) -> Output:
+        """Run new tokens of several rows at once; each row's tokens are added to its scratch.
+
+        Args:
+            batch: one segment a row; the output has them in the order of their rows in the cache. Rows in between that
+                are not asked for run along as padding.
+            last_only: compute logits for the last position only (all segments must then have one length).
+            layers: indices of the layers to run; all by default. They read the segments' `states`, if any.
+            head: compute logits; without them only taps are worth reading.
+            taps: indices of the layers whose residual stream is wanted.
+            without: halves of layers that are left out (see `workbench.kernels.layers`). An attention that is left out
+                writes no entries.
+            twin: what runs in the model's place, whole, over its cache.
+            everywhere: with `last_only`, what the LM head would read is given of every position all the same.
+
+        Raises:
+            ModelError: a segment is a tree, and the model verifies chains only (see `admission.admit`).
+        """
+        if not torch.is_inference_mode_enabled():  # entering it takes 10 µs, and the loop is always in it
+            with torch.inference_mode():
+                return self.forward(batch, last_only, layers, head, taps, without, twin, everywhere)
+        if self.why_no_trees and any(segment.sees is not None for segment in batch):
+            raise ModelError(self.why_no_trees, "Use a method that drafts a chain: draft-model, prompt-lookup.")
+        if len(batch) == 1:
+            lo, hi, n = batch[0].slot.index, batch[0].slot.index + 1, batch[0].tokens.shape[0]
+            ids = batch[0].tokens.unsqueeze(0)
+            rows: list[Segment | None] = list(batch)
+        else:
+            batch = sorted(batch, key=lambda s: s.slot.index)
+            lo, hi = batch[0].slot.index, batch[-1].slot.index + 1
+            n = max(len(s.tokens) for s in batch)
+            rows = [None] * (hi - lo)
+            ids = torch.zeros(hi - lo, n, dtype=torch.long, device=self.device)
+            for segment in batch:
+                rows[segment.slot.index - lo] = segment
+                ids[segment.slot.index - lo, : len(segment.tokens)] = segment.tokens
+        if self.unknown is not None:
+            ids = self.known(ids)
+        states = states_of(rows, n, self.embed)
+        mask, positions = self.geometry.of(rows, self.slots, lo, self.cache, n)
+        start = self.clock.mark()
+        lean = self._lean if twin is None else twin.lean
+        if lean is not None and isinstance(mask, Tensor):
+            out = Output(*lean(
+                ids, mask, positions, self.cache, layers, last_only, taps, head, states, without, everywhere
+            ))  # fmt: skip
+        else:
+            model, last = (self._views(layers, without) if twin is None else twin.model), last_only and not everywhere
+            own = partial(self._own, model, self.cache, taps=frozenset(taps), last_only=last or not head)
+
+            def read(ids: Tensor, mask: Mask, positions: Tensor, states: Tensor | None) -> Output:
+                with given(self.embed, self.layers, (layers or [0])[0], states):
+                    return own(ids, mask, positions)
+
+            if self.replays is None or twin is not None or n * (hi - lo) > MOST_TOKENS:
+                out = read(ids, mask, positions, states)
+            else:
+                kind = (layers and tuple(layers), frozenset(without), *own.keywords.values(), states is None)
+                out = self.replays(kind, read, self.cache, ids, mask, positions, states)
+        self.meter.add(start, self.clock.mark(), [segment.slot.owner for segment in batch])
+        for segment in batch:
+            segment.slot.scratch += segment.tokens.shape[0]  # (len() of a tensor takes 3 µs)
+        if len(batch) == hi - lo:
+            return out
+        asked = [s.slot.index - lo for s in batch]
+        return Output(out.logits[asked], out.hidden[asked], {k: v[asked] for k, v in out.taps.items()})

@@ -1,0 +1,100 @@
+"""Weights in pieces: Git hosts take files up to 10 MiB, and a table of 49,152 tokens is one tensor above that.
+
+A folder whose weights are `part-00001-of-00003.safetensors` and so on holds tensors by their names, and rows of a large
+one by `NAME#0`, `NAME#1`, … Nothing else reads such a folder, and so none reads it wrongly: for `from_pretrained` it is
+joined once, in the cache.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from filelock import FileLock
+
+from workbench.core.errors import ModelError, WorkbenchError
+from workbench.kernels.disk_cache import cache_folder
+from workbench.models import converted
+from workbench.models.checksums import NAME, check_weights, sum_of, write_sums
+
+PIECES = "part-*-of-*.safetensors"
+MOST = 9_000_000
+"""Bytes of a piece."""
+
+
+def joined(folder: Path) -> Path:
+    """The folder to load: the same, or where it holds pieces, a copy with whole tensors, made where there is none yet.
+
+    Raises:
+        ModelError: a piece is missing or damaged.
+        WorkbenchError: the copy cannot be written.
+    """
+    if not any(folder.glob(PIECES)) or not (folder / NAME).is_file():
+        return folder
+    place = cache_folder().with_name("joined") / f"{folder.name}-{sum_of(folder / NAME)[:16]}"
+    if converted.is_whole(place):
+        return place
+    check_weights(folder)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(place.with_name(f".{place.name}.lock")):
+            if not converted.is_whole(place):  # another process may have made it while this one waited
+                _join(folder, place)
+    except OSError as error:
+        raise WorkbenchError(
+            f"The weights of {folder.name} cannot be joined in {place.parent}: {error.strerror or error}.",
+            "Set WORKBENCH_CACHE to another folder.",
+        ) from error
+    return place
+
+
+def _join(folder: Path, place: Path) -> None:
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+
+    pieces: dict[str, dict[int, torch.Tensor]] = {}
+    try:
+        for file in sorted(folder.glob(PIECES)):
+            for name, tensor in load_file(file).items():
+                whole, _, number = name.partition("#")
+                pieces.setdefault(whole, {})[int(number or 0)] = tensor
+        if any(sorted(found) != [*range(len(found))] for found in pieces.values()):
+            raise ValueError("a shard is missing")
+    except (SafetensorError, ValueError) as error:
+        raise ModelError(f"The weights in {folder} cannot be joined: {error}", "Fetch the folder again.") from error
+    weights = {name: torch.cat([found[i] for i in range(len(found))]) for name, found in pieces.items()}
+
+    def write(part: Path) -> None:
+        for file in folder.iterdir():
+            if file.is_file() and file.suffix in (".json", ".jinja"):
+                shutil.copyfile(file, part / file.name)
+        save_file(weights, part / "model.safetensors", {"format": "pt"})
+        (part / "model.safetensors").chmod(0o644)
+
+    converted.fill(place, write)
+
+
+def take_apart(folder: Path, most: int = MOST) -> None:
+    """Write the weights of a folder as pieces of at most `most` bytes, in place, with new sums."""
+    from safetensors.torch import load_file, save_file
+
+    old = sorted([*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")])
+    rows = {}
+    for file in (file for file in old if file.suffix == ".safetensors"):
+        for name, tensor in load_file(file).items():
+            n = -(-tensor.nbytes // most)
+            cut = tensor.chunk(n)
+            rows |= {name: tensor} if n == 1 else {f"{name}#{i}": piece.clone() for i, piece in enumerate(cut)}
+    groups: list[dict] = [{}]
+    for name, tensor in rows.items():
+        if sum(held.nbytes for held in groups[-1].values()) + tensor.nbytes > most:
+            groups.append({})
+        groups[-1][name] = tensor
+    for i, group in enumerate(groups, 1):
+        piece = folder / f"part-{i:05}-of-{len(groups):05}.safetensors"
+        save_file(group, piece, {"format": "pt"})
+        piece.chmod(0o644)
+    for file in old:
+        file.unlink()
+    write_sums(folder)

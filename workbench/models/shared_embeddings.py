@@ -1,0 +1,128 @@
+"""Draft models that have no rows of words: their embedding and LM head are the target's, each through one matrix.
+
+Nine tenths of a small model with a large vocabulary are rows of words, which the target has anyway. Such a model's
+folder holds two matrices in their place, and its configuration names the target. From these an ordinary decoder is made
+when it is loaded, as every other model of its kind:
+
+    embedding [V, H] = E Aᵀ        LM head [V, H] = U Bᵀ        E, U: the target's [V, D];  A, B: [H, D]
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from safetensors import safe_open
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from workbench.core.errors import ModelError
+from workbench.models.names import folder_of
+from workbench.models.published import PUBLISHED
+from workbench.models.tokenizer_source import lender
+
+ENTER, LEAVE = "borrowed.enter", "borrowed.leave"
+"""Names of A and B among the weights."""
+ROWS = "borrowed_rows"
+"""In a draft model's configuration: width D of the rows that its matrices read."""
+ROUNDING = 0.01
+"""How far rows may be from all that matrices make of the target's, relative to their length: float16 rounds by less."""
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def borrows(config: Any) -> bool:
+    """Whether a model with this configuration has no rows of its own."""
+    return hasattr(config, ROWS)
+
+
+def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM:
+    """The decoder of a folder, with rows made of its target's.
+
+    Args:
+        folder: of one that `borrows`.
+        config: its configuration.
+        dtype: of the model.
+
+    Raises:
+        ModelError: it names no published target, that is not on this machine, or has rows of another size.
+    """
+    found = lender(folder)
+    if found is None:
+        raise ModelError(
+            f"{folder} shares a target's embedding and LM head, but does not name the target.",
+            f"Give the folder as its training wrote it; possible targets are {', '.join(PUBLISHED)}.",
+        )
+    weights = tensors_of(folder)
+    if ENTER not in weights or LEAVE not in weights:
+        raise ModelError(
+            f"{folder} is incomplete: it has neither embedding rows nor matrices for its target's rows.",
+            "Fetch it again.",
+        )
+    if (lends := folder_of(found.target)) is None:
+        raise ModelError(
+            f"{folder} uses the rows of {found.target}, which is not on this machine.", f"Fetch {found.target} first."
+        )
+    size = (config.hidden_size, getattr(config, ROWS))
+    if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # or two small matrices could fill this memory
+        raise ModelError(f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch it again.")
+    theirs = tensors_of(lends, {_EMBEDDING, _HEAD})
+    embedding, width = theirs[_EMBEDDING], weights[ENTER].shape[1]
+    if embedding.shape != (config.vocab_size, width):
+        raise ModelError(
+            f"{folder} reads {config.vocab_size:,} rows of {width} of {found.target}, which has {embedding.shape[0]:,} "
+            f"of {embedding.shape[1]}.",
+            "Train it again for this target: workbench train chat-drafter.",
+        )
+    made: Any = LlamaForCausalLM
+    with torch.device("meta"):
+        lacks = made(config).state_dict().keys() - weights.keys() - {_EMBEDDING, _HEAD}
+    if lacks:
+        raise ModelError(f"{folder} is incomplete: some weights are missing, {min(lacks)} for one.", "Fetch it again.")
+    weights = written_out(weights, embedding, theirs.get(_HEAD, embedding))
+    return made.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
+
+
+def written_out(
+    weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
+) -> dict[str, Tensor]:
+    """A drafter's weights with rows in place of its two matrices, float32."""
+    rest = {name: weight for name, weight in weights.items() if name not in (ENTER, LEAVE)}
+    return rest | {_EMBEDDING: _through(embedding, weights[ENTER]), _HEAD: _through(head, weights[LEAVE])}
+
+
+def through_matrices(
+    weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
+) -> dict[str, Tensor]:
+    """The inverse of `written_out`; weights that have their matrices stay as they are.
+
+    Raises:
+        ValueError: its rows are none that came of the target's.
+    """
+    if ENTER in weights:
+        return weights
+    found = {name: weight for name, weight in weights.items() if name not in (_EMBEDDING, _HEAD)}
+    for name, matrix, theirs in ((_EMBEDDING, ENTER, embedding), (_HEAD, LEAVE, head)):
+        rows = weights.get(name)
+        if rows is None or rows.shape[0] != theirs.shape[0]:
+            raise ValueError(f"it has no {name} for these tokens")
+        found[matrix] = torch.linalg.lstsq(theirs.float(), rows.float()).solution.T.contiguous()
+        if (_through(theirs, found[matrix]) - rows).norm() > ROUNDING * rows.float().norm():
+            raise ValueError("its rows are its own, and not made of the target's")
+    return found
+
+
+def _through(rows: Float[Tensor, "V D"], matrix: Float[Tensor, "H D"]) -> Float[Tensor, "V H"]:
+    return rows.float() @ matrix.float().T
+
+
+def tensors_of(folder: Path, names: set[str] | None = None) -> dict[str, Tensor]:
+    """Tensors of a folder's weights: those named, or all."""
+    found: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118  it is no mapping
+                if names is None or name in names:
+                    found[name] = weights.get_tensor(name)
+    return found

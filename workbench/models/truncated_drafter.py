@@ -1,0 +1,87 @@
+"""A draft model for any target: the target's own first layers, saved as a model of its own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig
+from transformers.utils import logging
+
+from workbench.kernels.layers import decoder_layers, text_config
+from workbench.models.bundle import DEFAULT_TARGET
+from workbench.models.names import locate, own_drafter
+from workbench.models.pretrained import load_model, load_processor, load_tokenizer
+
+_made: dict[str, tempfile.TemporaryDirectory[str]] = {}
+"""Folders of the models made, by target; they go with the process."""
+
+
+def shorten(target: str, folder: Path, layers: int) -> Path:
+    """Save the first layers of a model, with its embedding, final norm, head and vision tower, as a model of its own.
+
+    Args:
+        target: bundled name, local folder, or Hub id.
+        folder: where it is saved, tokenizer and processor included.
+        layers: how many decoder layers it keeps, at least one.
+
+    Raises:
+        ModelError: the target cannot be loaded, or its decoder layers were not found.
+
+    Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3, without the shared cache.
+    """
+    model: Any = load_model(target, torch.device("cpu"), torch.float32)
+    name, found = decoder_layers(model)
+    layers = max(1, min(layers, len(found)))
+    above, _, last = name.rpartition(".")
+    setattr(model.get_submodule(above), last, nn.ModuleList(found[i] for i in range(layers)))
+    config: Any = text_config(model.config)
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
+    processor = load_processor(target, model)
+    with _quietly():
+        model.save_pretrained(folder)
+        load_tokenizer(target).save_pretrained(folder)
+        if processor is not None:
+            processor.save_pretrained(folder)
+    return folder
+
+
+def drafter_for(target: str | None, drafter: str | None = None) -> str:
+    """Name or folder of a draft model for a target: the one that is named, else the bundled one, else its first layers.
+
+    Args:
+        target: as `Workbench` takes it; None: the bundled one.
+        drafter: as `Workbench` takes it; None: nobody named one.
+
+    Raises:
+        ModelError: the target cannot be loaded, or its decoder layers were not found.
+    """
+    name = target or DEFAULT_TARGET
+    if known := drafter or own_drafter(name):
+        return known
+    if name not in _made:
+        config = AutoConfig.from_pretrained(locate(name), trust_remote_code=False)
+        layers = max(1, text_config(config).num_hidden_layers // 6)
+        made = tempfile.TemporaryDirectory(prefix="drafter-")
+        shorten(name, Path(made.name) / f"{Path(name).name}-first-{layers}", layers)
+        _made[name] = made
+    return str(next(Path(_made[name].name).iterdir()))
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without bars that move while a file is written."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
