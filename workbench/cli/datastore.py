@@ -56,9 +56,8 @@ def build(
         print(json.dumps(store.card.to_wire() | {"folder": str(out)}, ensure_ascii=False))
         return
     print(f"{out}: {len(store):,} tokens of {store.card.text_bytes / 1e6:.1f} MB of text")
-    say.note(
-        f"to draft from it: {datastore_builder.ENV}={harmless(str(out))} workbench generate --target {target} --method rest"
-    )
+    drafts = f"workbench generate --target {target} --method rest"
+    say.note(f"to draft from it: {datastore_builder.ENV}={harmless(str(out))} {drafts}")
 
 
 @app.command()

@@ -28,7 +28,7 @@ from workbench.kernels.compiled.llvm import BF16, INT8, LANES, SIZE
 STEP = 32
 """Inputs that a product takes at a time, in an order of their own (`pieces.deal`); sizes are multiples of it."""
 GROUP = 64
-"""Bytes of a weight that share a scale, as in `workbench.kernels.quantised`. Stated here since compiled code needs it."""
+"""Bytes of a weight that share a scale, as in `workbench.kernels.quantised`; compiled code needs its own."""
 OUTS = 4
 """Outputs that are made together: numbers of outputs are multiples of it."""
 ROWS = 8
