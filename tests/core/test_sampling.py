@@ -187,7 +187,7 @@ def test_wrong_values_are_named_with_what_is_allowed(name: str, value: object, s
 def test_choices_and_booleans() -> None:
     choice = param("a", choices=("a", "b"), doc="").metadata["workbench.param"]
     assert choice.parse("b") == "b"
-    with pytest.raises(ParameterError, match="not one of its choices") as caught:
+    with pytest.raises(ParameterError, match="not an allowed choice") as caught:
         choice.parse("c")
     assert "a, b" in caught.value.remedy
     flag = param(False, doc="").metadata["workbench.param"]

@@ -322,7 +322,7 @@ def test_what_is_sound_follows_from_what_both_declare(kind: Sampling) -> None:
 
 def test_a_promise_that_the_parts_do_not_keep_is_refused_with_the_reason() -> None:
     for promise in (Promise.EXACT, Promise.SIMULATION):
-        with pytest.raises(ValueError, match="typical keeps the target's law for no way of drafting"):
+        with pytest.raises(ValueError, match="typical is approximate: it does not preserve the target distribution"):
             registry.register(method(name="unsound", verifier=TypicalAcceptance(), promise=promise))
     assert "unsound" not in registry.names()
 

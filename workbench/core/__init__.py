@@ -1,1 +1,1 @@
-"""Pure functions and plain types: trees, sampling, rejection rules. Nothing here knows a model."""
+"""Pure functions and plain types: draft trees, sampling, acceptance rules. Nothing here depends on a model."""

@@ -1,4 +1,4 @@
-"""Signals that belong together in a table: the views draw them as one, a coloured cell each."""
+"""Name signals of a round so that the views draw them as one table with coloured cells."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 
 def cells(name: str, rows: Mapping[str, Sequence[float]], columns: Sequence[object] | None = None) -> dict[str, float]:
-    """Signals of a round, "name [row, column]" each.
+    """Return signals named "name [row, column]", one per table cell.
 
     Args:
-        name: of the table.
-        rows: the numbers of each row, by its name.
-        columns: their names; numbers from 1 by default.
+        name: title of the table.
+        rows: row name → values of its cells.
+        columns: column names; by default 1, 2, ….
 
     Example:
         >>> cells("run", {"attention": [1, 0]})

@@ -1,7 +1,7 @@
-"""Randomness by address: a number follows from the seed, the place in the text and what it is for, and from no order.
+"""Address-based random numbers: each depends on the seed, the position and its purpose, but on no order of calls.
 
-So a run is the same alone and in a batch, on every device, and when a draft has to be drawn again because a row beside
-it failed.
+A run is therefore the same alone and in a batch, on every device, and when a draft must be drawn again because another
+sequence of the batch failed.
 """
 
 from __future__ import annotations
@@ -11,54 +11,53 @@ from enum import IntEnum
 import numpy as np
 
 _STREAM = 221117192
-"""Sets this project's numbers apart from others of the same seed."""
+"""Second key word of the generator: separates our numbers from other programs' numbers with the same seed."""
 _BLOCK = 4
-"""Numbers that the generator makes at a time; a state with as many used makes new ones at the next request."""
+"""Numbers per Philox call. A state with `buffer_pos` at this value generates new numbers at the next request."""
 
 
 class Purpose(IntEnum):
-    """What a uniform decides. No number serves two of them; their values are part of what a seed means."""
+    """Use of a uniform. Each number has one use. Changing a value changes the output of every seed."""
 
     DRAFT = 0
-    """Which tokens a chain proposes, one number a level."""
+    """Sampling of drafted tokens in a chain, one number per level."""
     ACCEPT = 1
-    """Whether a node is kept, one number a node."""
+    """Acceptance test of a node, one number per node."""
     STOP = 2
-    """Which token is emitted where the walk ends, one number for the root and each node."""
+    """Sampling of the bonus or corrected token, one number for the root and one per node."""
     GUMBEL = 3
-    """Which siblings a stochastic beam takes, one number a token and parent."""
+    """Sibling selection in a stochastic beam, one number per token and parent."""
     TIE = 4
-    """Which of equals is taken, where a rule leaves that to chance."""
+    """Tie-breaking between equal candidates, where a rule breaks ties at random."""
     GUESS = 5
-    """What stands where a drafter knows nothing yet, and what a search tries."""
+    """Initial guesses of a drafter without information, and random search steps."""
 
 
 class Draw:
-    """The uniforms of one request, from a counter-based generator (Philox 4×64, Salmon et al. 2011) on the host.
+    """Uniforms of one request, from a counter-based generator (Philox 4×64, Salmon et al. 2011) on the host.
 
-    Host numbers cost no synchronisation: they travel to the device with the tensors that need them. Two requests with
-    one seed draw the same numbers at the same addresses, whatever else runs beside them, and whatever either asked for
-    before.
+    Host numbers need no synchronisation: they are copied to the device with the tensors that use them. Two requests
+    with the same seed get the same numbers at the same addresses, regardless of other requests and earlier calls.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.attempt = 0
-        """How often text was taken back: what is written in its place is drawn with numbers that nothing knows yet."""
+        """Number of times that committed text was revoked. Its replacement is drawn with fresh numbers."""
         self._philox = np.random.Philox(key=np.array([seed % 2**64, _STREAM], dtype=np.uint64))
         self._generator = np.random.Generator(self._philox)
         self._state = self._philox.state
 
     def uniform(self, position: int, purpose: Purpose, n: int, level: int = 0) -> np.ndarray:
-        """`n` numbers in [0, 1), float64 [n]; fewer numbers of one address are the first of more.
+        """Return `n` numbers in [0, 1), float64 [n]. A smaller `n` gives a prefix of the same numbers.
 
         Args:
-            position: tokens before the place, prompt included. A round takes the place at which it begins for all of
-                its tree, so that no number of a draft that was thrown away is used again: what was learned from that
-                draft may decide about the next one.
-            purpose: what they decide.
+            position: number of tokens before, prompt included. A round uses its first position for its whole tree.
+                Numbers of a discarded draft are therefore never used again: its feedback may influence the next draft,
+                which must not depend on the same numbers.
+            purpose: use of the numbers.
             n: how many.
-            level: apart from others of that place and purpose.
+            level: index that separates several requests for one position and purpose.
         """
         state = self._state
         state["state"]["counter"][:] = self.attempt << 32, level, purpose, position
@@ -68,5 +67,5 @@ class Draw:
 
 
 def numbers(seed: int, n: int) -> np.ndarray:
-    """`n` numbers in [0, 1), float64 [n], that belong to a seed and to no place in a text."""
+    """Return `n` numbers in [0, 1), float64 [n], that depend on the seed and on no position."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed % 2**64, _STREAM)))).random(n)

@@ -1,4 +1,4 @@
-"""Errors for people: what was wrong, with which value, and what to do next."""
+"""User-facing errors: each message names the problem, the value and the next step."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Iterable
 
 
 class WorkbenchError(Exception):
-    """Base of every error a user can cause or mend. The message is one line and says what to do.
+    """Base class of errors that a user can cause or fix.
 
-    `remedy` is kept apart from the message, so that the command line, the app and the API can show it their own way;
-    `option` names what was asked wrongly ("target", "set"), where that is known before anything was done.
+    Attributes:
+        message: one line that describes the problem.
+        remedy: the suggested fix, separate so that the command line, the app and the API can format it.
+        option: name of the wrong option ("target", "set") if it is known before the run starts; else "".
     """
 
     option: str = ""
@@ -22,13 +24,14 @@ class WorkbenchError(Exception):
 
 
 class PromptError(WorkbenchError):
-    """The prompt is empty, or does not fit the context."""
+    """Raised for a prompt that is empty or does not fit the context."""
 
 
 class CapacityError(WorkbenchError):
-    """The run does not fit the cache or the memory that is left, or its user has all that one may have.
+    """Raised if a run does not fit the KV cache or the free memory, or if its user has reached a quota.
 
-    `retry_after_s`: whole seconds after which the same may be asked again, where that is known.
+    Attributes:
+        retry_after_s: whole seconds after which the request may be retried, or None if unknown.
     """
 
     def __init__(self, message: str, remedy: str = "", retry_after_s: int | None = None) -> None:
@@ -37,19 +40,19 @@ class CapacityError(WorkbenchError):
 
 
 class OverdueError(WorkbenchError):
-    """The run took longer than the server lets one take."""
+    """Raised if a run exceeds the server's time limit."""
 
 
 class ContextError(CapacityError):
-    """A text is longer than the positions that a model has."""
+    """Raised for a text with more tokens than the model has positions."""
 
 
 class UnknownNameError(WorkbenchError):
-    """A method, parameter, target or preset that nobody registered."""
+    """Raised for a method, parameter, target or preset name that is not registered."""
 
     @classmethod
     def of(cls, kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-        """Build the error with the nearest known names first."""
+        """Return the error for an unknown name, with up to three similar known names as a suggestion."""
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
@@ -57,40 +60,40 @@ class UnknownNameError(WorkbenchError):
 
 
 class ParameterError(WorkbenchError):
-    """A parameter of the wrong type or outside its range."""
+    """Raised for a parameter of the wrong type or outside its range."""
 
 
 class ModelError(WorkbenchError):
-    """A model cannot be loaded or cannot be verified by the engine."""
+    """Raised for a model that cannot be loaded or whose drafts or logits the engine cannot verify."""
 
 
 class TokenizerMismatchError(ModelError):
-    """Target and drafter do not share a vocabulary."""
+    """Raised if target and drafter do not share a vocabulary."""
 
 
 class MethodUnavailableError(WorkbenchError):
-    """The method needs something that the chosen models do not have."""
+    """Raised if a method needs something that the chosen models do not have."""
 
 
 class NumericalError(WorkbenchError):
-    """The target returned NaN logits for a request."""
+    """Raised if the target returns NaN logits for a request."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error says that there is no memory left.
+    """Return whether an error means that memory ran out.
 
-    PyTorch's own class is known by its name, because this module is for processes without PyTorch, too; its CPU
-    allocator has none, only words.
+    PyTorch's class is matched by name, because this module must work without PyTorch. Its CPU allocator raises a plain
+    RuntimeError, which is matched by its message.
     """
     if isinstance(error, MemoryError):
         return True
-    words = ("not enough memory", "can't allocate memory")
-    said = type(error).__name__ == "OutOfMemoryError" or any(word in str(error) for word in words)
-    return isinstance(error, RuntimeError) and said
+    messages = ("not enough memory", "can't allocate memory")
+    matches = type(error).__name__ == "OutOfMemoryError" or any(message in str(error) for message in messages)
+    return isinstance(error, RuntimeError) and matches
 
 
 def as_said(error: Exception) -> WorkbenchError:
-    """What people are told of an error: itself where it was meant for them, else what it was and whom to tell."""
+    """Return the user-facing form of an error: itself if it is a `WorkbenchError`, else a request to report a bug."""
     if isinstance(error, WorkbenchError):
         return error
     if is_out_of_memory(error):

@@ -1,6 +1,7 @@
-"""Why a grower put nodes into its tree, and what they were worth to it: said with the tree, kept by the trace.
+"""Explain a tree's shape: the rule by which the tree builder added each node, and the node's value under that rule.
 
-No view knows a grower by heart: the words are the grower's own. Nothing of this is used to accept.
+The explanation travels with the tree and is stored in the trace, so views need no text about single tree builders.
+Verification does not use it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class GrowthRule:
-    """How a grower decides on a node.
+    """Rule by which a tree builder adds a node.
 
     Attributes:
-        name: the grower's, or of the draft where none was asked.
-        title: for people.
-        says: one or two sentences: what put the node there.
-        before: what the first value of a node is; "": it has none.
-        after: what the second one is, once more was known; "": it has none.
+        name: registry name of the tree builder, or of the drafter if it built the tree itself.
+        title: display name.
+        says: explanation in one or two sentences, for display.
+        before: meaning of a node's first value; "" if there is none.
+        after: meaning of a node's second value, computed with more information; "" if there is none.
     """
 
     name: str
@@ -33,23 +34,24 @@ class GrowthRule:
     after: str = ""
 
     def to_wire(self) -> dict[str, str]:
-        """Plain JSON."""
+        """Return the rule as JSON data."""
         return asdict(self)
 
 
 Chances = Sequence[Sequence[float]]
-"""Of each level and rank among siblings; the last level's serve all deeper ones."""
+"""Probability by level and by rank among siblings; the last level also serves all deeper ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """What a tree says of its own growth.
+    """Explanation of a tree's shape.
 
     Attributes:
-        rules: in force in it.
-        of: which of them each node was put there by; None: the first.
-        before: of each node; or chances, of which a node's is the product down its path; None: there are none.
-        after: likewise.
+        rules: rules by which nodes were added.
+        of: int64 [N], index into `rules` for each node; None: the first rule for all.
+        before: first value of each node [N]; or `Chances`, whose product along a node's path is its value; None:
+            no value.
+        after: second value of each node, in the same forms.
     """
 
     rules: tuple[GrowthRule, ...]
@@ -59,39 +61,39 @@ class Grown:
 
     @property
     def columns(self) -> list[Tensor]:
-        """What of it lies on the device, in the order of the attributes."""
+        """The attributes that are tensors, in order."""
         return [column for column in (self.of, self.before, self.after) if isinstance(column, Tensor)]
 
     def on_host(
         self, columns: Sequence[Sequence[float]], parents: Sequence[int]
     ) -> tuple[list[int], list[float | None], list[float | None]]:
-        """(rule, value before, value after) of each node; an empty list where there is none.
+        """Return three lists over the nodes: rule index, first value, second value; an absent one is empty.
 
         Args:
-            columns: what `columns` gave, as lists.
-            parents: of the nodes.
+            columns: the tensors of the `columns` property, as lists.
+            parents: parent of each node.
         """
-        left = iter(columns)
-        of = list(map(int, next(left))) if self.of is not None else []
+        rest = iter(columns)
+        of = list(map(int, next(rest))) if self.of is not None else []
         values = [
-            list(next(left)) if isinstance(told, Tensor) else [] if told is None else products(told, parents)
-            for told in (self.before, self.after)
+            list(next(rest)) if isinstance(value, Tensor) else [] if value is None else products(value, parents)
+            for value in (self.before, self.after)
         ]
         before, after = ([value if math.isfinite(value) else None for value in column] for column in values)
         return of, before, after
 
 
 def products(chances: Chances, parents: Sequence[int]) -> list[float]:
-    """Of each node the product of chances along its path, by level and rank among siblings; 0 where none is told.
+    """Return the product of `chances` along each node's path; 0 for a rank that `chances` does not list.
 
     Example:
         >>> products([[0.5, 0.25], [0.4]], [-1, -1, 0, 0])
         [0.5, 0.25, 0.2, 0.0]
     """
-    depths, found, elder = list[int](), list[float](), Counter[int]()
+    depths, values, n_children = list[int](), list[float](), Counter[int]()
     for parent in parents:
         depths.append(depths[parent] + 1 if parent >= 0 else 1)
-        level, rank = chances[min(depths[-1], len(chances)) - 1], elder[parent]
-        found.append((level[rank] if rank < len(level) else 0.0) * (found[parent] if parent >= 0 else 1.0))
-        elder[parent] += 1
-    return found
+        level, rank = chances[min(depths[-1], len(chances)) - 1], n_children[parent]
+        values.append((level[rank] if rank < len(level) else 0.0) * (values[parent] if parent >= 0 else 1.0))
+        n_children[parent] += 1
+    return values

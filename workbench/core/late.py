@@ -1,6 +1,7 @@
-"""Figures that are made when they are asked for: a walk ends at one place, and what the others would emit nobody reads.
+"""Lazy sequences: numbers that are computed when they are read.
 
-Only where the host computes them: a device is asked once a round, for all of them.
+The walk over a tree ends at one position, so the tokens that other positions would emit are never read. Lazy sequences
+are used only on the host: a GPU computes all numbers at once, with one synchronisation per round.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ M = TypeVar("M")
 
 
 class Late(Sequence[T], Generic[T]):
-    """A sequence of n numbers, each made once.
+    """Sequence of n numbers, each computed at its first use and then cached.
 
     Args:
-        n: how many there are.
-        make: int64 [k], different indices → their numbers [k].
+        n: length.
+        make: function from distinct indices, int64 [k], to their numbers [k].
 
     Example:
         >>> squares = Late[int](4, lambda at: at * at)
@@ -32,14 +33,14 @@ class Late(Sequence[T], Generic[T]):
     """
 
     def __init__(self, n: int, make: Callable[[Int[Tensor, " k"]], Shaped[Tensor, " k"]]) -> None:
-        self._n, self._make, self._made = n, make, dict[int, T]()
+        self._n, self._make, self._cache = n, make, dict[int, T]()
 
     def some(self, at: Sequence[int]) -> list[T]:
-        """The numbers at these indices; those that are new are made together."""
-        new = [i for i in dict.fromkeys(at) if i not in self._made]
+        """Return the numbers at these indices; compute the missing ones in one call."""
+        new = [i for i in dict.fromkeys(at) if i not in self._cache]
         if new:
-            self._made.update(zip(new, listed(self._make(torch.tensor(new))), strict=True))
-        return [self._made[i] for i in at]
+            self._cache.update(zip(new, listed(self._make(torch.tensor(new))), strict=True))
+        return [self._cache[i] for i in at]
 
     def __len__(self) -> int:
         return self._n
@@ -53,12 +54,12 @@ class Late(Sequence[T], Generic[T]):
         return self.some([indices])[0] if isinstance(indices, int) else self.some(indices)
 
     def tolist(self) -> list[T]:
-        """All of them, as a tensor gives them."""
+        """Return all numbers, as `Tensor.tolist` does."""
         return self[:]
 
 
 class Once(Generic[M]):
-    """What is made when it is first asked for, and kept.
+    """Value that is computed at its first use and then cached.
 
     Example:
         >>> sums = Once(lambda: sum(range(5)))
@@ -66,23 +67,23 @@ class Once(Generic[M]):
         (10, 10)
     """
 
-    __slots__ = ("_made", "_make")
+    __slots__ = ("_cache", "_make")
 
     def __init__(self, make: Callable[[], M]) -> None:
-        self._make, self._made = make, list[M]()
+        self._make, self._cache = make, list[M]()
 
     def __call__(self) -> M:
-        if not self._made:
-            self._made.append(self._make())
-        return self._made[0]
+        if not self._cache:
+            self._cache.append(self._make())
+        return self._cache[0]
 
 
 def carry(numbers: Sequence[Tensor | Late[Any]]) -> list[Any]:
-    """Tensors to lists with one synchronisation, as `to_host` does it; what is late stays so."""
+    """Copy tensors to lists with one synchronisation, as `to_host` does; leave lazy sequences unevaluated."""
     lists = iter(to_host([each for each in numbers if not isinstance(each, Late)]))
     return [each if isinstance(each, Late) else next(lists) for each in numbers]
 
 
 def some(numbers: Sequence[T], at: Sequence[int]) -> list[T]:
-    """Those of a sequence at some indices, made together where they are late."""
+    """Return a sequence's numbers at some indices; a lazy sequence computes them in one call."""
     return numbers.some(at) if isinstance(numbers, Late) else [numbers[i] for i in at]

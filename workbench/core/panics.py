@@ -1,4 +1,4 @@
-"""Panics of libraries written in Rust (tokenizers, safetensors, Polars), which pass by `except Exception`."""
+"""Handle panics of Rust libraries (tokenizers, safetensors, Polars), which `except Exception` does not catch."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from contextlib import contextmanager
 
 
 class PanicError(RuntimeError):
-    """A panic, as an ordinary error."""
+    """Raised in place of a Rust panic, so that `except Exception` catches it."""
 
 
 def is_panic(error: BaseException | None) -> bool:
-    """Whether an error is a panic of such a library.
+    """Return whether an error is a Rust panic.
 
-    Known by its name: pyo3 makes the class anew in each library, and it derives from BaseException alone.
+    The class is matched by name: pyo3 creates one per library, derived directly from BaseException.
     """
     return error is not None and any(kind.__name__ == "PanicException" for kind in type(error).__mro__)
 
 
 @contextmanager
 def no_panic() -> Generator[None, None, None]:
-    """A panic that leaves the block does so as an ordinary error; everything else as it is.
+    """Convert a Rust panic inside the block to a `PanicError`; let other exceptions pass.
 
-    Without it a panic ends the thread it comes to, past every `except Exception`, and whoever waits for that thread
-    waits forever.
+    Without it a panic passes every `except Exception` and ends its thread, and a caller that waits for the thread waits
+    forever.
 
     Raises:
         PanicError: a library panicked.
@@ -48,16 +48,16 @@ _PANIC = re.compile(rb"\n?thread '[^\n]*panicked at .*", re.DOTALL)
 
 @contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Keep the backtraces of panics that such a library writes to the process's standard error out of it.
+    """Remove the backtraces of Rust panics from standard error.
 
-    Rust prints them before Python sees an error, and no Python call turns that off. So what is written to the file
-    descriptor meanwhile goes to a temporary file first, and from there, panics left out, to its place.
+    Rust prints them before Python sees the error, and no Python call turns that off. The block's output to the file
+    descriptor therefore goes to a temporary file, whose contents, without panics, are copied to standard error.
     """
     with _ONE_AT_A_TIME:
         if sys.stderr is not None:
             sys.stderr.flush()
         try:
-            kept = os.dup(2)
+            stderr = os.dup(2)
         except OSError:  # no standard error, as under pythonw
             yield
             return
@@ -66,8 +66,8 @@ def quiet() -> Generator[None, None, None]:
             try:
                 yield
             finally:
-                os.dup2(kept, 2)
-                os.close(kept)
+                os.dup2(stderr, 2)
+                os.close(stderr)
                 file.seek(0)
-                if said := _PANIC.sub(b"", file.read()):
-                    os.write(2, said)
+                if output := _PANIC.sub(b"", file.read()):
+                    os.write(2, output)

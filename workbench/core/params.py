@@ -1,7 +1,6 @@
-"""Parameters of methods: a dataclass field with a range, a default and a sentence of help.
+"""Parameters of methods: dataclass fields with a range, a default and a help sentence.
 
-One declaration is the slider in the app, the flag on the command line, the row in the catalogue and the case in the
-tests.
+One declaration defines the slider in the app, the flag of the command line, the row in the catalogue and the test case.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ _KEY = "workbench.param"
 
 @dataclass(frozen=True, slots=True)
 class ParamSpec:
-    """What is known about one parameter.
+    """Declaration of one parameter.
 
     Attributes:
-        name: the field's name, the same everywhere.
+        name: name of the dataclass field, used everywhere.
         kind: "int", "float", "bool" or "choice".
-        default: value used when nothing is said.
+        default: value if none is given.
         ge: smallest allowed value, or None.
         le: largest allowed value, or None.
         choices: allowed values of a choice.
-        doc: one sentence, with the unit.
-        when: what must hold for the parameter to do anything, as "policy = confidence or planned" or
-            "temperature > 0"; empty when it always does. For forms: setting it otherwise is allowed.
+        doc: help in one sentence, with the unit.
+        when: condition under which the parameter has an effect, as "policy = confidence or planned" or
+            "temperature > 0"; "" if it always has. Forms use it; setting the parameter otherwise is allowed.
     """
 
     name: str
@@ -42,7 +41,7 @@ class ParamSpec:
     when: str = ""
 
     def acts(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the parameter does anything beside these values of the others; see `when`.
+        """Return whether the parameter has an effect with these values of the other parameters; see `when`.
 
         Example:
             >>> ParamSpec("top_k", "int", 0, when="temperature > 0").acts({"temperature": 0.0})
@@ -54,17 +53,17 @@ class ParamSpec:
         return values[name] > float(wanted) if sign == ">" else str(values[name]) in wanted.split(" or ")
 
     def parse(self, value: Any) -> Any:
-        """Check `value` (a Python value or its text form) and return it with the parameter's type.
+        """Check `value` (a Python value or its text form) and return it converted to the parameter's type.
 
         Raises:
-            ParameterError: wrong type, not a choice, or outside [ge, le].
+            ParameterError: `value` has the wrong type, is not a choice, or is outside [ge, le].
         """
         try:
             parsed = self._cast(value)
         except (TypeError, ValueError, OverflowError):
             raise ParameterError(f"{self.name}={value!r} is not {self._article()}.", self._allowed()) from None
         if self.kind == "choice" and parsed not in self.choices:
-            raise ParameterError(f"{self.name}={value!r} is not one of its choices.", self._allowed())
+            raise ParameterError(f"{self.name}={value!r} is not an allowed choice.", self._allowed())
         too_low = self.ge is not None and parsed < self.ge
         too_high = self.le is not None and parsed > self.le
         if self.kind in ("int", "float") and (parsed != parsed or too_low or too_high):
@@ -95,12 +94,12 @@ class ParamSpec:
         return f"Use {self._article()} from {self.ge} to {self.le} (default {self.default})."
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON for forms and catalogues."""
+        """Return the declaration as JSON data, for forms and catalogues."""
         return dataclasses.asdict(self) | {"choices": list(self.choices)}
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> ParamSpec:
-        """The description that `to_wire` wrote; what else stands in it is left alone, what is None has its default."""
+        """Return the declaration from the output of `to_wire`; ignore unknown keys, use defaults for None."""
         known: dict[str, Any] = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
         known["choices"] = tuple(known.get("choices", ()))
         return cls(**known)
@@ -119,40 +118,40 @@ def param(
     doc: str,
     when: str = "",
 ) -> Any:
-    """Declare a parameter as a dataclass field. The kind follows from the default's type (`choices` wins)."""
+    """Declare a parameter as a dataclass field. Its kind is "choice" if `choices` is given, else the default's type."""
     kind = "choice" if choices else {bool: "bool", int: "int", float: "float"}[type(default)]
     spec = ParamSpec("", kind, default, ge, le, choices, doc, when)
     return dataclasses.field(default=default, metadata={_KEY: spec})
 
 
 def params_of(part: Any) -> dict[str, ParamSpec]:
-    """The parameters a part declares, by name; `default` is the value in this instance."""
-    found: dict[str, ParamSpec] = {}
+    """Return the parameters that a part declares, by name; `default` is the value in this instance."""
+    specs: dict[str, ParamSpec] = {}
     for field in dataclasses.fields(part):
         spec = field.metadata.get(_KEY)
         if spec is not None:
-            found[field.name] = dataclasses.replace(spec, name=field.name, default=getattr(part, field.name))
-    return found
+            specs[field.name] = dataclasses.replace(spec, name=field.name, default=getattr(part, field.name))
+    return specs
 
 
 def split_values(
     kind: str, own: Mapping[str, ParamSpec], shared: Mapping[str, ParamSpec], values: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Separate values given in one dict into those of `own` and of `shared` parameters, each in its type.
+    """Split a dict of values into those of `own` and of `shared` parameters, converted to their types.
 
     Args:
-        kind: what an unknown name would have been, for the message: "parameter of medusa".
-        own: parameters by name; where a name is in both, `shared` has it.
-        shared: the same.
-        values: by name; as text or in their types.
+        kind: kind of name, for the message about an unknown one: "parameter of medusa".
+        own: parameters by name.
+        shared: parameters by name; a name in both dicts belongs to `shared`.
+        values: values by name, as text or in their types.
 
     Raises:
-        UnknownNameError: a name that neither has.
-        ParameterError: not a dict, or a value of the wrong type or out of range.
+        UnknownNameError: a name is in neither dict.
+        ParameterError: `values` is not a dict, or a value has the wrong type or is out of range.
     """
     given = cast("Mapping[Any, Any]", values)
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in given):
-        raise ParameterError("The parameters are not given by name.", 'Give a dict such as {"depth": 4}.')
+        raise ParameterError("The parameters are not a dict by name.", 'Give a dict such as {"depth": 4}.')
     for name in given:
         if name not in own and name not in shared:
             raise UnknownNameError.of(kind, name, [*own, *shared])

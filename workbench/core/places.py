@@ -1,7 +1,7 @@
-"""A tree's places with children, one row each: a rule's decision at one needs no other.
+"""Positions of a draft tree (root or node) that have children, one tensor row each. They are verified independently.
 
-So wide laws are gone through in pieces that stay in the processor's caches, and nothing as large as all laws together
-is ever made: on a CPU memory that is new costs more than what is computed in it (1 µs for 4 KiB of it).
+Wide distributions are therefore processed in pieces that fit the processor's caches, and no buffer as large as all
+distributions is allocated: on a CPU a fresh allocation costs more than the computation in it (1 µs per 4 KiB).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from workbench.core.tree import DraftTree
 
 
 def ranks(parents: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
-    """Elder siblings of each node."""
+    """Return the number of earlier siblings of each node."""
     return torch.tril(parents.unsqueeze(0) == parents.unsqueeze(1), diagonal=-1).sum(1)
 
 
 def by_row(which: Bool[Tensor, " n"], one: Float[Tensor, "n V"], other: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-    """Rows of `one` where it holds, else of `other`. `one` was made for this: on the host it is written to."""
+    """Return rows of `one` where `which` is true, else rows of `other`. On the host `one` is overwritten."""
     if not on_host(one.device):
         return torch.where(which.unsqueeze(1), one, other)
     if which.all():
@@ -37,7 +37,7 @@ def by_row(which: Bool[Tensor, " n"], one: Float[Tensor, "n V"], other: Float[Te
 
 
 def normalised(weights: Float[Tensor, "n V"], otherwise: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-    """Weights, made for this, divided by their sum; rows without are taken from `otherwise` (reached with chance 0)."""
+    """Divide each row by its sum, in place; replace a row of sum 0 (reached with probability 0) by `otherwise`."""
     total = weights.sum(1, keepdim=True)
     weights.div_(total.clamp_min(torch.finfo(weights.dtype).tiny))
     return by_row(total.squeeze(1) > 0, weights, otherwise)
@@ -45,11 +45,11 @@ def normalised(weights: Float[Tensor, "n V"], otherwise: Float[Tensor, "n V"]) -
 
 @dataclass(frozen=True)
 class RowsOf:
-    """Some rows of laws, taken out of them only if somebody wants that: it may be a copy.
+    """Selected rows of a table of distributions. They are gathered at first use, because that may copy them.
 
     Attributes:
-        laws: float [m, V].
-        at: int64 [R], which.
+        laws: float [m, V], distributions.
+        at: int64 [R], indices of the selected rows.
     """
 
     laws: Float[Tensor, "m V"]
@@ -57,25 +57,25 @@ class RowsOf:
 
     @cached_property
     def taken(self) -> Float[Tensor, "R V"]:
-        """The rows, maybe as a view."""
+        """The selected rows, possibly as a view."""
         return rows(self.laws, self.at)
 
     def of(self, token: Int[Tensor, "R F"]) -> Float[Tensor, "R F"]:
-        """What each row has at some tokens."""
+        """Return each row's probabilities of some tokens."""
         return self.laws[self.at.unsqueeze(1), token]
 
 
 @dataclass(frozen=True)
 class Fans:
-    """Places, a row each, with their children. Laws may be views of those that they came from.
+    """Tree positions, one row each, with their children. Distributions may be views of the originals.
 
     Attributes:
-        place: int64 [R], 0 is the root, i + 1 node i.
-        child: int64 [R, F], nodes in the order of testing; any where there is none.
-        there: bool [R, F], whether there is such a child.
-        token: int64 [R, F], its token.
-        target: whose rows are `p`.
-        drafter: whose rows are `q`.
+        place: int64 [R], tree position: 0 for the root, i + 1 for node i.
+        child: int64 [R, F], child nodes in the order of testing; arbitrary where there is none.
+        there: bool [R, F], whether the child exists.
+        token: int64 [R, F], token of the child.
+        target: source of the rows of `p`.
+        drafter: source of the rows of `q`.
     """
 
     place: Int[Tensor, " R"]
@@ -87,31 +87,34 @@ class Fans:
 
     @property
     def p(self) -> Float[Tensor, "R V"]:
-        """The target's law there."""
+        """The target's distribution at each position."""
         return self.target.taken
 
     @cached_property
     def q(self) -> Float[Tensor, "R V"]:
-        """The law that its children were drawn from (of a mixed tree, one of theirs); p where they were chosen."""
+        """The distribution from which each position's children were sampled.
+
+        In a mixed tree that of one of the children; p where they were proposed deterministically.
+        """
         return self.drafter.taken.to(self.target.laws.dtype)
 
     def emitted(self, kept: Float[Tensor, "R F"], left: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-        """The law of the token emitted at each of these places, given the drafts there.
+        """Return the distribution of the token emitted at each position, given the drafts there.
 
         Args:
-            kept: probability that a rule's tests end with this child; 0 where there is none.
-            left: the law of the token if they end with none; made for this, and written to.
+            kept: probability that the verifier accepts this child [R, F]; 0 where there is none.
+            left: distribution of the token if no child is accepted [R, V]; overwritten.
         """
         law = by_row(self.there[:, 0], left, self.p)
         return law.mul_((1 - kept.sum(1, keepdim=True)).clamp_min(0)).scatter_add_(1, self.token, kept)
 
 
 class Layout(NamedTuple):
-    """Where a tree's places and children stand.
+    """Children and draft distributions of all positions of a tree.
 
     Attributes:
-        child: int64 [N+1, F], the children of each place in the order of testing; N where there is none.
-        row: int64 [N+1], row of `q` for each place, −1 where none is; None: the tree has no laws.
+        child: int64 [N+1, F], children of each position in the order of testing; N where there is none.
+        row: int64 [N+1], row of `q` for each position, −1 where there is none; None: the tree has no distributions.
     """
 
     child: Int[Tensor, "N_plus_1 F"]
@@ -119,7 +122,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, tree: DraftTree) -> Layout:
-        """Of a tree of one node at least. Nodes beyond its `fanout` are nobody's children."""
+        """Return the layout of a tree with at least one node. Siblings beyond its `fanout` are ignored."""
         n = len(tree)
         child = tree.parents.new_full((n + 1, tree.fanout + 1), n)
         nodes = torch.arange(n, device=tree.tokens.device)
@@ -127,7 +130,7 @@ class Layout(NamedTuple):
         return cls(child[:, :-1], _rows_of_q(tree))
 
     def is_inner(self, place: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
-        """Which of these places have children."""
+        """Return whether each of these positions has children."""
         return self.child[place, 0] < len(self.child) - 1
 
 
@@ -138,16 +141,17 @@ def fans_of(
     place: Int[Tensor, " R"] | None = None,
     whole: bool = False,
 ) -> Iterator[Fans]:
-    """Places of a tree of one node at least, in pieces.
+    """Yield the positions of a tree with at least one node, in pieces.
 
-    Where asking the device costs nothing, leaves are left out; else they are rows without children, and all in one.
+    On the host, leaves are left out. On a GPU, where that would need a synchronisation, they are rows without children,
+    and all positions come in one piece.
 
     Args:
-        tree: siblings in the order of testing. Nodes beyond its `fanout` are nobody's children.
-        p: the target's law at the root (row 0) and after each node (row i+1).
-        layout: of the tree, where it is known.
-        place: only these, in this order; by default all.
-        whole: whether all are wanted in one piece.
+        tree: siblings in the order of testing; those beyond its `fanout` are ignored.
+        p: the target's distribution at the root (row 0) and after each node (row i+1).
+        layout: layout of the tree, if already computed.
+        place: positions to yield, in this order; by default all.
+        whole: whether to yield all positions in one piece.
     """
     n, device = len(tree), tree.tokens.device
     layout = layout or Layout.of(tree)
@@ -167,14 +171,14 @@ def fans_of(
 
 
 def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
-    """Row of `q` for each place, −1 where none is; of a mixed tree, of one of its children."""
+    """Return the row of `q` for each position, −1 where there is none; in a mixed tree that of one of its children."""
     if tree.q is None or tree.q_of is not None or tree.law_of is None:
         return tree.q_of
     return tree.law_of.new_full((len(tree) + 1,), -1).scatter_reduce(0, tree.parents + 1, tree.law_of, "amax")
 
 
 def rows(laws: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-    """Some rows of laws, one at least; on the host neighbours in their order are not copied."""
+    """Return at least one row of a table; on the host consecutive rows are returned as a view."""
     if on_host(laws.device):
         first, n = int(at[0]), len(at)
         if torch.equal(at, torch.arange(first, first + n)):
@@ -183,9 +187,10 @@ def rows(laws: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R 
 
 
 Judge = Callable[[Fans, bool], tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]]
-"""(places, whether it is wanted what they emit) → figures of their children [R, F], as many as the rule likes, and the
-weights [R, V] of the token that is emitted where the walk ends there, of any sum but 0; where those are not wanted,
-what comes in their place is not read."""
+"""Verification of some positions: (positions, whether weights are needed) → (columns, weights).
+
+Columns are values per child [R, F], any number of them. Weights [R, V], with a positive sum, are those of the token
+that is emitted if the walk ends at the position; if they are not needed, the second result is ignored."""
 
 
 def place_by_place(
@@ -196,25 +201,26 @@ def place_by_place(
     late: bool = False,
     whole: bool = False,
 ) -> tuple[list[Float[Tensor, " N"]], Int[Tensor, " N_plus_1"] | Late[int]]:
-    """Judge a tree of one node at least: the figures of each node, and the token to emit at each place.
+    """Verify a tree with at least one node: return `judge`'s values of each node, and the token to emit per position.
 
     Args:
         tree: the draft.
-        p: the target's law at the root (row 0) and after each node (row i+1); a place without children emits by it.
+        p: the target's distribution at the root (row 0) and after each node (row i+1). A position without children
+            samples its token from it.
         u_stop: uniforms [N+1] for the token emitted where the walk ends.
-        judge: see `Judge`.
-        late: whether tokens to emit may be drawn when they are asked for.
-        whole: whether `judge` makes nothing wide, and takes all places in one piece.
+        judge: verification of some positions; see `Judge`.
+        late: whether tokens to emit may be sampled lazily.
+        whole: whether `judge` allocates nothing of width V, so that it gets all positions in one piece.
     """
     layout = Layout.of(tree)
-    found: list[Tensor] = []
+    tables: list[Tensor] = []
     places: list[Tensor] = []
     wide = on_host(p.device) and p.shape[1] >= WIDE
     late = may_wait(p, late)
     stop = _stops_of_leaves(tree, p, u_stop) if wide and not late else None
     for fans in fans_of(tree, p, layout, whole=whole and late):
         figures, left = judge(fans, not late)
-        found.append(torch.stack(list(figures)))
+        tables.append(torch.stack(list(figures)))
         places.append(fans.place)
         if stop is not None:
             stop[fans.place] = pick(left, u_stop[fans.place])
@@ -224,7 +230,7 @@ def place_by_place(
     row_of = torch.empty(len(p), dtype=torch.long, device=p.device).index_copy_(
         0, place, torch.arange(len(place), device=p.device)
     )
-    table = torch.nn.functional.pad(torch.cat(found, 1), (0, 1))  # [figures, R, F + 1]
+    table = torch.nn.functional.pad(torch.cat(tables, 1), (0, 1))  # [figures, R, F + 1]
     columns = list(table[:, row_of[tree.parents + 1], rank])
     if stop is not None:
         return columns, stop
@@ -242,20 +248,20 @@ def place_by_place(
 
 
 def may_wait(p: Float[Tensor, "n V"], late: bool) -> bool:
-    """Whether what may be late is worth it: one wide law on the host costs more than to ask for it once more."""
+    """Return whether lazy evaluation pays off: only on the host, where one wide distribution costs more than a call."""
     return late and on_host(p.device) and p.shape[1] >= WIDE
 
 
 def later(
     n: int, paid: Callable[[Int[Tensor, " k"]], Float[Tensor, " k"]], p: Float[Tensor, "m V"], late: bool
 ) -> Float[Tensor, " N"] | Late[float]:
-    """What each of n nodes pays; found when it is asked for, if it may be.
+    """Return the distribution error that each of n nodes causes (`Ruling.paid`), as a lazy sequence if that pays off.
 
     Args:
-        n: nodes.
-        paid: int64 [k], nodes in rising order → what each of them pays.
-        p: a law that it takes to find it.
-        late: whether it may be.
+        n: number of nodes.
+        paid: function from nodes in rising order, int64 [k], to their errors.
+        p: distributions that it reads; their device and width decide whether lazy evaluation pays off.
+        late: whether lazy evaluation is allowed.
     """
     return Late[float](n, paid) if may_wait(p, late) else paid(torch.arange(n, device=p.device))
 
@@ -263,7 +269,7 @@ def later(
 def drawn(
     p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
 ) -> Int[Tensor, " N_plus_1"] | Late[int]:
-    """What p itself emits at each place; drawn when it is asked for, if it may be."""
+    """Sample a token from p at each position, lazily if `late` allows it and it pays off."""
     if may_wait(p, late):
         return Late[int](len(p), lambda at: pick(rows(p, at), u_stop[at]))
     return pick(p, u_stop)
@@ -272,7 +278,10 @@ def drawn(
 def _stops_of_leaves(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]
 ) -> Int[Tensor, " N_plus_1"]:
-    """What p itself emits where no child is, and anything elsewhere. To copy many rows costs more than to read all."""
+    """Sample a token from p at each leaf; other entries are arbitrary.
+
+    If leaves are more than a quarter of the positions, all are sampled: copying many rows costs more than reading all.
+    """
     is_leaf = torch.ones(len(p), dtype=torch.bool).index_fill_(0, tree.parents + 1, False)
     leaf = is_leaf.nonzero().squeeze(1)
     if 4 * len(leaf) > len(p):

@@ -1,4 +1,4 @@
-"""Probe tokens: what goes into the target's pass behind a draft to be computed, and is never accepted."""
+"""Probe positions: extra tokens that the target's forward pass computes after a draft but that are never accepted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from workbench.core.tree import DraftTree, ancestors
 
 @dataclass(frozen=True, slots=True)
 class Entering:
-    """Where probes come into a pass that are made of what the target thinks of the draft half way up.
+    """Layer at which probes enter the forward pass, if they are computed from the draft's hidden states there.
 
     Attributes:
-        layer: how many of the target's first layers have run by then, over all but these probes; at least 1.
-        made: from the residual streams behind those layers, row 0 at the last committed token and row i + 1 at node i,
-            to the streams of the probes.
+        layer: number of the target's first layers that run without these probes; at least 1.
+        made: function from the hidden states after those layers [N+1, D], row 0 at the last committed token and row
+            i + 1 at node i, to the hidden states of the probes [P, D].
     """
 
     layer: int
@@ -28,22 +28,22 @@ class Entering:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Tokens behind the nodes of a draft, each with a position and a view of its own.
+    """Probe tokens of a draft with N nodes, each with its own position and attention mask.
 
-    All of them see what is committed, the last token of it included. No node of the draft sees a probe, so that the
-    target says of the draft what it would have said without them.
+    Probes attend to all committed tokens. No node of the draft attends to a probe, so the target's logits for the draft
+    do not depend on the probes.
 
     Attributes:
         tokens: int64 [P] token ids, on the target's device.
-        parents: int64 [P], behind which place a probe stands: −1 the last committed token, i < N node i of the draft,
-            N + j an earlier probe j. For whoever draws it; `sees` decides what it reads.
-        places: int64 [P], distance behind the last committed token, 1 for its first successor.
-        sees: bool [P, N + P], the nodes and probes that each of them reads, itself among them, no later probe.
-        farthest: the largest of `places` (an upper bound, known without asking the device).
-        source: who asked for them, for display.
-        states: [P, D], input embeddings that are read in the tokens' place, which then are for display alone; None:
-            the tokens are read.
-        entering: where they come in above the first layer; the tokens are for display then, too.
+        parents: int64 [P], predecessor of each probe, for display: −1 is the last committed token, i < N node i of the
+            draft, N + j the earlier probe j. `sees` decides the attention.
+        places: int64 [P], distance from the last committed token; its direct successor has 1.
+        sees: bool [P, N + P], attention mask over nodes and probes: each probe sees itself and no later probe.
+        farthest: upper bound of `places`, known without a synchronisation.
+        source: name of the component that requested the probes, for display.
+        states: [P, D], input embeddings to use instead of those of the tokens, which are then only for display; None:
+            embed the tokens.
+        entering: layer at which the probes enter, if not the first; the tokens are then only for display, too.
     """
 
     tokens: Int[Tensor, " P"]
@@ -60,29 +60,29 @@ class Probes:
 
     @classmethod
     def chain(cls, tree: DraftTree, tokens: Int[Tensor, " P"], node: int = -1, source: str = "") -> Probes:
-        """Probes one behind the other, the first behind a node of the tree, as text that goes on from there.
+        """Return a chain of probes that continues the text after a node of the tree.
 
         Args:
-            tree: the draft, of N nodes.
-            tokens: P ids on the tree's device.
+            tree: draft with N nodes.
+            tokens: int64 [P] token ids on the tree's device.
             node: index of the node; −1: the last committed token.
             source: see the class.
         """
         n, p = len(tree), tokens.shape[0]
-        behind = torch.arange(n, n + p, device=tokens.device) - 1
-        parents = torch.cat([behind.new_full((min(p, 1),), node), behind[1:]])
-        whole = ancestors(torch.cat([tree.parents, parents]), n + p)[n:]
-        return cls(tokens, parents, whole.sum(1), whole, tree.depth + p, source)
+        previous = torch.arange(n, n + p, device=tokens.device) - 1
+        parents = torch.cat([previous.new_full((min(p, 1),), node), previous[1:]])
+        mask = ancestors(torch.cat([tree.parents, parents]), n + p)[n:]
+        return cls(tokens, parents, mask.sum(1), mask, tree.depth + p, source)
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What the target said of probes, in their order.
+    """Output of the target at probe positions.
 
     Attributes:
-        probes: as they were asked for.
-        logits: [P, V], as the model gave them: no penalty, no processor, no temperature.
-        hidden: [P, D], what its LM head read.
+        probes: the requested probes.
+        logits: [P, V], raw logits of the model: no penalty, no logits processor, no temperature.
+        hidden: [P, D], inputs of the LM head.
     """
 
     probes: Probes
@@ -91,14 +91,16 @@ class Probed:
 
 
 def joined(tree: DraftTree, several: list[Probes]) -> Probes:
-    """Probes of several askers in one block, none of which sees another's; as tokens, without what is read for them.
+    """Concatenate several components' probes into one block; attention stays within each component's probes.
+
+    With more than one component, `states`, `entering` and `source` are dropped.
 
     Args:
-        tree: the draft, of N nodes.
-        several: at least one.
+        tree: draft with N nodes.
+        several: probes to concatenate; at least one.
     """
     if len(several) == 1:
-        return several[0]  # its embeddings among them
+        return several[0]
     n, total = len(tree), sum(map(len, several))
     sees = several[0].sees.new_zeros(total, n + total)
     parents, at = list[Tensor](), 0

@@ -1,8 +1,8 @@
-"""Acceptance rules on whole trees at once: what each node's acceptance probability is, and where to go if none is kept.
+"""Verify whole draft trees at once: acceptance probability of each node, and the token to emit if no child is accepted.
 
-Every rule has the same form. It gives each node the probability with which it is accepted once its parent has been and
-its elder siblings have not, and each place of the tree (root and nodes) the token that is emitted if the walk ends
-there. The walk itself (`walk`) is then a few comparisons on the host, and a round needs one synchronisation.
+Every acceptance rule has the same form. For each node it computes the probability of acceptance, given that its parent
+was accepted and its earlier siblings were rejected. For each tree position (root or node) it computes the token that
+is emitted if the walk ends there. `walk` then needs a few comparisons on the host, and a round one synchronisation.
 """
 
 from __future__ import annotations
@@ -22,19 +22,17 @@ from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 
 WITHOUT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
-"""Kinds of siblings of which none is like an elder one."""
+"""Kinds of siblings that are drawn without replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why nodes are accepted or not: the rules in force and what they read, still on the device.
+    """Rules by which nodes are tested, and their inputs, still on the device.
 
     Attributes:
-        rules: the first judges the first draft for a place, the next its first sibling and so on; the last judges all
-            siblings that follow.
-        inputs: float [N] by name, what the rules read beyond p; "q" is the drafter's probability that was used.
-        of: int64 [N], index into `rules` of the rule that judges each node, where their order among siblings does not
-            tell.
+        rules: without `of`, rule i tests the i-th sibling at a tree position; the last rule tests all further siblings.
+        inputs: float [N] by name, the rules' inputs other than p; "q" is the draft probability used in the test.
+        of: int64 [N], index into `rules` for each node; None: by order among siblings.
     """
 
     rules: tuple[Rule, ...]
@@ -44,19 +42,20 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """A rule's decision for every place of a tree, still on the device.
+    """Decision of an acceptance rule for every position of a tree, still on the device.
 
     Attributes:
-        accept: float [N], probability of accepting node i given that it is tested; 0 or 1 where nothing is drawn.
-        stop: int64 [N+1], token to emit when the walk ends at the root (entry 0) or at node i (entry i+1). Drawn with
-            `pick`, in as many calls as suits; nothing else may depend on what it drew: `accept` holds chances. Late, so
-            that it is drawn where the walk ends alone, only for who asked for that (`Verification.late`).
-        score: float [N], what a verifier's own `walk` chooses by among nodes that pass, as products along paths.
-        reason: what the trace says of each node's test; None leaves it unsaid.
-        paid: float [N], what testing a node costs in distribution: its part of the total variation between the law of
-            the token that its place emits and the target's; the round's sum over tested nodes is in its signals. Late
-            as `stop` is. None where nothing is paid, or it is not known.
-        at_most: whether `paid` is no less than that on the average over drafts, and may be more.
+        accept: float [N], probability of accepting node i given that it is tested; 0 or 1 for deterministic rules.
+        stop: int64 [N+1], token to emit if the walk ends at the root (entry 0) or at node i (entry i+1). Sampled with
+            `pick`, in any number of calls. Nothing else may depend on the sampled tokens: `accept` holds probabilities.
+            It is lazy only if the caller allowed that (`Verification.late`); then only the token at the end of the walk
+            is sampled.
+        score: float [N], score by which a verifier's own `walk` chooses among accepted nodes, as products along paths.
+        reason: rules and inputs of each node's test, for the trace; None: not recorded.
+        paid: float [N], distribution error of testing a node: its part of the total variation distance between the
+            distribution of the token emitted at its position and the target's. The sum over a round's tested nodes is
+            one of its signals. May be lazy, as `stop`. None if the rule has no error or it is unknown.
+        at_most: whether `paid` is an upper bound of the mean over drafts.
     """
 
     accept: Float[Tensor, " N"]
@@ -68,20 +67,20 @@ class Ruling:
 
     @property
     def for_nothing(self) -> Ruling:
-        """The same, said to pay nothing: of a rule that is approximate elsewhere, and exact here."""
+        """A copy with `paid` set to 0, for a rule that is approximate in general but exact here."""
         return replace(self, paid=torch.zeros_like(self.accept))
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was kept of a tree.
+    """Verification result of a tree.
 
     Attributes:
-        path: accepted nodes, root side first.
-        bonus: the token the target adds.
-        corrected: whether a rejection came before the bonus (it then replaces a rejected token).
-        tested: nodes that were put to the test, with the outcome, in order.
-        uniform: the uniform each tested node was compared with; empty where nothing was drawn.
+        path: accepted nodes, from the root down.
+        bonus: token that the target adds.
+        corrected: whether `bonus` replaces a rejected token.
+        tested: tested nodes in order, with the outcome.
+        uniform: uniform number that each tested node was compared with; empty for deterministic rules.
     """
 
     path: tuple[int, ...]
@@ -92,16 +91,16 @@ class Verdict:
 
 
 def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor, "*b V"]:
-    """Normalised positive part of p − q: what to draw from after a rejection.
+    """Return the residual distribution (p − q)₊, normalised, from which to sample after a rejection.
 
     Args:
-        p: target probabilities; each row sums to 1.
-        q: law the rejected token was drawn from, same support order.
+        p: target probabilities; each row sums to 1. Float32 or wider: in bf16 the difference loses its sign.
+        q: distribution from which the rejected token was sampled, over the same vocabulary.
 
     Returns:
-        Probabilities in p's dtype. Where p equals q a rejection has probability 0, and p itself is returned.
+        Probabilities in p's dtype. Where p equals q, a rejection has probability 0 and p itself is returned.
 
-    Source: Leviathan et al. 2023, arXiv:2211.17192, §2.3. Float32 or wider: in bf16 the difference loses its sign.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, §2.3.
 
     Example:
         >>> residual(torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0]))
@@ -115,7 +114,7 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
 
 
 def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> Ruling:
-    """Accept a node iff it is the target's likeliest token after its parent."""
+    """Accept a node if and only if it is the target's most likely token after its parent."""
     if not len(tree):
         return Ruling(accept=tree.logq, stop=best)
     at_parent = best[:-1] if tree.fanout <= 1 else best[tree.parents + 1]
@@ -124,7 +123,7 @@ def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> Ruling:
 
 
 Tests = Callable[[Fans, bool], tuple[Sequence[Tensor], Tensor]]
-"""Sibling after sibling at some places, as `place_by_place` asks of a judge: acceptance, r, q′ (0 of the eldest)."""
+"""A `Judge` for `place_by_place` whose columns are: acceptance probability, r and q′ (0 for the first sibling)."""
 
 
 def recursive_rejection(
@@ -134,19 +133,19 @@ def recursive_rejection(
     late: bool = False,
     tests: Tests | None = None,
 ) -> Ruling:
-    """Test siblings one after the other, each against what its elder siblings left of the target's law.
+    """Test siblings one after the other, each against the residual distribution after its earlier siblings.
 
-    For a chain of sampled tokens this is speculative sampling; for siblings drawn without replacement it is recursive
-    rejection sampling; for deterministic siblings the law of a proposal is a point mass, and the rule becomes "draw
-    from the target and follow the draw"; in a mixed tree each sibling has a law of its own, and is any of these. All
-    parents of the tree are treated at once; the loop is over siblings.
+    For a chain of sampled tokens this is speculative sampling, for siblings drawn without replacement recursive
+    rejection sampling. For deterministic siblings the draft distribution is a point mass, and the rule becomes "sample
+    from the target and accept the child with that token". In a mixed tree each sibling has its own distribution and is
+    tested accordingly. All parents of the tree are processed at once; the loop is over siblings.
 
     Args:
         tree: siblings in the order they were drawn.
-        p: the target's law at the root (row 0) and after each node (row i+1).
+        p: the target's distribution at the root (row 0) and after each node (row i+1).
         u_stop: uniforms [N+1] for the token emitted where the walk ends.
-        late: whether tokens to emit may be drawn when they are asked for.
-        tests: the same tests, made in another way, that takes all places in one piece.
+        late: whether tokens to emit may be sampled lazily.
+        tests: alternative implementation of the tests, which gets all positions in one piece.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1 (chain); Jeon et al. 2024, arXiv:2402.14160,
     Algorithm 1 (without replacement); Miao et al. 2024, SpecInfer, arXiv:2305.09781, Algorithm 2 (independent).
@@ -161,18 +160,19 @@ def recursive_rejection(
         return _tested(tree, fans, ends)
 
     (accept, r, q_left), stop = place_by_place(tree, p, u_stop, tests or at, late, whole=tests is not None)
-    inputs = {"q": _first_chance(tree).to(p.dtype), "residual": r, "q_left": q_left}
+    inputs = {"q": _initial_prob(tree).to(p.dtype), "residual": r, "q_left": q_left}
     return Ruling(accept, stop, reason=Reason((RATIO, RESIDUAL), inputs))
 
 
 def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Sibling after sibling at some places: acceptance, r and q′ (0 for the eldest); and what is left at the end.
+    """Return acceptance probability, r and q′ of the siblings at some positions, and the residual weights at the end.
 
-    What is dear is each pass over a law: what is left, and q, stay weights, beside which their sums are kept.
+    r and q′ are 0 for the first sibling. The residual and q stay unnormalised, with their sums in `total` and `mass`,
+    because each pass over a distribution is expensive.
     """
     left, q = fans.p, fans.q  # [R, V]
     total = mass = torch.ones_like(left[:, :1])
-    free = torch.ones_like(left) if tree.law_of is not None else None  # [R, V] 0 where an elder sibling has the token
+    free = torch.ones_like(left) if tree.law_of is not None else None  # [R, V] 0 at earlier siblings' tokens
     accept: list[Tensor] = []
     r: list[Tensor] = []
     q_left: list[Tensor] = []
@@ -200,10 +200,10 @@ def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor,
     return [torch.cat(column, 1) for column in (accept, r, q_left)], left
 
 
-def _first_chance(tree: DraftTree) -> Float[Tensor, " N"]:
-    """The chance of each node under the law that it, or its eldest sibling, was drawn from."""
+def _initial_prob(tree: DraftTree) -> Float[Tensor, " N"]:
+    """Return the probability of each node in its draft distribution, before earlier siblings are removed."""
     if tree.law_of is not None:
-        return _own_chance(tree)
+        return _own_prob(tree)
     assert tree.q is not None
     assert tree.q_of is not None
     return tree.q[tree.q_of[tree.parents + 1].clamp_min(0), tree.tokens]
@@ -212,35 +212,35 @@ def _first_chance(tree: DraftTree) -> Float[Tensor, " N"]:
 def own_law(
     tree: DraftTree, node: Int[Tensor, " n"], x: Int[Tensor, "n 1"], free: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
-    """The law that each of these nodes of a mixed tree was drawn from, given its elder siblings.
+    """Return the distribution from which each of some nodes of a mixed tree was drawn, given its earlier siblings.
 
     Args:
         tree: the draft.
-        node: indices.
-        x: their tokens.
-        free: 0 where an elder sibling has the token, else 1.
+        node: indices of the nodes.
+        x: tokens of the nodes.
+        free: 0 at tokens of earlier siblings, else 1.
     """
     assert tree.q is not None
     assert tree.law_of is not None
-    law_of = tree.law_of[node]
-    law = tree.q[law_of.clamp_min(0)].to(free.dtype)
+    row = tree.law_of[node]
+    probs = tree.q[row.clamp_min(0)].to(free.dtype)
     if tree.without is not None:
-        law = by_row(tree.without[node], normalised(law * free, law), law)
-    return by_row(law_of >= 0, law, torch.zeros_like(law).scatter_(1, x, 1.0))
+        probs = by_row(tree.without[node], normalised(probs * free, probs), probs)
+    return by_row(row >= 0, probs, torch.zeros_like(probs).scatter_(1, x, 1.0))
 
 
-def _own_chance(tree: DraftTree) -> Float[Tensor, " N"]:
-    """The chance of each node of a mixed tree under the law it was drawn from; 1 where it was chosen."""
+def _own_prob(tree: DraftTree) -> Float[Tensor, " N"]:
+    """Return the draft probability of each node of a mixed tree; 1 for a deterministic node."""
     assert tree.q is not None
     assert tree.law_of is not None
-    chance = tree.q[tree.law_of.clamp_min(0), tree.tokens]
-    return torch.where(tree.law_of < 0, torch.ones_like(chance), chance)
+    probs = tree.q[tree.law_of.clamp_min(0), tree.tokens]
+    return torch.where(tree.law_of < 0, torch.ones_like(probs), probs)
 
 
 def _point_rejection(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool
 ) -> Ruling:
-    """The same for siblings that were chosen, not drawn: see `following`."""
+    """Test deterministic siblings; see `following`."""
 
     def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
         if fans.token.shape[1] == 1 and not ends:
@@ -254,17 +254,17 @@ def _point_rejection(
 
 
 def expected_kept(parents: Sequence[int], accept: Sequence[float]) -> float:
-    """Drafts that `walk` keeps on the average.
+    """Return the expected number of nodes that `walk` accepts.
 
     Args:
-        parents: of each node, parents first and siblings in the order of testing.
+        parents: parent of each node, parents first and siblings in the order of testing.
         accept: acceptance probability of each node.
 
     Example:
-        >>> expected_kept([-1, 0, -1], [0.5, 0.5, 0.5])  # 0.5 + 0.25 below it + 0.25 of its sibling
+        >>> expected_kept([-1, 0, -1], [0.5, 0.5, 0.5])  # 0.5 + 0.25 for its child + 0.25 for its sibling
         1.0
     """
-    at = [1.0, *[0.0] * len(parents)]  # that the walk is at a place, and none of its drafts so far was kept
+    at = [1.0, *[0.0] * len(parents)]  # probability that the walk is at a position whose tested children were rejected
     for node, (parent, chance) in enumerate(zip(parents, accept, strict=True)):
         at[node + 1] = at[parent + 1] * chance
         at[parent + 1] -= at[node + 1]
@@ -274,32 +274,32 @@ def expected_kept(parents: Sequence[int], accept: Sequence[float]) -> float:
 def walk(
     parents: Sequence[int], accept: Sequence[float], stop: Sequence[int], uniform: Sequence[float] | None
 ) -> Verdict:
-    """Follow accepted nodes from the root; where none is kept, emit that place's token.
+    """Follow accepted nodes from the root; if no child is accepted, emit the token of that position.
 
     Args:
-        parents: of each node, on the host.
+        parents: parent of each node, on the host.
         accept: acceptance probability of each node.
         stop: N+1 tokens (see `Ruling`).
-        uniform: N uniforms; None when every acceptance probability is 0 or 1.
+        uniform: N uniforms; None if every acceptance probability is 0 or 1.
     """
     children = children_of(parents)
-    path, tested, drawn = list[int](), list[tuple[int, bool]](), dict[int, float]()
+    path, tested, uniforms = list[int](), list[tuple[int, bool]](), dict[int, float]()
     at, corrected = 0, False
     while True:
-        kept = None
+        accepted = None
         for node in children[at]:
             if uniform is None:
                 ok = accept[node] > 0.5
             else:
-                drawn[node] = float(uniform[node])
+                uniforms[node] = float(uniform[node])
                 ok = uniform[node] < accept[node]
             tested.append((node, ok))
             if ok:
-                kept = node
+                accepted = node
                 break
-        if kept is None:
+        if accepted is None:
             corrected = bool(children[at])
             break
-        path.append(kept)
-        at = kept + 1
-    return Verdict(tuple(path), int(stop[at]), corrected, tuple(tested), drawn)
+        path.append(accepted)
+        at = accepted + 1
+    return Verdict(tuple(path), int(stop[at]), corrected, tuple(tested), uniforms)

@@ -1,7 +1,7 @@
-"""Recursive rejection against a law that is lifted for the draft: more is kept, and the target's law is paid for it.
+"""Relaxed recursive rejection: test drafts against a raised distribution, to accept more at the cost of exactness.
 
-Each sibling is tested as `recursive_rejection` does, but against what `lift` makes of the law that its elders left.
-Where `lift` changes nothing it is that rule, for every way in which siblings may have been chosen.
+Each sibling is tested as in `recursive_rejection`, but against `lift` applied to the residual distribution after its
+earlier siblings. If `lift` changes nothing, both rules are the same for every way of choosing siblings.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 
 _ANEW = ("deterministic", "chain", "sampled")
-"""Kinds of siblings that are not conditioned on elder ones."""
+"""Kinds of siblings that are chosen independently of earlier siblings."""
 
 
 class Lift(NamedTuple):
-    """What a draft is tested with: more than its elders left of the target's law. By default no more than that.
+    """Raise the residual distribution r for testing a drafted token x. The default changes nothing.
 
     Attributes:
-        share: λ in (0, 1], by which what is left is divided.
-        near: int64 [N, K], tokens that lend node i's what is left of them, the nearest first; None: none does.
-        mass: δ, most that they lend: as many do as keep to it.
-        ratio: λ′, by which that bound grows with what is left of x itself: δ + λ′ · r(x).
+        share: λ in (0, 1]; r is divided by it.
+        near: int64 [N, K], neighbour tokens whose probability is added to that of node i's token, the nearest first;
+            None: no neighbours.
+        mass: δ, bound of the added probability; the nearest neighbours within the bound are used.
+        ratio: λ′, which raises the bound with x's own residual probability: δ + λ′ · r(x).
     """
 
     share: float = 1.0
@@ -43,12 +44,12 @@ class Lift(NamedTuple):
     def __call__(
         self, left: Float[Tensor, "R V"], node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]
     ) -> Float[Tensor, "R V"]:
-        """Weights that x is tested with.
+        """Return the raised weights against which x is tested.
 
         Args:
-            left: the law that elders left at some places.
-            node: tested against it, one of each; rows of places without such a child are not looked at.
-            x: its token.
+            left: residual distribution at some positions, after their earlier siblings.
+            node: node tested at each position; rows of positions without such a child are ignored.
+            x: token of the node.
         """
         if self.near is not None:
             near = self.near[node]
@@ -61,24 +62,25 @@ class Lift(NamedTuple):
 
 
 Tests = Callable[[Fans, bool, bool], tuple[Sequence[Tensor], Tensor]]
-"""Sibling after sibling at some places, as `place_by_place` asks of a judge: acceptance, r, q, q′ and what they were
-tested with; and `apart`, if it is wanted (the third argument)."""
+"""A `Judge` for `place_by_place` whose columns are acceptance probability, r, q, q′ and raised probability; and, if the
+third argument is true, `apart`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """What came of the tests, on the device.
+    """Result of relaxed rejection, on the device. x is the token of node i.
 
     Attributes:
-        accept: [N], min(1, lifted r(x) / q(x)).
+        accept: [N], acceptance probability min(1, lifted r(x) / q(x)).
         stop: int64 [N+1], token emitted where the walk ends.
-        residual: [N], r(x), what the elders left of p.
-        q: [N], the token's chance in the law it was drawn from; 1 where it was chosen.
-        q_left: [N], the same without the elders, where they were taken out of that law.
-        lifted: [N], what x was tested with.
-        apart: [N], at the eldest child of each place, the total variation between the target's law and that of the
-            token that the place emits, over the draws of its drafts; 0 at its siblings. Exact where `lift` does not
-            look at x, given the elders of a draft that was drawn without them. None where nobody asked for it.
+        residual: [N], r(x), probability of x in the residual distribution after its earlier siblings.
+        q: [N], draft probability of x; 1 for a deterministic proposal.
+        q_left: [N], draft probability of x after removing its earlier siblings, if it was drawn without replacement.
+        lifted: [N], raised probability against which x was tested.
+        apart: [N], total variation distance between the target's distribution and that of the token emitted at a
+            position, over the random drafts there; stored at the position's first child, 0 at the other children. Exact
+            if `lift` does not depend on x; for drafts without replacement, given the earlier siblings. None if not
+            requested.
     """
 
     accept: Float[Tensor, " N"]
@@ -99,19 +101,19 @@ def relaxed_rejection(
     priced: bool = False,
     tests: Tests | None = None,
 ) -> Relaxed:
-    """Test siblings one after the other, each against what `lift` makes of the law r that its elders left.
+    """Test siblings one after the other, each against `lift` applied to the residual r after its earlier siblings.
 
-    x is kept with probability min(1, lift(r)(x) / q(x)); else r ← (lift(r) − q)₊, normalised. A token that was chosen
-    has q = 1.
+    x is accepted with probability min(1, lift(r)(x) / q(x)); else r ← (lift(r) − q)₊, normalised. A deterministic
+    proposal has q = 1.
 
     Args:
         tree: siblings in the order they were drawn.
-        p: the target's law at the root (row 0) and after each node (row i+1).
+        p: the target's distribution at the root (row 0) and after each node (row i+1).
         u_stop: uniforms [N+1] for the token emitted where the walk ends.
-        lift: see `Lift`.
-        late: whether tokens to emit, and what is paid, may be found when they are asked for.
-        priced: whether `apart` is wanted.
-        tests: the same tests, made in another way, that takes all places in one piece.
+        lift: how the residual distribution is raised.
+        late: whether tokens to emit, and `apart`, may be computed lazily.
+        priced: whether to compute `apart`.
+        tests: alternative implementation of the tests, which gets all positions in one piece.
 
     Source: the form is Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1, repeated for siblings as in Jeon et al.
     2024, arXiv:2402.14160, Algorithm 1.
@@ -125,15 +127,15 @@ def relaxed_rejection(
     def at(fans: Fans, ends: bool) -> tuple[Sequence[Tensor], Tensor]:
         return judge(fans, ends, priced and ends)
 
-    def prices(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-        paid, eldest = p.new_zeros(len(node)), ranks(tree.parents)[node] == 0
-        if eldest.any():
-            places = fans_of(tree, p, place=tree.parents[node[eldest]] + 1, whole=whole)
-            paid[eldest] = torch.cat([judge(fans, False, True)[0][-1][:, 0] for fans in places])
-        return paid
+    def distances(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
+        distance, is_first = p.new_zeros(len(node)), ranks(tree.parents)[node] == 0
+        if is_first.any():
+            places = fans_of(tree, p, place=tree.parents[node[is_first]] + 1, whole=whole)
+            distance[is_first] = torch.cat([judge(fans, False, True)[0][-1][:, 0] for fans in places])
+        return distance
 
     columns, stop = place_by_place(tree, p, u_stop, at, late, whole)
-    apart = None if not priced else Late[float](len(tree), prices) if isinstance(stop, Late) else columns.pop()
+    apart = None if not priced else Late[float](len(tree), distances) if isinstance(stop, Late) else columns.pop()
     accept, r, q_own, q_left, lifted = columns
     return Relaxed(accept, stop, r, q_own, q_left, lifted, apart)
 
@@ -141,45 +143,45 @@ def relaxed_rejection(
 def _tested(
     tree: DraftTree, lift: Lift, fans: Fans, ends: bool, priced: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Sibling after sibling at some places: the figures of `Relaxed`, `apart` the last of them if it is priced.
+    """Return the columns of `Relaxed` for the siblings at some positions (with `apart` last if `priced`).
 
-    And weights of what is left at the end, if that is wanted. What is dear is each pass over a law.
+    The second result are the residual weights at the end, if `ends`. Each pass over a distribution is expensive.
     """
     left, tiny = fans.p, torch.finfo(fans.p.dtype).tiny
     free = torch.ones_like(left) if tree.fanout > 1 and tree.sampling.value not in _ANEW else None
-    found, excess = list[tuple[Tensor, ...]](), _Excess(left) if priced else None
+    per_sibling, excess = list[tuple[Tensor, ...]](), _Excess(left) if priced else None
     for k in range(tree.fanout):
         has, node, x = fans.there[:, k : k + 1], fans.child[:, k], fans.token[:, k : k + 1]
-        whole = q = _law_of(tree, fans, node, x)
+        whole = q = _draft_probs(tree, fans, node, x)
         if free is not None and k:
             q = by_row(_without(tree, node), normalised(whole * free, whole), whole)
-        asked = lift(left, node, x)
-        ratio = (asked.gather(1, x) / q.gather(1, x).clamp_min(tiny)).clamp(max=1)
-        found.append((ratio, *(law.gather(1, x) for law in (left, whole, q, asked))))
+        lifted = lift(left, node, x)
+        ratio = (lifted.gather(1, x) / q.gather(1, x).clamp_min(tiny)).clamp(max=1)
+        per_sibling.append((ratio, *(probs.gather(1, x) for probs in (left, whole, q, lifted))))
         is_last = k + 1 == tree.fanout
         if is_last and not (ends or priced):
             break
-        rest = (asked - q).clamp_(min=0)
+        rest = (lifted - q).clamp_(min=0)
         over = rest.sum(1, keepdim=True)
         goes_on = has & (over > 0)
         if excess is not None:
-            excess.tested(has, asked, rest, over)
+            excess.tested(has, lifted, rest, over)
             if is_last:
                 excess.ended(goes_on, rest, over, left)
-        # What is left in the end needs no sum of 1: `pick` takes any weights.
+        # The last residual need not be normalised: `pick` takes any weights.
         left = by_row(goes_on.squeeze(1), rest if is_last else rest.div_(over.clamp_min(tiny)), left)
         if free is not None:
             free.scatter_(1, x, torch.where(has, 0.0, free.gather(1, x)))
-    columns = [torch.cat(column, 1) for column in zip(*found, strict=True)]
+    columns = [torch.cat(column, 1) for column in zip(*per_sibling, strict=True)]
     if excess is not None:
         columns.append(torch.nn.functional.pad(excess.apart(), (0, tree.fanout - 1)))
     return columns, left
 
 
 class _Excess:
-    """The law that comes out of some places, less p, added up draft by draft.
+    """Difference between the distribution of the emitted token and p at some positions, summed sibling by sibling.
 
-    min(q, lifted), the part of a test that is kept, is never made: it is lifted − rest.
+    The accepted part of a test, min(q, lifted), is not allocated; it is computed as lifted − rest.
     """
 
     def __init__(self, p: Float[Tensor, "R V"]) -> None:
@@ -189,25 +191,25 @@ class _Excess:
     def tested(
         self,
         has: Bool[Tensor, "R 1"],
-        asked: Float[Tensor, "R V"],
+        lifted: Float[Tensor, "R V"],
         rest: Float[Tensor, "R V"],
         over: Float[Tensor, "R 1"],
     ) -> None:
-        """One more child of each place, where it has one.
+        """Add the next child of each position, if there is one.
 
         Args:
-            has: where.
-            asked: the lifted law; the first one is written to, unless it is p itself.
-            rest: (asked − q)₊.
-            over: its sum.
+            has: whether the position has this child.
+            lifted: raised distribution; overwritten for the first child, unless it is p itself.
+            rest: (lifted − q)₊.
+            over: sum of `rest`.
         """
         p, reach = self._p, self._reach
-        self._reach = reach * torch.where(has, 1 - asked.sum(1, keepdim=True) + over, 1.0).clamp(0, 1)
+        self._reach = reach * torch.where(has, 1 - lifted.sum(1, keepdim=True) + over, 1.0).clamp(0, 1)
         if self._sum is not None:
-            self._sum.addcmul_(asked, reach * has)
+            self._sum.addcmul_(lifted, reach * has)
         else:
-            self._sum = torch.zeros_like(p) if asked is p else asked.sub_(p)
-            if not on_host(p.device):  # where there are places without children, which emit by p
+            self._sum = torch.zeros_like(p) if lifted is p else lifted.sub_(p)
+            if not on_host(p.device):  # on a GPU there are rows without children, which emit by p
                 self._sum = torch.where(has, self._sum, -p)
         self._sum.addcmul_(rest, -reach * has)
 
@@ -218,7 +220,7 @@ class _Excess:
         over: Float[Tensor, "R 1"],
         left: Float[Tensor, "R V"],
     ) -> None:
-        """If none was kept, `rest` is drawn from where the last test left anything, else `left`, what was before it."""
+        """Add the token emitted after the last rejection: sampled from `rest` if it is not empty, else from `left`."""
         assert self._sum is not None
         tiny = torch.finfo(over.dtype).tiny
         self._sum.addcmul_(rest, torch.where(goes_on, self._reach / over.clamp_min(tiny), 0.0))
@@ -226,27 +228,27 @@ class _Excess:
             self._sum.addcmul_(left, torch.where(goes_on, 0.0, self._reach))
 
     def apart(self) -> Float[Tensor, "R 1"]:
-        """The total variation; what was added up is written to."""
+        """Return the total variation distance; overwrites the sum."""
         assert self._sum is not None
         return self._sum.abs_().sum(1, keepdim=True) / 2
 
 
-def _law_of(tree: DraftTree, fans: Fans, node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]) -> Float[Tensor, "R V"]:
-    """The law that each place's child x was drawn from, its elders still in it; a point mass where it was chosen."""
-    of, law = None, fans.q
+def _draft_probs(tree: DraftTree, fans: Fans, node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]) -> Float[Tensor, "R V"]:
+    """Return the draft distribution of each position's child x, earlier siblings included; a point mass if none."""
+    of, probs = None, fans.q
     if tree.q is not None and tree.law_of is not None:
         of = tree.law_of[node]
-        law = tree.q[of.clamp_min(0)].to(law.dtype)
+        probs = tree.q[of.clamp_min(0)].to(probs.dtype)
     elif tree.q is not None and tree.q_of is not None:
         of = tree.q_of[fans.place]
     if of is not None and on_host(of.device) and bool((of >= 0).all()):
-        return law
-    point = torch.zeros_like(law).scatter_(1, x, 1.0)
-    return point if of is None else by_row(of < 0, point, law)
+        return probs
+    point = torch.zeros_like(probs).scatter_(1, x, 1.0)
+    return point if of is None else by_row(of < 0, point, probs)
 
 
 def _without(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
-    """Whether a node was drawn from what its elders left of its law."""
+    """Return whether each node was drawn without replacement, that is, after removing its earlier siblings from q."""
     if tree.sampling is Sampling.MIXED and tree.without is not None:
         return tree.without[node]
     is_so = tree.sampling.value not in (*_ANEW, Sampling.MIXED.value)
@@ -259,20 +261,20 @@ def price_of_keeping(
     least: Float[Tensor, " N_plus_1"],
     node: Int[Tensor, " k"] | None = None,
 ) -> Float[Tensor, " k"] | None:
-    """What a rule pays that keeps what p gives more than some chance, and draws from p where it keeps none, by place.
+    """Return the distribution error of a rule that accepts a token if p exceeds a threshold, and else samples from p.
 
-    Of a chain, out = q on the tokens that are kept, and p for the rest of the time; a draft that was chosen, not drawn,
-    comes out whenever it is kept. None for a tree: which of its siblings comes out depends on what hangs on them, and
-    no place has a law of its own.
+    In a chain the emitted token follows q on accepted tokens and p otherwise; a deterministic proposal is emitted
+    whenever it is accepted. For a tree the result is None: the emitted sibling depends on the nodes below the siblings,
+    so no position has a distribution of its own.
 
     Args:
         tree: the draft.
-        p: the target's laws, by place.
-        least: the chance that a token has to have more of to be kept, by place.
-        node: of which nodes; None: of all.
+        p: the target's distributions by position.
+        least: threshold on p by position.
+        node: nodes to compute; None: all.
 
     Returns:
-        What `Ruling.paid` tells.
+        The errors described at `Ruling.paid`.
 
     Example:
         >>> import dataclasses
@@ -283,13 +285,13 @@ def price_of_keeping(
     """
     if tree.fanout > 1:
         return None
-    at = torch.arange(len(tree), device=p.device) if node is None else node  # of a chain, node i hangs on place i
+    at = torch.arange(len(tree), device=p.device) if node is None else node  # in a chain node i follows position i
     p = p[at]
-    keeps = p > least[at].unsqueeze(1)
+    accepts = p > least[at].unsqueeze(1)
     own = tree.tokens[at].unsqueeze(1)
-    chosen = (keeps.gather(1, own) * (1 - p.gather(1, own))).squeeze(1)
+    deterministic = (accepts.gather(1, own) * (1 - p.gather(1, own))).squeeze(1)
     if tree.q is None:
-        return chosen
+        return deterministic
     row = at if tree.q_of is None else tree.q_of[at]
-    kept = tree.q[row.clamp_min(0)].to(p.dtype) * keeps
-    return torch.where(row < 0, chosen, (kept - kept.sum(1, keepdim=True) * p).abs().sum(1) / 2)
+    accepted = tree.q[row.clamp_min(0)].to(p.dtype) * accepts
+    return torch.where(row < 0, deterministic, (accepted - accepted.sum(1, keepdim=True) * p).abs().sum(1) / 2)

@@ -1,7 +1,7 @@
-"""What an acceptance rule says of itself: its name, the formula that decides, and what it leaves for the next draft.
+"""Describe acceptance rules: name, formula, and how a rejection changes the distribution for the next sibling.
 
-A verifier gives these with each ruling, the trace keeps them, and whatever shows a node states the rule from them: no
-view knows a rule by heart. Plain data, without tensors.
+Each verification result carries its rules and the trace stores them, so views need no rule of their own. Plain data,
+without tensors.
 """
 
 from __future__ import annotations
@@ -11,30 +11,33 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 EXCESS, OTHERS, ALL = "excess", "others", "all"
-"""What a rejection leaves of the law r a draft was judged against: (r − q)₊; r without the token; r as it is."""
+"""Distribution after a rejection, from the distribution r that the draft was tested against.
+
+EXCESS: (r − q)₊. OTHERS: r without the rejected token. ALL: r unchanged.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one drafted node is judged.
+    """Acceptance test of one drafted node.
 
     Attributes:
-        name: kebab-case and permanent; traces carry it.
-        title: for people.
-        formula: what decides, over the symbols in `places`: a probability of acceptance, or a comparison that holds
-            (1) or does not (0). Numbers, ( ), + − · /, min, max, exp and one of = > <: `views/js/live/formula.js`
-            reads the same.
-        places: symbol in the formula → where its value stands: a column of the trace's nodes ("p", "q", "token"), one
-            of the rule's inputs ("residual"), a parameter of the method ("epsilon"), or "elders.p", the sum of p over
-            the elder siblings.
-        says: one or two sentences: why this is the test.
-        because: symbol of the formula → formula that gives its value, where it follows from others.
-        leaves: what a rejection leaves of the law for the next sibling, or for the target's own token: `EXCESS`,
-            `OTHERS` or `ALL`.
-        share: parameter of the method by which q counts in what a rejection leaves, (r − share · q)₊; "": 1.
-        leviathan: whether it is min(1, p/q) against the target's whole law, of which α is the mean (q is a point mass
-            where a draft was chosen, p where the target takes its likeliest token).
-        source: paper and place.
+        name: kebab-case identifier; permanent, because traces store it.
+        title: display name.
+        formula: acceptance probability, or a comparison that evaluates to 1 (true) or 0 (false), over the symbols in
+            `places`. Allowed: numbers, ( ), + − · /, min, max, exp and one of = > <; `views/js/live/formula.js`
+            parses the same grammar.
+        places: formula symbol → source of its value: a column of the trace's nodes ("p", "q", "token"), an input of
+            the rule ("residual"), a parameter of the method ("epsilon"), or "elders.p", the sum of p over the
+            earlier siblings.
+        says: explanation of the test in one or two sentences, for display.
+        because: formula symbol → formula that computes its value from other symbols, if there is one.
+        leaves: distribution after a rejection, for the next sibling or the corrected token: `EXCESS`, `OTHERS` or
+            `ALL`.
+        share: name of the method parameter that scales q after a rejection, (r − share · q)₊; "": factor 1.
+        leviathan: whether the test is min(1, p/q) against the unchanged target distribution, whose mean is α. q is a
+            point mass for a deterministic proposal, and p is one in greedy decoding.
+        source: paper and section.
     """
 
     name: str
@@ -50,30 +53,30 @@ class Rule:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Names of what its formulas read."""
+        """Sources of the values that the formula reads; see `places`."""
         return frozenset(self.places.values())
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the rule as JSON data."""
         return asdict(self)
 
 
 GREEDY = Rule(
     "greedy",
-    "The target's likeliest token",
+    "Target's most likely token",
     "x = x*",
     {"x": "token", "x*": "likeliest"},
-    "Nothing is drawn at temperature 0: a draft is kept if it is x*, the token that the target would write here.",
+    "At temperature 0 a drafted token is accepted if it is x*, the target's most likely token here.",
     leviathan=True,
-    source="Leviathan et al. 2023, arXiv:2211.17192, §2.2: greedy decoding as a law of one token",
+    source="Leviathan et al. 2023, arXiv:2211.17192, §2.2: greedy decoding as a point-mass distribution",
 )
 RATIO = Rule(
     "ratio",
     "p over q",
     "min(1, p / q)",
     {"p": "p", "q": "q"},
-    "The drafter drew it from q. Kept with probability min(1, p/q), and replaced from (p − q)₊ if not, what comes out "
-    "has the target's law.",
+    "The drafter sampled this token from q, so it is accepted with probability min(1, p/q). If rejected, a sample from "
+    "(p − q)₊ replaces it. The output then follows the target's distribution.",
     leaves=EXCESS,
     leviathan=True,
     source="Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1",
@@ -83,8 +86,8 @@ RESIDUAL = Rule(
     "Residual over q",
     "min(1, r / q′)",
     {"r": "residual", "q′": "q_left"},
-    "Drafts for the same place were rejected before it: r is what they left of p at this token, q′ its chance in the "
-    "drafter's law when it was drawn.",
+    "Earlier drafted tokens at this position were rejected. r is the token's probability in the residual distribution, "
+    "and q′ is its probability in the draft distribution that it was sampled from.",
     leaves=EXCESS,
     source="Jeon et al. 2024, arXiv:2402.14160, Algorithm 1; Miao et al. 2024, arXiv:2305.09781, Algorithm 2",
 )
@@ -93,7 +96,8 @@ POINT = Rule(
     "p alone",
     "p",
     {"p": "p"},
-    "It was chosen, not drawn: its law is a point mass, so that p alone decides, and a rejection takes the token out.",
+    "The drafter proposed this token deterministically, so it is accepted with probability p. If rejected, it is "
+    "removed from p before the next test.",
     leaves=OTHERS,
     leviathan=True,
     source="Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1 with q = 1 for the token",
@@ -103,8 +107,8 @@ POINT_RESIDUAL = Rule(
     "Residual of p",
     "r",
     {"r": "residual", "p": "p", "t": "elders.p"},
-    "Chosen, not drawn, and drafts for the same place were rejected before it: r is its share of what is left of p "
-    "without them (they held t).",
+    "The drafter proposed this token deterministically, and earlier ones at this position were rejected. r is its "
+    "probability after removing them from p; their total probability was t.",
     because={"r": "p / (1 − t)"},
     leaves=OTHERS,
     source="Miao et al. 2024, SpecInfer, arXiv:2305.09781, Algorithm 2 with point masses",

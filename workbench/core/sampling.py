@@ -1,4 +1,4 @@
-"""From logits to the law a token is drawn from, and the draw itself."""
+"""Turn logits into the distribution over the next token, and sample from it."""
 
 from __future__ import annotations
 
@@ -21,49 +21,50 @@ LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 
 WARM = "temperature > 0"
 COLDEST = 1e-6
-"""Least temperature that logits are divided by: below about 1e-36 their quotients overflow, and a distribution would be
-NaN. At this one a token whose logit is .0001 below the largest has a probability of e^−100 at most."""
+"""Smallest divisor of logits: below about 1e-36 the quotients overflow and the distribution would be NaN. With this
+divisor a token whose logit is 0.0001 below the largest has a probability of at most e^−100."""
 
 WIDE, BLOCK = 2048, 128
-"""Columns from which rows of a law are worked on in blocks, and the columns of a block."""
+"""Number of columns from which rows of a distribution are processed in blocks, and the columns of a block."""
 TINY = torch.finfo(torch.float64).tiny
 PIECE = 1 << 20
-"""Numbers of wide laws that are worked on at a time: with what is made of them they stay in a processor's caches."""
+"""Number of entries of wide distributions that are processed at a time, so that they stay in the processor's caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the target's logits become a law. Temperature 0 is greedy decoding; the filters then change nothing.
+    """Parameters that turn the target's logits into a distribution.
 
-    `processors` are Hugging Face logits processors; each sees the whole history of the node it scores.
+    Temperature 0 is greedy decoding; top-k, top-p and min-p then have no effect. `processors` are Hugging Face logits
+    processors; each gets the complete history of the node that it scores.
     """
 
-    temperature: float = param(0.0, ge=0.0, le=5.0, doc="0 is greedy; 1 samples from the model as it is")
-    top_k: int = param(0, ge=0, le=1000, doc="keep the k likeliest tokens; 0 keeps all", when=WARM)
+    temperature: float = param(0.0, ge=0.0, le=5.0, doc="0 is greedy decoding; 1 samples from the unscaled logits")
+    top_k: int = param(0, ge=0, le=1000, doc="keep the k most likely tokens; 0 keeps all", when=WARM)
     top_p: float = param(
-        1.0, ge=0.0, le=1.0, doc="keep the smallest set of tokens with this much probability; 1 keeps all", when=WARM
+        1.0, ge=0.0, le=1.0, doc="keep the smallest token set with at least this probability; 1 keeps all", when=WARM
     )
     min_p: float = param(
-        0.0, ge=0.0, le=1.0, doc="drop tokens below this share of the likeliest token's probability", when=WARM
+        0.0, ge=0.0, le=1.0, doc="drop tokens below this fraction of the most likely token's probability", when=WARM
     )
     repetition_penalty: float = param(
-        1.0, ge=0.5, le=5.0, doc="divide the logits of tokens seen before; 1 changes nothing"
+        1.0, ge=0.5, le=5.0, doc="divide positive logits of earlier tokens by this, multiply negative ones; 1 is off"
     )
     processors: tuple[Any, ...] = ()
 
     @property
     def greedy(self) -> bool:
-        """Whether decoding takes the likeliest token."""
+        """Whether decoding is greedy (temperature 0)."""
         return self.temperature == 0.0
 
     @property
     def heat(self) -> float:
-        """The number that logits are divided by: the temperature, `COLDEST` at least; 1 when greedy."""
+        """Divisor of the logits: the temperature, but at least `COLDEST`; 1 in greedy decoding."""
         return 1.0 if self.greedy else max(self.temperature, COLDEST)
 
     @property
     def needs_history(self) -> bool:
-        """Whether the law depends on the tokens before, beyond the logits."""
+        """Whether the distribution depends on earlier tokens in addition to the logits."""
         return self.repetition_penalty != 1.0 or bool(self.processors)
 
 
@@ -82,7 +83,7 @@ def penalise_repetition(
 def with_history(
     logits: Float[Tensor, "n V"], sampling: SamplingParams, histories: Sequence[Int[Tensor, " _"]]
 ) -> Float[Tensor, "n V"]:
-    """Apply the repetition penalty and the processors, each row with its own history; these may differ in length."""
+    """Apply the repetition penalty and the processors to each row with its own history, of any length."""
     if not sampling.needs_history:
         return logits
     rows = list[Tensor]()
@@ -97,22 +98,23 @@ def with_history(
 
 
 def sayable(logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-    """A drafter's logits; all alike where processors have left it nothing: whatever it then says, the target decides.
+    """Replace rows of −inf in a drafter's logits by zeros (a uniform distribution).
 
-    A drafter that keeps a part of the vocabulary may have none of the few tokens that a processor allows.
+    They occur if a drafter with a reduced vocabulary has none of the few tokens that a logits processor allows. Any
+    draft is valid then, because the target verifies it.
     """
     return logits.masked_fill(logits.isneginf().all(-1, keepdim=True), 0.0)
 
 
 def law(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor, "n V"]:
-    """Probabilities the next token is drawn from: temperature, then top-k, top-p and min-p, in that order.
+    """Return the distribution over the next token: temperature, then top-k, top-p and min-p, in that order.
 
     Args:
-        logits: after `with_history`. Half precision is widened to float32; float64 stays.
-        sampling: with temperature above 0.
+        logits: logits after `with_history`. Half precision is widened to float32; float64 stays.
+        sampling: sampling parameters.
 
     Returns:
-        Rows that sum to 1. At temperature 0 a point mass on the first likeliest token.
+        Rows that sum to 1. At temperature 0 a point mass on the first token with the largest logit.
     """
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     if sampling.greedy:
@@ -126,7 +128,7 @@ def law(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor,
 
 
 def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor, "n V"]:
-    """Logits by temperature, those that the filters leave."""
+    """Return logits divided by the temperature, −inf for tokens that top-k, top-p or min-p removes."""
     scores = logits if sampling.temperature == 1.0 else logits / sampling.heat
     if 0 < sampling.top_k < scores.shape[1]:
         least = scores.topk(sampling.top_k, dim=1).values[:, -1:]
@@ -143,16 +145,16 @@ def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Ten
 
 
 def pieces(n_rows: int, width: int, device: torch.device) -> Iterator[slice]:
-    """Slices of rows that are worked on at a time: of wide ones on the host a few, else all; one at least."""
+    """Yield slices of rows to process at a time: a few wide rows on the host, else all. Yields at least one slice."""
     at_once = max(1, PIECE // width) if on_host(device) and width >= WIDE else max(1, n_rows)
     for first in range(0, max(1, n_rows), at_once):
         yield slice(first, min(n_rows, first + at_once))
 
 
 def likeliest(logits: Float[Tensor, "n V"]) -> Int[Tensor, " n"]:
-    """The first largest entry of each row.
+    """Return the index of the first largest entry of each row.
 
-    On a CPU through NumPy, whose argmax is vectorised: 3 instead of 18 µs for one row of 4,096.
+    On a CPU it uses NumPy, whose argmax is vectorised: 3 µs instead of 18 µs for one row of 4,096.
     """
     if on_host(logits.device) and logits.dtype in (torch.float32, torch.float64):
         return of_numpy(logits.detach().numpy().argmax(1))
@@ -160,10 +162,10 @@ def likeliest(logits: Float[Tensor, "n V"]) -> Int[Tensor, " n"]:
 
 
 def largest(x: Float[Tensor, "n V"], k: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
-    """The k largest entries of each row, falling, and where they stand.
+    """Return the k largest entries of each row in descending order, and their indices.
 
-    On a CPU a wide row is not sorted: they stand in the k blocks with the largest maxima, and one vectorised pass finds
-    those. 113 instead of 523 µs for 17 rows of 49,152 (two cores).
+    On a CPU a wide row is searched in blocks: the entries lie in the k blocks with the largest maxima, which one
+    vectorised pass finds. 113 µs instead of 523 µs for 17 rows of 49,152 (two cores).
     """
     blocks = _blocks(x)
     if blocks is None or not on_host(x.device) or blocks.shape[1] < 2 * k:
@@ -176,7 +178,7 @@ def largest(x: Float[Tensor, "n V"], k: int) -> tuple[Float[Tensor, "n k"], Int[
 
 
 def nats(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
-    """Entropy of each law, given its chances."""
+    """Return the entropy in nats of each distribution."""
     logs = p.clamp_min(torch.finfo(p.dtype).tiny).log_()  # `torch.special.entr` takes twice as long on a CPU
     return logs.mul_(p).sum(-1).abs_()
 
@@ -185,18 +187,17 @@ def entropy_of(
     logits: Float[Tensor, "n V"], p: Float[Tensor, "n V"], some: Int[Tensor, "n 1"], p_some: Float[Tensor, " n"],
     sampling: SamplingParams,
 ) -> Float[Tensor, " n"]:  # fmt: skip
-    """Entropy in nats of a row's law, as log Z − Σ p·score: many times faster than Σ −p·log p.
+    """Return the entropy in nats of each row's distribution as log Z − Σ p·score, much faster than Σ −p·log p.
 
-    Scores are logits by temperature. log Z follows from any token: its score minus its log-probability, also where
-    filters have left few tokens. Logits of −inf have p = 0 and must not give NaN. What rounding leaves of an entropy of
-    0 may fall below it, and is 0.
+    Scores are logits divided by the temperature. log Z is the score of any remaining token minus its log-probability,
+    also after filtering. Logits of −inf have p = 0 and must not give NaN. Negative rounding errors are clamped to 0.
 
     Args:
-        logits: after `with_history`.
-        p: their law.
+        logits: logits after `with_history`.
+        p: distribution computed from them.
         some: a likely token of each row.
-        p_some: its probability.
-        sampling: that made the law.
+        p_some: probability of that token.
+        sampling: sampling parameters used for `p`.
     """
     means: list[Tensor] = [
         torch.linalg.vecdot(p[at], logits[at].clamp_min(-1e30))  # pyright: ignore[reportUnknownMemberType]
@@ -207,10 +208,10 @@ def entropy_of(
 
 
 def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """Draw one token per row by inversion: the first whose cumulative probability exceeds u. No synchronisation.
+    """Sample one token per row by inversion: the first whose cumulative probability exceeds u. No synchronisation.
 
-    Sums are in float64. A wide row is inverted twice, for the block and within it: what is added up one after the other
-    is then short, and a row costs one vectorised pass (17 rows of 49,152 on two cores: 0.1 ms instead of 4). A block's
+    Sums are in float64. A wide row is inverted twice, first over blocks and then within one: the sequential sums are
+    then short, and a row costs one vectorised pass (17 rows of 49,152 on two cores: 0.1 ms instead of 4 ms). A block's
     own sum is in the precision of p, which is no coarser than that of its entries.
 
     Args:
@@ -235,7 +236,7 @@ def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
 
 
 def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
-    """The same for a single row, in NumPy: 0.2 ms less between two passes of a target, which leave the caches cold."""
+    """Sample from a single row as `pick` does, in NumPy: 0.2 ms faster between two forward passes, with cold caches."""
     blocks = _blocks(p)
     if blocks is None:
         return _invert_one(p[0].double().numpy(), u)[0]
@@ -246,27 +247,27 @@ def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
 
 
 def _invert_one(weights: Float64[np.ndarray, " m"], u: float) -> tuple[int, float]:
-    """As `_invert`, of weights [m] that are not yet added up."""
+    """Invert one row as `_invert` does, from weights [m] instead of cumulative sums."""
     cumulative = weights.cumsum()
     at = u * float(cumulative[-1])
-    found = min(int(np.searchsorted(cumulative, at, "right")), int(cumulative.argmax()))
-    return found, max(0.0, at - (cumulative[found - 1] if found else 0.0))
+    index = min(int(np.searchsorted(cumulative, at, "right")), int(cumulative.argmax()))
+    return index, max(0.0, at - (cumulative[index - 1] if index else 0.0))
 
 
 def _invert(
     cumulative: Float[Tensor, "n m"], u: Float[Tensor, "n 1"]
 ) -> tuple[Int[Tensor, "n 1"], Float[Tensor, "n 1"]]:
-    """The first entry whose cumulative weight exceeds u · total, and how far that lies behind the entry's beginning.
+    """Return the first entry whose cumulative weight exceeds u · total, and u · total minus the sum of earlier weights.
 
-    Rounding may bring u · total up to the total: the last entry with a weight is taken then, never one without.
+    Rounding may raise u · total to the total; the last entry with a positive weight is returned then.
     """
     at = (u * cumulative[:, -1:]).contiguous()
-    found = torch.searchsorted(cumulative, at, right=True)
-    found = torch.minimum(found, cumulative.argmax(1, keepdim=True))
-    before = torch.where(found > 0, cumulative.gather(1, (found - 1).clamp_min(0)), 0.0)
-    return found, (at - before).clamp_min_(0)
+    index = torch.searchsorted(cumulative, at, right=True)
+    index = torch.minimum(index, cumulative.argmax(1, keepdim=True))
+    before = torch.where(index > 0, cumulative.gather(1, (index - 1).clamp_min(0)), 0.0)
+    return index, (at - before).clamp_min_(0)
 
 
 def _blocks(x: Float[Tensor, "n V"]) -> Float[Tensor, "n b BLOCK"] | None:
-    """A wide row's columns in blocks; None where it is too short to be worth it, or no multiple of a block."""
+    """Return a view of wide rows in blocks; None if rows are short or their width is not a multiple of `BLOCK`."""
     return x.reshape(x.shape[0], -1, BLOCK) if x.shape[1] >= WIDE and x.shape[1] % BLOCK == 0 else None

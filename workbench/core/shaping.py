@@ -1,7 +1,8 @@
-"""Changes of the target's law that depend on the text so far, as logits processors: see `core.sampling`.
+"""Logits processors that depend on the generated text; see `core.sampling`.
 
-They are part of the target's law, not of a rule of acceptance: every node of a draft tree gets its own, from its own
-history, so that what is lossless without them is lossless with them. Drafters that know the row's law use them as well.
+They are part of the target's distribution, not of a verifier. Each node of a draft tree is processed with its own
+history, so a method that is lossless without them stays lossless with them. Drafters apply them too if they have access
+to the sequence's sampling parameters.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from workbench.core.transfer import to_device
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """Lower the logits of tokens that were generated already: by `frequency` for each time, by `presence` once.
+    """Lower the logits of generated tokens: by `frequency` per occurrence and by `presence` once.
 
     Tokens of the prompt do not count. Source: OpenAI's API reference, `frequency_penalty` and `presence_penalty`.
     """
@@ -28,7 +29,7 @@ class Penalties:
     frequency: float
 
     def __call__(self, ids: Int[Tensor, "B L"], scores: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
-        """Logits after the tokens `ids`, prompt included."""
+        """Return the processed logits after the tokens `ids`, prompt included."""
         new = ids[:, self.prompt_length :]
         counts = torch.zeros_like(scores).scatter_add_(1, new, torch.ones_like(new, dtype=scores.dtype))
         return scores - self.frequency * counts - self.presence * (counts > 0).to(scores.dtype)
@@ -36,27 +37,27 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True)
 class LogitBias:
-    """Add to the logits of some tokens, everywhere."""
+    """Add constants to the logits of some tokens at every position."""
 
     tokens: tuple[int, ...]
     values: tuple[float, ...]
 
     def __call__(self, ids: Int[Tensor, "B L"], scores: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
-        """Logits after the tokens `ids`."""
+        """Return the biased logits; `ids` is not used."""
         at = to_device(self.tokens, scores.device)
         return scores.index_add(1, at, to_device(self.values, scores.device, scores.dtype).expand(len(scores), -1))
 
 
 @dataclass(frozen=True, slots=True)
 class NotBefore:
-    """Give no probability to some tokens before `least` others were generated."""
+    """Set the probability of some tokens to 0 until `least` tokens have been generated."""
 
     prompt_length: int
     least: int
     tokens: tuple[int, ...]
 
     def __call__(self, ids: Int[Tensor, "B L"], scores: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
-        """Logits after the tokens `ids`, prompt included."""
+        """Return the masked logits after the tokens `ids`, prompt included."""
         if ids.shape[1] - self.prompt_length >= self.least:
             return scores
         return scores.index_fill(1, to_device(self.tokens, scores.device), -math.inf)

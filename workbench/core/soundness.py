@@ -1,4 +1,4 @@
-"""Which drafts and which rules keep the target's law together: derived from what each declares of itself."""
+"""Decide whether a drafter and a verifier together preserve the target's distribution, from their declarations."""
 
 from __future__ import annotations
 
@@ -6,37 +6,36 @@ from collections.abc import Collection
 
 from workbench.core.tree import Sampling
 
-_OTHERWISE = {
-    Sampling.DETERMINISTIC: "chosen, not drawn, and a rule that divides by q takes a chance for granted that none had",
-    Sampling.CHAIN: "drawn one behind the other, one for each place, and a rule that takes them for anything else "
-    "divides by another chance than they had",
-    Sampling.SAMPLED: "drawn independently of each other, so that a token may come twice, and a rule that takes what "
-    "elder siblings hold out of q divides by too large a chance",
-    Sampling.WITHOUT_REPLACEMENT: "drawn without replacement, so that none is like an elder one, and a rule that takes "
-    "them for independent draws counts with another chance than they had",
-    Sampling.FIXED_NUMBER: "drawn without replacement, so that none is like an elder one, and a rule that takes them "
-    "for independent draws divides by too small a chance",
-    Sampling.HEAD_AND_ONE: "the likeliest tokens with one draw behind them, and a rule that takes all of them for "
-    "draws divides by a chance that the chosen ones never took",
-    Sampling.MIXED: "partly chosen and partly drawn, each by a law of its own, and a rule that knows one law for all "
-    "divides by another one's chance",
+_MISMATCH = {
+    Sampling.DETERMINISTIC: "proposed deterministically, but the rule divides by q as if they had been sampled",
+    Sampling.CHAIN: "sampled one per position, but the rule divides by a probability for several siblings",
+    Sampling.SAMPLED: "sampled independently, so a token may occur twice, but the rule removes earlier siblings from q "
+    "and divides by too large a probability",
+    Sampling.WITHOUT_REPLACEMENT: "drawn without replacement, but the rule expects independent samples and divides by "
+    "another probability than theirs",
+    Sampling.FIXED_NUMBER: "drawn without replacement, but the rule expects independent samples and divides by too "
+    "small a probability",
+    Sampling.HEAD_AND_ONE: "the most likely tokens followed by one sampled token, but the rule expects all of them to "
+    "be sampled",
+    Sampling.MIXED: "partly deterministic and partly sampled from several distributions, but the rule expects one "
+    "distribution for all",
 }
-"""How siblings come, and what goes wrong under a rule that is not made for it."""
-_UNSETTLED = (
-    "drawn without replacement, and how many they are may depend on what was drawn: a rule that takes their number for "
-    "settled beforehand, as it is elsewhere, counts with another chance than they had"
+"""Per kind of siblings: a description, and the error of a rule that does not support it."""
+_NUMBER_NOT_FIXED = (
+    "drawn without replacement, and their number may depend on the sampled tokens, but the rule expects a number that "
+    "is fixed beforehand"
 )
-"""The same of siblings whose number is not settled, under a rule that is exact where it is."""
+"""The same for siblings whose number is not fixed, under a rule that is exact for a fixed number."""
 
 
 def why_unsound(drafter: str, siblings: Collection[Sampling], verifier: str, exact_for: Collection[Sampling]) -> str:
-    """Why what comes out does not have the target's law when sampling; "" if it has.
+    """Return why the output does not follow the target's distribution when sampling; "" if it does.
 
     Args:
-        drafter: whose drafts they are, by its name in the registry, for the sentence.
-        siblings: how its siblings may come.
-        verifier: the same of who judges them.
-        exact_for: ways of choosing siblings for which its rule is exact.
+        drafter: registry name of the drafter, for the message.
+        siblings: ways in which the drafter may choose siblings.
+        verifier: registry name of the verifier, for the message.
+        exact_for: ways of choosing siblings for which the verifier is exact.
 
     Source: what each kind needs is derived in Leviathan et al. 2023, arXiv:2211.17192 (one draft), Miao et al. 2024,
     arXiv:2305.09781 (independent siblings), and Jeon et al. 2024, arXiv:2402.14160 (without replacement).
@@ -45,13 +44,13 @@ def why_unsound(drafter: str, siblings: Collection[Sampling], verifier: str, exa
         >>> why_unsound("ngram", {Sampling.DETERMINISTIC}, "lossless", set(Sampling))
         ''
         >>> why_unsound("ngram", {Sampling.DETERMINISTIC}, "typical", ())
-        "typical keeps the target's law for no way of drafting: it is approximate."
+        'typical is approximate: it does not preserve the target distribution for any drafter.'
     """
     if not exact_for:
-        return f"{verifier} keeps the target's law for no way of drafting: it is approximate."
+        return f"{verifier} is approximate: it does not preserve the target distribution for any drafter."
     for kind in Sampling:
         if kind in siblings and kind not in exact_for:
-            of_number = kind is Sampling.WITHOUT_REPLACEMENT and Sampling.FIXED_NUMBER in exact_for
-            how = _UNSETTLED if of_number else _OTHERWISE[kind]
-            return f"{verifier} is not exact for {drafter}: its siblings may be {how}."
+            needs_fixed_number = kind is Sampling.WITHOUT_REPLACEMENT and Sampling.FIXED_NUMBER in exact_for
+            reason = _NUMBER_NOT_FIXED if needs_fixed_number else _MISMATCH[kind]
+            return f"{verifier} is not exact for {drafter}: its siblings may be {reason}."
     return ""

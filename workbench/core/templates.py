@@ -1,4 +1,4 @@
-"""Static trees: which ranks to try at which depth, when the chance of each rank is known."""
+"""Static draft trees: choose the ranks to draft at each depth from their known acceptance probabilities."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 
 def best_paths(accuracy: Sequence[Sequence[float]], n_nodes: int, depth: int) -> list[tuple[int, ...]]:
-    """The `n_nodes` rank paths most likely to be right, parents before children, better siblings first.
+    """Return the `n_nodes` rank paths most likely to be correct, parents before children, better siblings first.
 
     Args:
-        accuracy: `accuracy[d][r]` is the chance that rank r is right at depth d + 1; the last row serves all
+        accuracy: `accuracy[d][r]` is the probability that rank r is correct at depth d + 1; the last row serves all
             deeper levels.
         n_nodes: size of the tree.
-        depth: most levels.
+        depth: maximum number of levels.
 
     Returns:
-        Paths of ranks: (0,) is the likeliest first token, (0, 1) the second choice after it.
+        Paths of ranks: (0,) is the most likely first token, (0, 1) the second choice after it.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3: add the node with the largest product of accuracies
     whose parent is in. Products fall along a path, so a best-first search gives the same tree.
@@ -41,7 +41,7 @@ def best_paths(accuracy: Sequence[Sequence[float]], n_nodes: int, depth: int) ->
 
 
 def parents_of(paths: Sequence[tuple[int, ...]]) -> list[int]:
-    """Parent index of each path (−1 for paths of one rank).
+    """Return the parent index of each path (−1 for paths of one rank).
 
     Example:
         >>> parents_of([(0,), (0, 0), (1,)])

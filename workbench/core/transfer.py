@@ -1,4 +1,4 @@
-"""Numbers on their way between host and device: a round waits for the device once, and never to send it something."""
+"""Copy numbers between host and device: one synchronisation per round for reading, none for writing."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 
 
 def on_host(device: torch.device) -> bool:
-    """Whether the host reads and writes what lies there directly."""
+    """Return whether a device's memory is host memory."""
     return device.type == "cpu"
 
 
 def to_device(values: Sequence[Any], device: torch.device | str, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor of host numbers on a device. `torch.tensor(…, device=…)` waits until a GPU has done all its work.
+    """Copy host numbers to a tensor on a device without waiting for it, unlike `torch.tensor(…, device=…)`.
 
-    The copy is only queued: the driver takes small pageable memory over before the call returns.
+    The copy is only queued: the driver reads small pageable memory before the call returns.
     """
-    made = torch.tensor(values, dtype=dtype)
-    return made if on_host(torch.device(device)) else made.to(device, non_blocking=True)
+    tensor = torch.tensor(values, dtype=dtype)
+    return tensor if on_host(torch.device(device)) else tensor.to(device, non_blocking=True)
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Any]:
-    """Copy tensors to lists with one synchronisation, whatever their number."""
+    """Copy any number of tensors to lists with one synchronisation."""
     if not tensors or on_host(tensors[0].device):
         return [listed(t) for t in tensors]
     flat = torch.cat([t.reshape(-1).double() for t in tensors]).cpu()
@@ -38,10 +38,10 @@ def to_host(tensors: Sequence[Tensor]) -> list[Any]:
 
 
 def listed(tensor: Any) -> Any:
-    """A tensor's or an array's numbers in lists, nested as it is: neither says of what in its types."""
+    """Return a tensor or an array as nested lists; typed as Any, because neither library types its elements."""
     return tensor.tolist()
 
 
 def of_numpy(numbers: np.ndarray) -> Tensor:
-    """A tensor that shares the array's memory."""
+    """Return a tensor that shares the array's memory."""
     return torch.from_numpy(numbers)  # pyright: ignore[reportUnknownMemberType]

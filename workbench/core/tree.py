@@ -1,4 +1,4 @@
-"""Draft trees: what a drafter hands to the target, and the geometry that follows from it."""
+"""Draft trees: the drafted tokens that the target verifies, and their depths, children and ancestor masks."""
 
 from __future__ import annotations
 
@@ -21,48 +21,50 @@ if TYPE_CHECKING:
 
 
 class Sampling(str, Enum):
-    """How the children of a node were chosen; it decides which acceptance rule keeps the target's law."""
+    """How the children of a node were chosen. It decides which verifiers preserve the target's distribution."""
 
     DETERMINISTIC = "deterministic"
-    """A function of what is committed: top-k, n-grams. The law is a point mass, `logq` is 0."""
+    """A function of the committed text, e.g. top-k or n-grams. The draft distribution is a point mass; `logq` is 0."""
     CHAIN = "chain"
-    """Drawn from `q`, one token behind the other: a node has one child at most."""
+    """Sampled from `q`; a node has at most one child."""
     SAMPLED = "sampled"
-    """Drawn from `q`, siblings independent of each other, as many as was decided before the first was drawn."""
+    """Siblings sampled independently from `q`; their number is fixed before sampling."""
     WITHOUT_REPLACEMENT = "without-replacement"
-    """Drawn from `q`, siblings in the order drawn, each from what its elder siblings left over. Whether there is a next
-    one may depend on them, as in a stochastic beam."""
+    """Siblings drawn from `q` without replacement, in order. Their number may depend on the sampled tokens, as in a
+    stochastic beam."""
     FIXED_NUMBER = "fixed-number"
-    """The same, as many as was decided before the first was drawn: so the law of all of them together is known."""
+    """Siblings drawn from `q` without replacement; their number is fixed before sampling, so that their joint
+    distribution is known."""
     HEAD_AND_ONE = "head-and-one"
-    """The likeliest tokens of `q`, chosen, and behind them one that is drawn from what they leave of it."""
+    """The most likely tokens of `q`, deterministic, followed by one token sampled from the rest of `q`."""
     MIXED = "mixed"
-    """Some chosen, some drawn, by one law or several: `law_of` and `without` say it node by node."""
+    """Some deterministic, some sampled, from one or several distributions; `law_of` and `without` describe each
+    node."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTree:
-    """Drafted tokens below the last committed token. Parents come before children, siblings in verification order.
+    """Drafted tokens after the last committed token. Parents come before children, siblings in verification order.
 
     Attributes:
         tokens: int64 [N] token ids, on the target's device.
         parents: int64 [N], index of the parent node; −1 is the last committed token.
-        logq: float [N], log-probability of the token given its parent under the law it was drawn from; 0 where the
-            proposal is deterministic.
-        q: float [M, V] full proposal laws, or None when every proposal is deterministic.
-        q_of: int64 [N+1], row of `q` from which the children of node i−1 were drawn (entry 0: of the root); −1: none.
-        sampling: how children were chosen, one rule for the whole tree; or MIXED.
-        law_of: of a mixed tree, int64 [N]: row of `q` each node was drawn from; −1: it was chosen, a point mass, and
-            not by what was drawn beside it.
-        without: of a mixed tree, bool [N]: the node was drawn from what its elder siblings, drawn or chosen, left of
-            its law.
-        depth: number of levels (an upper bound, known without asking the device).
-        fanout: most children of one node (an upper bound, known without asking the device).
+        logq: float [N], log-probability of the token, given its parent, under the distribution it was sampled from; 0
+            for a deterministic proposal.
+        q: float [M, V], draft distributions, or None if every proposal is deterministic.
+        q_of: int64 [N+1], row of `q` from which the children of node i−1 were sampled (entry 0: of the root); −1: none.
+        sampling: how children were chosen, the same for the whole tree, or MIXED.
+        law_of: int64 [N], for a mixed tree: row of `q` from which each node was sampled; −1: deterministic (a point
+            mass), independent of the sampled siblings.
+        without: bool [N], for a mixed tree: whether the node was drawn without replacement, that is, after removing
+            its earlier siblings from its distribution.
+        depth: upper bound of the number of levels, known without a synchronisation.
+        fanout: upper bound of the number of children of a node, known without a synchronisation.
         source: name of the drafter that proposed the nodes (one for all, or one per node).
-        score: float [N] or None, a named figure of confidence for display and shape; never used to accept.
-        grown: why each node is there, and what it was worth to the grower; None where nobody says.
+        score: float [N] or None, the drafter's confidence per node, for display and tree shape; not used to accept.
+        grown: explanation of the tree's shape; None if the tree builder gives none.
         states: float [N, D], the draft model's last hidden state after each node, for a verifier that reads it
-            (`Verifier.reads_draft_states`); None: the drafter shows none.
+            (`Verifier.reads_draft_states`); None if the drafter does not provide it.
     """
 
     tokens: Int[Tensor, " N"]
@@ -85,12 +87,12 @@ class DraftTree:
 
     @classmethod
     def empty(cls, source: str = "", device: torch.device | str = "cpu") -> DraftTree:
-        """No proposal: the round is plain decoding. Shared, never written to."""
+        """Return a tree without nodes: the round is plain decoding. Cached; do not modify."""
         return _empty(source, torch.device(device))
 
     @classmethod
     def chain(cls, tokens: Sequence[int], source: str = "", device: torch.device | str = "cpu") -> DraftTree:
-        """A deterministic chain of host tokens."""
+        """Return a deterministic chain of the given tokens."""
         n, device = len(tokens), torch.device(device)
         ids = to_device(tokens, device, torch.long)
         certain = _certain(n, device)
@@ -105,7 +107,7 @@ class DraftTree:
         device: torch.device | str = "cpu",
         score: Sequence[float] | None = None,
     ) -> DraftTree:
-        """A deterministic tree from host lists.
+        """Return a deterministic tree from lists of tokens and parents.
 
         Raises:
             WorkbenchError: a parent does not come before its child, or the lists differ in length.
@@ -128,13 +130,13 @@ class DraftTree:
 
 @lru_cache(maxsize=256)
 def chain_parents(n: int, device: torch.device) -> Int[Tensor, " N"]:
-    """Parents of a chain of n nodes: −1, 0, 1, … Shared, never written to."""
+    """Return the parents of a chain of n nodes: −1, 0, 1, …. Cached; do not modify."""
     return torch.arange(-1, n - 1, device=device)
 
 
 @lru_cache(maxsize=256)
 def _certain(n: int, device: torch.device) -> Float[Tensor, " N"]:
-    """Log-probabilities of n deterministic proposals. Shared, never written to."""
+    """Return the log-probabilities of n deterministic proposals: zeros. Cached; do not modify."""
     return torch.zeros(n, device=device)
 
 
@@ -144,7 +146,7 @@ def _empty(source: str, device: torch.device) -> DraftTree:
 
 
 def depths_of(parents: Sequence[int]) -> list[int]:
-    """Depth of each node (1 = child of the last committed token).
+    """Return the depth of each node (1 = child of the last committed token).
 
     Raises:
         WorkbenchError: a parent does not come before its child.
@@ -162,7 +164,7 @@ def depths_of(parents: Sequence[int]) -> list[int]:
 
 
 def children_of(parents: Sequence[int]) -> list[list[int]]:
-    """Children of each node in order; entry 0 belongs to the root, entry i+1 to node i.
+    """Return the children of each node in order; entry 0 is for the root, entry i+1 for node i.
 
     Example:
         >>> children_of([-1, -1, 0])
@@ -175,13 +177,13 @@ def children_of(parents: Sequence[int]) -> list[list[int]]:
 
 
 def ancestors(parents: Int[Tensor, "*B N"], depth: int) -> Bool[Tensor, "*B N N"]:
-    """Which nodes each node sees: itself and its ancestors, as a boolean matrix.
+    """Return the attention mask of a tree: each node sees itself and its ancestors.
 
-    Closure by repeated squaring, so that it needs log₂(depth) tensor operations and no loop over nodes on the host.
+    Transitive closure by repeated squaring: log₂(depth) tensor operations and no loop over nodes on the host.
 
     Args:
-        parents: −1 for children of the last committed token.
-        depth: an upper bound on the number of levels.
+        parents: parent of each node, −1 for children of the last committed token.
+        depth: upper bound of the number of levels.
 
     Example:
         >>> ancestors(torch.tensor([-1, 0, 0]), 2).int().tolist()
