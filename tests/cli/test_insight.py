@@ -16,7 +16,7 @@ from workbench.views import recorded
 def test_whatif_says_why_and_loads_no_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", "token-recycling", "autoregressive"]) == 0
     out = capsys.readouterr().out
-    assert "×: one run, which cannot tell faster from slower" in out
+    assert "×: one run, which is not conclusive" in out
     assert "8 / 57" in out  # accepted / tested
     assert "8 / 720" in out  # SGLang's denominator
 
@@ -34,7 +34,7 @@ def test_whatif_reads_what_was_exported(tmp_path: Path, capsys: pytest.CaptureFi
 def test_whatif_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.jsonl").write_text("{}\n")
     assert main(["whatif", str(tmp_path / "x.jsonl")]) == 1
-    assert "no event of a trace" in capsys.readouterr().err
+    assert "not an event of a trace" in capsys.readouterr().err
     assert main(["whatif", "nobody"]) == 2
     assert "one of the recordings" in capsys.readouterr().err
 

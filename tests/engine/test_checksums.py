@@ -105,7 +105,7 @@ def test_what_is_no_file_is_refused_before_anybody_waits_for_it(
         file.symlink_to("/dev/zero")
     for refuses in (locate, check_model, lambda n: load_model(n, torch.device("cpu"), torch.float32)):
         for named in ("text-drafter", str(bundle / "text-drafter")):
-            with pytest.raises(ModelError, match=f"no file but a {kind}"):
+            with pytest.raises(ModelError, match=f"not a file but a {kind}"):
                 refuses(named)
     if held is not None:
         held.close()

@@ -150,5 +150,5 @@ def test_a_client_whose_making_panics_is_not_waited_for() -> None:
 
 def test_a_parquet_file_that_makes_its_reader_panic_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polars.read_parquet_metadata", panic)
-    with pytest.raises(WorkbenchError, match="no Parquet file that can be read"):
+    with pytest.raises(WorkbenchError, match="cannot be read as Parquet"):
         export.read(b"PAR1")

@@ -74,8 +74,8 @@ def broken(trace: Trace, change: Any) -> bytes:
 CASES: list[tuple[str, Any, str]] = [
     ("newer", lambda lines: lines[0].update(schema=SCHEMA_VERSION + 1), "Update the workbench"),
     ("no header", lambda lines: lines.pop(0), "no header"),
-    ("unknown event", lambda lines: lines[1].update(event="party"), "Line 2 is an event of unknown kind 'party'"),
-    ("a list", lambda lines: lines.insert(1, [1, 2]), "Line 2 is no event"),
+    ("unknown event", lambda lines: lines[1].update(event="party"), "Line 2 has the unknown event kind 'party'"),
+    ("a list", lambda lines: lines.insert(1, [1, 2]), "Line 2 is not an event"),
     ("missing field", lambda lines: lines[1].pop("nodes"), "nodes"),
     ("unknown field", lambda lines: lines[0].update(surprise=1), "surprise"),
     ("a round missing", lambda lines: lines.pop(2), "round 2"),
@@ -91,7 +91,7 @@ CASES: list[tuple[str, Any, str]] = [
     ("a number for a text", lambda lines: lines[1]["nodes"]["text"].__setitem__(0, 3), "damaged"),
     ("a text for a number", lambda lines: lines[1].update(seconds="long"), "damaged"),
     ("unknown status", lambda lines: lines[1]["nodes"]["status"].__setitem__(0, "maybe"), "unknown status"),
-    ("path too far", lambda lines: lines[1].update(path=[99]), "leaves the tree"),
+    ("path too far", lambda lines: lines[1].update(path=[99]), "names a node that does not exist"),
     ("nested parents", lambda lines: lines[1]["nodes"]["parents"].__setitem__(0, [0]), "damaged"),
     ("rounds null", lambda lines: lines[1].update(emitted=None), "damaged"),
 ]
@@ -115,13 +115,13 @@ def test_no_trace_at_all_is_refused_in_words(data: bytes) -> None:
 def test_another_parquet_file_is_refused_in_words() -> None:
     out = io.BytesIO()
     pl.DataFrame({"a": [1]}).write_parquet(out)
-    with pytest.raises(WorkbenchError, match="no trace of the workbench"):
+    with pytest.raises(WorkbenchError, match="not a trace of the workbench"):
         export.read(out.getvalue())
 
 
 def test_a_file_that_is_too_large_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "MAX_BYTES", 8)
-    with pytest.raises(WorkbenchError, match="at most"):
+    with pytest.raises(WorkbenchError, match="the limit is"):
         export.read(b"x" * 9)
 
 
@@ -188,7 +188,7 @@ def test_a_picture_whose_address_goes_on_after_its_data_is_refused(end: str) -> 
     wire["header"]["pictures"] = [picture | {"url": PNG_URL + "AAAA"}]
     assert read_wire(wire).header.pictures[0].url == PNG_URL + "AAAA"
     wire["header"]["pictures"] = [picture | {"url": PNG_URL + "AAAA" + end}]
-    with pytest.raises(WorkbenchError, match="a picture of its header"):
+    with pytest.raises(WorkbenchError, match="an image in its header"):
         read_wire(wire)
 
 

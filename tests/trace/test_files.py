@@ -169,7 +169,7 @@ def test_a_pipe_or_a_device_is_refused_and_not_waited_for(reader: str, kind: str
         os.mkfifo(path)
     else:
         path.symlink_to("/dev/zero")
-    with pytest.raises(WorkbenchError, match=f"no file but a {kind}"):
+    with pytest.raises(WorkbenchError, match=f"not a file but a {kind}"):
         READERS[reader](path)
 
 

@@ -65,7 +65,7 @@ def test_a_law_is_by_decades() -> None:
 
 def test_too_few_runs_make_no_law() -> None:
     runs = planted()
-    with pytest.raises(ParameterError, match="3 runs make no law"):
+    with pytest.raises(ParameterError, match="3 runs are too few"):
         fit(runs[:3])
     with pytest.raises(ParameterError, match="same parameters"):
         fit([Trained(5, 10**k, [5], [2]) for k in range(1, 5)])

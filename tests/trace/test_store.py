@@ -95,9 +95,9 @@ def test_filters(store: RunStore) -> None:
     ("condition", "says"),
     [
         ("tau", "cannot be read"),
-        ("tau>two", "is no number"),
+        ("tau>two", "is not a number"),
         ("tua>2", "Did you mean 'tau'"),
-        ("prompt>2", "no figure"),
+        ("prompt>2", "no metric"),
     ],
 )
 def test_a_wrong_condition_is_refused_in_words(store: RunStore, condition: str, says: str) -> None:
@@ -114,7 +114,7 @@ def test_tags_and_notes_change_and_the_trace_does_not(store: RunStore) -> None:
     assert store.find().select("tags", "note").collect().row(0) == (["b", "c"], "looked at")
     assert store.load(run) == trace
     for wrong in ("", "a,b", "x" * 61, "line\nbreak"):
-        with pytest.raises(WorkbenchError, match="is no tag"):
+        with pytest.raises(WorkbenchError, match="is not a valid tag"):
             store.tag(run, add=[wrong])
     assert store.entry(run)["tags"] == ["b", "c"]
 
@@ -180,7 +180,7 @@ def test_deleted_runs_are_gone_and_a_wrong_id_deletes_nothing(store: RunStore) -
     assert set(ids(store)) == {one, two}
     store.delete(one)
     assert ids(store) == [two]
-    with pytest.raises(WorkbenchError, match="is no id"):
+    with pytest.raises(WorkbenchError, match="is not a run id"):
         store.load("../../etc/passwd")
 
 
@@ -241,7 +241,7 @@ def test_export_and_import(store: RunStore, tmp_path: Path, kind: Any) -> None:
         assert tags == {("imported",)}
     single = store.export(runs[:1], tmp_path / f"one.{kind}")
     assert export.read(single[0].read_bytes()) == traces[0]
-    with pytest.raises(WorkbenchError, match="do not go into one file"):
+    with pytest.raises(WorkbenchError, match="cannot be exported to one file"):
         store.export(runs, tmp_path / "two.parquet")
 
 

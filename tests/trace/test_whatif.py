@@ -94,14 +94,14 @@ def test_the_budget_adds_up_to_the_measured_speed() -> None:
 def test_the_words_name_what_costs_most() -> None:
     slow = run(*[(0, 8)] * 9, (1, 8))
     said = " ".join(whatif.words(whatif.budget(slow, PLAIN), whatif.draft_lengths(slow, PLAIN)))
-    assert "×: one run, which cannot tell faster from slower" in said
-    assert "is drafting: 0.73 plain steps a round" in said
+    assert "×: one run, which is not conclusive" in said
+    assert "is drafting: 0.73 plain steps per round" in said
     assert "more than it emits" in said
     assert "in this run; one run decides nothing" in said
     for r in slow.rounds:
         r.draft_s, r.seconds = 0.0, r.seconds - r.draft_s
     assert "verifying 9.0 tokens instead of 1: 0.36 plain steps" in " ".join(whatif.words(whatif.budget(slow, PLAIN)))
-    assert "cannot be told" in whatif.words(whatif.budget(RUN))[1]
+    assert "speed-up is unknown" in whatif.words(whatif.budget(RUN))[1]
     assert whatif.words(whatif.budget(PLAIN)) == ["Nothing was drafted: this is plain decoding."]
 
 
@@ -111,7 +111,7 @@ def test_the_words_name_what_costs_most() -> None:
         (
             Estimate(0.6, 0.5, 0.7, 6, 1),
             "slower on this prompt",
-            "Not drafting at all is faster: 1.67 times this speed",
+            "Plain decoding is faster: 1.67 times this speed",
         ),
         (Estimate(0.9, 0.7, 1.2, 6, 1), "cannot be told yet", "over several, drafting is 0.90×: cannot be told yet"),
     ],
@@ -121,7 +121,7 @@ def test_a_verdict_needs_an_interval_on_one_side_of_1(measured: Estimate, verdic
     lines = whatif.words(whatif.budget(slow, PLAIN), whatif.draft_lengths(slow, PLAIN), measured)
     assert lines[0].startswith(f"{measured.value:.2f}×: {verdict} (")
     assert said in lines[-1]
-    assert "Not drafting at all is faster" not in " ".join(whatif.words(whatif.budget(slow, PLAIN)))
+    assert "Plain decoding is faster" not in " ".join(whatif.words(whatif.budget(slow, PLAIN)))
 
 
 @pytest.mark.parametrize("part", ["overhead_s", "verify_s", "draft_s"])
@@ -342,14 +342,14 @@ def test_alpha_is_the_mean_over_drafts_judged_against_the_whole_law() -> None:
     """A later sibling's probability is conditional on its elders; a threshold has none; an old trace does not say."""
     drawn = alpha(("ratio", 0.8), ("ratio", 0.4), ("residual", 0.1), ("point", 0.3))
     assert (drawn.value, drawn.whole) == (pytest.approx(0.5), 3)
-    assert "1 later siblings are left out" in drawn.note
+    assert "Excludes 1 later siblings" in drawn.note
     assert alpha(("greedy", 1.0), ("greedy", 0.0)).value == 0.5
     typical = alpha(("typical", 1.0), ("typical", 0.0))
     assert (typical.value, typical.whole) == (None, 0)
-    assert "Undefined under typical acceptance" in typical.note
+    assert "Undefined for typical acceptance" in typical.note
     unsaid = alpha((None, 0.5), ("point-residual", 0.5))
     assert unsaid.value is None
-    assert "1 tested drafts are left out: the trace does not say" in unsaid.note
+    assert "Excludes 1 tested drafts whose acceptance rule is not recorded" in unsaid.note
 
 
 @pytest.mark.parametrize("name", recorded.names())

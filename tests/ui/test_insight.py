@@ -93,7 +93,7 @@ def test_why_this_fast(fake_app: str, open_page: Opener, tmp_path: Path, width: 
     assert dialog.locator(".wb-whytable tbody tr").count() >= 12
     dialog.locator(".wb-card-lengths .wb-tool").click()
     drawn(page)
-    assert "exactly what is accepted" in dialog.locator(".wb-card-lengths table").inner_text()
+    assert "exactly the accepted tokens" in dialog.locator(".wb-card-lengths table").inner_text()
     page.wait_for_function("document.querySelectorAll('.wb-plot:has(.main-svg)').length >= 2")  # Plotly has come
 
     medusa = tmp_path / "medusa.json"

@@ -1,1 +1,1 @@
-"""What happened, as plain data: rounds, headers, metrics. Imports neither torch nor polars at the top."""
+"""Recorded runs as plain data: headers, rounds, metrics. Importing it loads neither torch nor polars."""

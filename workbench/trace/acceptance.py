@@ -1,7 +1,7 @@
-"""Every definition of acceptance in use, from one trace, side by side, with its denominator and where it is defined.
+"""Compute all common definitions of acceptance from one trace, each with its denominator and source.
 
-"Acceptance rate" is not one figure: engines divide by what was drafted, by what was tested, or by what could have been
-drafted, and count the target's own token or not. Each definition below was read where `source` points.
+"Acceptance rate" is not one figure: engines divide by the drafted tokens, by the tested tokens, or by the configured
+draft size, and may count the target's own token. Each definition below was taken from the code or paper in `source`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from workbench.trace.events import Round
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One way to count, applied to one trace.
+    """One definition of acceptance, applied to one trace.
 
     Attributes:
-        user: whose definition it is.
-        name: what it is called there.
+        user: project or paper that uses the definition.
+        name: its name there.
         formula: part / whole, in words.
-        part: the count above the line.
-        whole: the count below the line.
-        value: their quotient, plus one where the formula says so; None where the denominator is zero.
-        source: where the definition was read.
-        values: for definitions by position: one value for each, from the first on.
-        note: what to know before comparing it with another.
+        part: numerator, a count.
+        whole: denominator, a count.
+        value: part / whole, plus 1 if the formula says so; None if the denominator is zero.
+        source: URL or file of the definition.
+        values: for a definition by position, one value per position from the first on.
+        note: caveat for comparisons with other definitions.
     """
 
     user: str
@@ -42,7 +42,7 @@ class Definition:
     note: str = ""
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the definition as JSON data."""
         return asdict(self)
 
 
@@ -57,7 +57,12 @@ HERE = "workbench/trace/metrics.py"
 
 
 def definitions(rounds: Sequence[Round], rules: Mapping[str, Rule] | None = None) -> list[Definition]:
-    """All definitions, applied to these rounds. `rules`: of the trace's header; without them α is not known."""
+    """Return all definitions, applied to these rounds.
+
+    Args:
+        rounds: rounds of a trace.
+        rules: acceptance rules from the trace's header; without them α is unknown.
+    """
     accepted, tested, drafted = metrics.accepted(rounds), metrics.tested(rounds), metrics.drafted(rounds)
     emitted, passes = metrics.emitted(rounds), len(rounds)
     drafts = sum(len(r.nodes) > 0 for r in rounds)
@@ -68,44 +73,44 @@ def definitions(rounds: Sequence[Round], rules: Mapping[str, Rule] | None = None
     per_draft = tuple(n / drafts for n in reached)
     return [
         _of("workbench", "acceptance rate", "accepted / tested", accepted, tested, HERE,
-            note="A test ends at the first rejection; what follows it was never tested."),
+            note="Testing stops after a rejection, so the nodes after it are not tested."),
         _of("workbench", "draft utilisation", "accepted / drafted", accepted, drafted, HERE),
         _of("workbench", "τ", "tokens emitted / target passes", emitted, passes, HERE,
             note="Bonus and corrected tokens count; rounds without a draft count."),
         _of("workbench", "accepted per round", "accepted / target passes", accepted, passes, HERE,
-            note="τ without the target's own token."),
+            note="τ without bonus, corrected and plain tokens."),
         Definition(
             "workbench", "conditional acceptance by position", "rounds that accepted at i / rounds that tested i",
             sum(k for _, _, k in by_depth), sum(t for _, t, _ in by_depth), None, HERE,
-            tuple(k / t for _, t, k in by_depth), "Given that everything before was accepted; siblings count once.",
+            tuple(k / t for _, t, k in by_depth), "Given that earlier positions were accepted; siblings count once.",
         ),
         _leviathan(rounds, rules or {}),
         _of("vLLM", "draft acceptance rate", "num_accepted_tokens / num_draft_tokens", accepted, drafted, VLLM),
         _plus_one("vLLM", "mean acceptance length", "1 + num_accepted_tokens / num_drafts", accepted, drafts, VLLM,
-                  "Rounds without a draft are left out, and a text cut in a round still counts one token more."),
+                  "Excludes rounds without a draft. Adds a bonus token even if the text ended before it."),
         Definition("vLLM", "per-position acceptance rate", "rounds that accepted at least i / num_drafts",
-                   sum(reached), drafts, None, VLLM, per_draft, "Not conditional: it falls by itself with i."),
+                   sum(reached), drafts, None, VLLM, per_draft, "Unconditional, so it cannot increase with i."),
         _of("SGLang", "spec_accept_rate", "accepted drafts / (spec_verify_ct · configured drafts)",
             accepted, configured, SGLANG,
-            note="The denominator is rebuilt from the configured size (here: the largest draft of the run), so drafts "
-            "that stopped early count as if they had not. Until April 2026 it was (accepted + 1) / (drafted + 1)."),
+            note="The denominator uses the configured draft size (here: the largest draft of the run), so drafts that "
+            "stopped early count in full. Until April 2026 it was (accepted + 1) / (drafted + 1)."),
         _of("SGLang", "spec_accept_length", "completion_tokens / spec_verify_ct", emitted, passes, SGLANG_TREES),
         _of("llama.cpp", "draft acceptance rate", "draft_n_accepted / draft_n", accepted, drafted, LLAMA_CPP,
-            note="“Generated” are the drafts given to the target, those behind a rejection included; drafts shorter "
-            "than --draft-min are left out since June 2025."),
+            note="Counts all tokens given to the target, including those after a rejection. Drafts shorter than "
+            "--draft-min are excluded since June 2025."),
         _plus_one("llama.cpp", "mean acceptance length", "1 + accepted / drafts", accepted, drafts, LLAMA_CPP_LENGTH),
         _of("Spec-Bench", "#Mean accepted tokens", "mean of accept_lengths over all steps", emitted, passes, SPEC_BENCH,
-            note="Counts the target's own token. Its speed-up counts its baseline's tokens anew by the tokenizer."),
+            note="Counts the target's own token. Its speed-up re-tokenizes the baseline's text to count its tokens."),
     ]  # fmt: skip
 
 
 def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition:
-    """α, the mean of β = Σ min(p, q) over places: each tested draft's min(1, p/q) estimates it without bias.
+    """Return α, the mean of β = Σ min(p, q) over positions, estimated without bias by min(1, p/q) of tested drafts.
 
-    The law p of a place is the target's own. So the first draft of a place counts, and a later sibling, which is
-    judged against what its elders left, does not. A chosen draft is drawn from a point mass (q = 1, which leaves p),
-    and greedy decoding makes p a point mass (which leaves 0 or 1). A comparison with a threshold has no such
-    probability, and what one leaves to another rule is no fair sample of all drafts.
+    p is the target's unchanged distribution. So the first draft at a position counts, and a later sibling, which is
+    tested against a residual distribution, does not. A deterministic draft has q = 1, which gives p; in greedy decoding
+    p is a point mass, which gives 0 or 1. A threshold rule has no such probability, and the drafts that it passes on to
+    another rule are a biased sample.
     """
     tested = [
         (accept, rules.get(name or ""))
@@ -118,16 +123,16 @@ def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition
     is_later = [rule.leaves != ALL and "residual" in rule.reads for rule in others]
     later = sum(is_later)
     unlike = sorted({rule.title.lower() for rule, left in zip(others, is_later, strict=True) if not left})
-    unsaid = sum(rule is None for _, rule in tested)
-    notes = ["min(1, p/q) of the first draft for each place; p where it was chosen, 0 or 1 when greedy."]
+    unknown = sum(rule is None for _, rule in tested)
+    notes = ["min(1, p/q) of the first draft at each position: p if it is deterministic, 0 or 1 in greedy decoding."]
     if later:
-        notes.append(f"{later} later siblings are left out: they were judged against what their elders left of p.")
+        notes.append(f"Excludes {later} later siblings, which were tested against a residual distribution.")
     if unlike:
-        notes.append(f"Undefined under {' and '.join(unlike)}: not min(1, p/q) alone decides.")
-    if unsaid:
-        notes.append(f"{unsaid} tested drafts are left out: the trace does not say by which rule they were judged.")
+        notes.append(f"Undefined for {' and '.join(unlike)}: acceptance is not min(1, p/q).")
+    if unknown:
+        notes.append(f"Excludes {unknown} tested drafts whose acceptance rule is not recorded in the trace.")
     value = sum(chances) / len(chances) if chances else None
-    formula = "Σ min(1, p/q) / tested drafts that were judged against p"
+    formula = "Σ min(1, p/q) / drafts that were tested against p"
     return Definition(
         "Leviathan et al.", "α", formula, round(sum(chances)), len(chances), value, LEVIATHAN, note=" ".join(notes)
     )

@@ -1,7 +1,7 @@
-"""Curves of a training run, as TensorBoard's event files: written while it trains, read while it is being written.
+"""Write and read the curves of a training run as TensorBoard event files, also while the run is going on.
 
-`tensorboard --logdir FOLDER` shows the same files. A run that was killed and goes on from an earlier step writes a
-second file that says from which step on the first one is void, as TensorBoard does it (`SessionLog.START`).
+`tensorboard --logdir FOLDER` shows the same files. A run that was killed and resumes from an earlier step writes a
+second file. Its first event names the step from which the first file is invalid (TensorBoard's `SessionLog.START`).
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from typing import Any
 LOSS, HELD, ON_POLICY = "loss", "teacher-forced", "on-policy"
 """Groups of curves: `loss/NAME`, `teacher-forced/position 1`, `on-policy/position 1`."""
 TAU, TESTED = f"{ON_POLICY}/tau", "on-policy tested"
-"""Tokens a pass of the target; and of each position, how many rounds tested it: what its acceptance is a share of."""
+"""Tokens per target pass; and number of rounds that tested each position, the denominator of its acceptance rate."""
 SPEEDUP = f"{ON_POLICY}/speed-up"
-"""Over plain decoding of the same prompts, one after the other in the same process: `workbench.trace.speedup`."""
+"""Speed-up over plain decoding of the same prompts, measured alternately in one process (`workbench.trace.speedup`)."""
 EVALUATING, TRAINING = "seconds/evaluating", "seconds/training"
-"""Seconds so far: spent on drafting for held-out prompts, and on the run itself, without those."""
+"""Seconds spent so far on drafting for held-out prompts, and on training without that."""
 NAMES = "events.out.tfevents.*"
 Points = list[tuple[int, float]]
 
 
 class CurveWriter:
-    """Appends points to the curves of a run; each call is on disk when it returns, so that a kill loses none.
+    """Append points to the curves of a run; each call is on disk when it returns, so a kill loses nothing.
 
     Args:
-        folder: of the run, made where it is missing.
-        step: of the run that goes on from there; what was written of later steps is void. 0: it begins.
+        folder: folder of the run; created if missing.
+        step: step from which the run resumes; points of later steps become invalid. 0 for a new run.
 
     Raises:
         ImportError: tensorboardX is not installed.
     """
 
     def __init__(self, folder: Path, step: int = 0) -> None:
-        from tensorboardX.event_file_writer import EventsWriter  # a second, which only training has to wait
+        from tensorboardX.event_file_writer import EventsWriter  # importing takes a second
         from tensorboardX.proto import event_pb2, summary_pb2
 
         folder.mkdir(parents=True, exist_ok=True)
-        events: Any = event_pb2  # modules that are made when they are imported
+        events: Any = event_pb2  # generated modules without types
         summaries: Any = summary_pb2
         self._event, self._summary = events.Event, summaries.Summary
-        suffix = f".{len(list(folder.glob(NAMES)))}"  # two files of one second
+        suffix = f".{len(list(folder.glob(NAMES)))}"  # two files may be created in the same second
         self._file = EventsWriter(str(folder / "events"), suffix)
         start = events.SessionLog(status=events.SessionLog.START)
         self._write(self._event(step=step, session_log=start))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """One more point on each of these curves."""
+        """Add one point to each of these curves."""
         self._write(self._event(step=step, summary=self._summary(
             value=[self._summary.Value(tag=tag, simple_value=float(value)) for tag, value in values.items()]
         )))  # fmt: skip
@@ -60,14 +60,14 @@ class CurveWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Close the file."""
         self._file.close()
 
 
 def read_curves(folder: Path) -> dict[str, Points]:
-    """All curves of a run by tag: (step, value), steps rising.
+    """Return all curves of a run by tag, as (step, value) with rising steps.
 
-    A record that is being written, or was cut off by a kill, is left out, and what follows a damaged one.
+    Incomplete records, and all records after a damaged one, are skipped.
 
     Raises:
         ImportError: tensorboardX is not installed.
@@ -83,18 +83,18 @@ def read_curves(folder: Path) -> dict[str, Points]:
 
 
 def _events(path: Path) -> Iterator[Any]:
-    """The events of a file: each is its length and a checksum of that, the event, a checksum of it."""
+    """Yield the events of a file. Each record is: length, checksum of the length, event, checksum of the event."""
     from google.protobuf.message import DecodeError
     from tensorboardX.proto import event_pb2
 
-    made: Any = event_pb2
+    events: Any = event_pb2
     data, at = path.read_bytes(), 0
     while at + 12 <= len(data):
         (length,) = struct.unpack_from("<Q", data, at)
         if at + 16 + length > len(data):
             return
         try:
-            yield made.Event.FromString(data[at + 12 : at + 12 + length])
+            yield events.Event.FromString(data[at + 12 : at + 12 + length])
         except DecodeError:
             return
         at += 16 + length

@@ -1,4 +1,4 @@
-"""What is known of a kept run without opening it: its entry, in the metadata of its file, and the row it becomes."""
+"""Entries of saved runs: a summary in each file's metadata, which becomes the run's row in the index."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from workbench.trace.kinds import is_object
 from workbench.trace.metrics import summary
 
 VERSION = 1
-"""Of the entries and the index. A run without an entry of this version (a plain exported trace, say) gets one from its
-trace when it is listed; an entry of a newer version is refused."""
+"""Version of the entries and the index. For a run without an entry of this version, such as an exported trace, the
+entry is computed from the trace when it is listed. An entry of a newer version is refused."""
 
 FIGURES = (
     "tokens", "rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", "draft_utilisation", "seconds",
     "prefill_seconds", "tokens_per_second", "overhead_share",
 )  # fmt: skip
-"""Figures in the index, as `workbench.trace.metrics` defines them."""
+"""Metrics in the index; defined in `workbench.trace.metrics`."""
 
 _COUNTS = {"tokens", "rounds", "drafted", "tested", "accepted"}
 _WHEN = pl.Datetime("ms", "UTC")
@@ -38,29 +38,30 @@ INDEX: Schema = {
     **{name: pl.Int64 if name in _COUNTS else pl.Float64 for name in FIGURES},
     "schema": pl.Int64, "file_bytes": pl.Int64, "file_ns": pl.Int64,
 }  # fmt: skip
-"""One row a run. `params` is JSON; `seed` is decimal digits; `created` is when it ran, `kept` when it was put here."""
+"""One row per run. `params` is JSON, `seed` is decimal digits, `created` is when the run started, `kept` when it was
+saved."""
 
 ENTRY = "workbench.entry"
-"""Its name in a file's metadata."""
+"""Key of the entry in a file's metadata."""
 
 
 def tags_of(tags: Iterable[str]) -> list[str]:
-    """Tags in order, each once.
+    """Return the tags stripped, sorted and without duplicates.
 
     Raises:
-        WorkbenchError: one is no tag.
+        WorkbenchError: `tags` is a string, or a tag is empty, too long, not printable or contains a comma.
     """
     if isinstance(tags, str):
-        raise WorkbenchError("Tags are a list of words.", f"Write [{tags!r}].")
+        raise WorkbenchError("Tags must be a list of strings.", f"Write [{tags!r}].")
     cleaned = [tag.strip() for tag in tags]
     for tag in cleaned:
         if not tag or "," in tag or not tag.isprintable() or len(tag) > 60:
-            raise WorkbenchError(f"{tag[:60]!r} is no tag.", "A tag is a word of up to 60 characters without commas.")
+            raise WorkbenchError(f"{tag[:60]!r} is not a valid tag.", "Use up to 60 printable characters, no commas.")
     return sorted(set(cleaned))
 
 
 def entry_of_trace(trace: Trace, run: str, tags: Iterable[str], note: str) -> dict[str, Any]:
-    """What the index will know of a run, as plain JSON."""
+    """Return the index entry of a run as JSON data."""
     header, now = trace.header, datetime.datetime.now(datetime.timezone.utc)
     figures = summary(trace)
     temperature = header.params.get("temperature")
@@ -85,10 +86,10 @@ def entry_of_trace(trace: Trace, run: str, tags: Iterable[str], note: str) -> di
 
 
 def entry_of(file: Path) -> dict[str, Any] | None:
-    """The entry in a Parquet file's metadata, if it has one that this version understands.
+    """Return the entry in a Parquet file's metadata; None if there is none of this version.
 
     Raises:
-        WorkbenchError: the file is no Parquet file, or a newer workbench wrote its entry.
+        WorkbenchError: the file is not a Parquet file, or a newer workbench wrote its entry.
     """
     if file.suffix != ".parquet":
         return None
@@ -98,20 +99,20 @@ def entry_of(file: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         raise
     except Exception as error:  # polars raises several kinds, and panics on some files
-        raise WorkbenchError(f"This is no Parquet file that can be read: {type(error).__name__}.") from None
+        raise WorkbenchError(f"This file cannot be read as Parquet: {type(error).__name__}.") from None
     version = entry.get("version", 0) if is_object(entry) else None
     if type(version) is not int:
-        raise WorkbenchError("Its entry is damaged.")
+        raise WorkbenchError("The index entry in this file is damaged.")
     if version > VERSION:
-        raise WorkbenchError("A newer workbench kept this run.", "Update the workbench to read it.")
+        raise WorkbenchError("A newer workbench saved this run.", "Update the workbench to read it.")
     return entry if version == VERSION else None
 
 
 def read_entry(path: Path) -> dict[str, Any]:
-    """The entry of a run; where the file has none of this version, it is made from the trace."""
-    known = entry_of(path)
-    if known is not None:
-        return known
+    """Return the entry of a run; compute it from the trace if the file has none of this version."""
+    stored = entry_of(path)
+    if stored is not None:
+        return stored
     entry = entry_of_trace(export.read_parquet(path.read_bytes()), path.stem, (), "")
     return entry | {"kept": datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.timezone.utc).isoformat()}
 

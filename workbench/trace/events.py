@@ -1,7 +1,7 @@
-"""The events of a generation. Plain data: no tensors, no handles, JSON in and JSON out.
+"""Events of a generation as plain data, convertible to and from JSON.
 
-One `Header` opens a trace, one `Round` is added per verification, one `Footer` closes it. Every view, statistic and
-export is computed from these and from nothing else.
+A trace starts with one `Header`, has one `Round` per verification and ends with one `Footer`. All views, statistics and
+exports are computed from these alone.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from workbench.trace.pictures import Picture
 from workbench.trace.tokens import BONUS, PLAIN, Emitted, Placed
 
 SCHEMA_VERSION = 6
-"""1: text. 2: pictures as well (`Header.pictures`, `Round.vision`, `Trace.attribution`), all empty for text. 3: why
-each node was accepted or not (`Header.rules`, `Nodes.rule`, `Nodes.inputs`), unsaid in older traces; typical acceptance
-wrote its score into `Nodes.accept` before. 4: tokens at explicit places, which may be taken back (`Round.placed`,
-`Round.revoked`); none in older traces. 5: tokens that were computed beside a draft and could not be accepted
-(`Round.probes`); none in older traces. 6: why each node of a draft is there (`Round.grown`), unsaid in older
-traces."""
+"""Version of the trace format. Fields of later versions are empty in older traces.
+
+1: text. 2: images (`Header.pictures`, `Round.vision`, `Trace.attribution`). 3: acceptance rule of each node
+(`Header.rules`, `Nodes.rule`, `Nodes.inputs`); before, typical acceptance wrote its score into `Nodes.accept`.
+4: tentative tokens (`Round.placed`, `Round.revoked`). 5: probe positions (`Round.probes`). 6: the tree builder's rules
+(`Round.grown`)."""
 
 STOPPED = ("cancelled", "lease", "limit", "memory")
-"""Reasons of a run that was stopped: its user asked for it; the page that followed it was closed, or nobody asked after
-it; a limit of the server; its trace had filled the memory there is for traces."""
+"""Reasons why a run was stopped: by its user; because its page was closed or stopped polling; by a server limit;
+because its trace filled the memory reserved for traces."""
 
 
 def _fields(item: Any) -> dict[str, Any]:
-    """A dataclass as a dict, one level deep: `dataclasses.asdict` copies everything below, which takes milliseconds."""
+    """Return a dataclass as a dict, one level deep: `dataclasses.asdict` copies all levels and takes milliseconds."""
     return {name: getattr(item, name) for name in item.__dataclass_fields__}
 
 
 @dataclass(slots=True)
 class Phase:
-    """A stretch of wall-clock time on a named lane. Seconds since the start of the generation, pauses not counted."""
+    """Interval of wall-clock time on a named lane, in seconds since the start of the generation, without pauses."""
 
     name: str
     start_s: float
@@ -46,7 +46,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Change:
-    """A setting changed between rounds by the user; in force from this round on."""
+    """Setting that the user changed between rounds; it applies from this round on."""
 
     name: str
     before: Any
@@ -55,55 +55,55 @@ class Change:
 
 @dataclass(slots=True)
 class Round:
-    """One draft–verify round; or one of a decoder that writes otherwise, with an empty tree.
+    """One draft–verify round, or one round of another decoding scheme, with an empty tree.
 
-    Such a decoder may set tokens at any places behind the final text, and take back those of earlier rounds: `standing`
-    says what stands there after a round. A verifier that judges whole steps does so too: what it keeps is `placed`, at
-    the next places, until the step is decided. What can change no more is `emitted`, as in every round; the text is
-    made of that alone.
+    Such a scheme may commit tentative tokens at any positions after the final text and revoke those of earlier rounds;
+    `standing` returns the tentative tokens after a round. A verifier that decides on whole reasoning steps does the
+    same: accepted tokens are `placed` until the step is decided. Final tokens are `emitted`; only they form the text.
 
     Attributes:
         index: number of the round, from 0.
-        method: registry name in force.
-        params: all parameters in force, method and sampling.
-        nodes: the draft tree with its verdict.
-        path: accepted nodes, root first.
-        bonus: token the target added (its id), or None when the end of the text was inside the accepted path, and
-            where the token is not final.
+        method: registry name of the method.
+        params: all parameters of the round, of method and sampling.
+        nodes: draft tree with the result of its verification.
+        path: accepted nodes, from the root down.
+        bonus: id of the token that the target added; None if the text ended inside the accepted path, or if the token
+            is tentative.
         bonus_kind: "corrected", "bonus", "plain" or None.
-        emitted: tokens that became final in this round, in order (cut at the end of the text): those committed in it
-            and, where a verifier had held some, of rounds before, without their `node`.
-        top_p: for the root (entry 0) and each node (entry i+1): the target's likeliest next tokens; [] if not recorded.
-        top_q: the same for the drafter where it has a law; None entries where it has none.
+        emitted: tokens that became final in this round, in order (cut at the end of the text). Tentative tokens of
+            earlier rounds that became final are included, without their `node`.
+        top_p: the target's most likely next tokens after the root (entry 0) and each node (entry i+1); [] if not
+            recorded.
+        top_q: the same for the drafter; None entries where it has no distribution.
         entropy: the target's entropy in nats after the root and after each node [N+1]; [] if not recorded.
-        phases: draft, verify, judge, commit with start and end.
-        started_s: start of the round, seconds since the start of the generation, pauses not counted.
-        seconds: length of the round in wall time.
-        draft_s: time in forwards of its drafter, shared ones in full.
-        verify_s: time in the target's verification forward, in full where rows of a batch shared it.
-        overhead_s: wall time of the round in no model's forward, be it for this row or for another of its batch.
-        waited_s: time in forwards for other rows of its batch, which this row took no part in.
-        shared: what this row's part is where rows of a batch shared forwards, so that sums over the batch give the time
-            that passed: `rows` (verified together), `draft_s`, `verify_s`, `overhead_s`; {} for a row on its own.
-        draft_forwards: forwards of drafter models that this row took part in: a chain of d levels takes d of most
-            drafters. The product with the LM head is a part of its forward, and so is what stands before or behind
-            the layers that repeat: a layer that reads what was accepted, an adapter behind a target's first layers.
-        target_forwards: forwards of the target (1, unless a simulation or self-drafter used more).
+        phases: start and end of the phases draft, verify, judge and commit.
+        started_s: start of the round in seconds since the start of the generation, without pauses.
+        seconds: wall time of the round.
+        draft_s: time in forward passes of the drafter; passes shared by a batch count in full.
+        verify_s: time in the target's verification pass; a pass shared by a batch counts in full.
+        overhead_s: wall time of the round outside all model forward passes of the batch (host overhead).
+        waited_s: time in forward passes for other sequences of the batch in which this one took no part.
+        shared: this sequence's share of shared forward passes, so that sums over the batch give the elapsed time:
+            `rows` (sequences verified together), `draft_s`, `verify_s`, `overhead_s`; {} for a single sequence.
+        draft_forwards: forward passes of draft models for this sequence; most drafters need d of them for a chain of
+            d levels. A pass includes the LM head and non-repeated layers before or after the repeated ones, such as a
+            layer that reads the accepted tokens or an adapter after a target's first layers.
+        target_forwards: forward passes of the target (1, unless a simulation or self-drafter used more).
         changes: settings that changed before this round.
-        signals: named figures a drafter wants seen.
-        notes: warnings that concern this round (a drafter that had nothing to propose, say).
-        vision: what target and drafter see, where that changed since the round before; {} where it did not, and for
-            text. Keys: `drafter` (its name), `compressor` (its name or None), `n_target`, `n_drafter` (vision tokens),
-            `target_bytes`, `drafter_bytes` (key–value entries of those tokens), `target_prefill_s`,
-            `drafter_prefill_s`, `kept` (indices of the patches kept, or None), `blocks` (lists of patches that became
-            one token, or None), `weights` (for each of the drafter's vision tokens one weight a patch, or None),
-            `gate` (name → weight, or None), and `pictures` (`Picture`s as plain JSON) when they were changed in
-            mid-run, with `sees` ("both" or "drafter") for whom; where they were changed for both and then again for
-            the drafter, `target_pictures` are those that the target sees.
-        revoked: positions whose tokens of earlier rounds are taken back, before anything is set.
-        placed: tokens set behind the final text, in any order; they stand until they are taken back or emitted.
-        probes: what the target's pass computed beside the draft; never tested, and not counted as drafted.
-        grown: why each node of the draft is there; None where its drafter does not say.
+        signals: named values that a part of the method reports for display.
+        notes: warnings about this round, e.g. that the drafter proposed nothing.
+        vision: image inputs of target and drafter, if they changed since the previous round; {} if not, and for text.
+            Keys: `drafter` (its name), `compressor` (its name or None), `n_target`, `n_drafter` (numbers of vision
+            tokens), `target_bytes`, `drafter_bytes` (KV cache of those tokens), `target_prefill_s`,
+            `drafter_prefill_s`, `kept` (indices of the kept patches, or None), `blocks` (lists of patches merged into
+            one token, or None), `weights` (per vision token of the drafter, one weight per patch, or None), `gate`
+            (name → weight, or None). If images changed during the run: `pictures` (`Picture`s as JSON) and `sees`
+            ("both" or "drafter"); if they changed for both and then again for the drafter, `target_pictures` are the
+            target's.
+        revoked: positions whose tentative tokens of earlier rounds are revoked, before new ones are set.
+        placed: tentative tokens set after the final text, in any order; valid until revoked or emitted.
+        probes: probe positions computed in the target's pass; never tested and not counted as drafted.
+        grown: explanation of the tree's shape; None if the drafter gives none.
     """
 
     index: int
@@ -137,7 +137,7 @@ class Round:
     grown: GrownNodes | None = None
 
     def __post_init__(self) -> None:
-        """Without a draft there is no bonus: traces of earlier versions called plain decoding that."""
+        """Set the kind to "plain" if nothing was drafted: older traces recorded "bonus" there."""
         if self.nodes.tokens or self.bonus_kind != BONUS:
             return
         self.bonus_kind = PLAIN
@@ -145,7 +145,7 @@ class Round:
             emitted.kind = PLAIN if emitted.kind == BONUS else emitted.kind
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON. Lists are shared with this round, not copied: rounds do not change once they are recorded."""
+        """Return the round as JSON data. Lists are shared, not copied, because recorded rounds do not change."""
         wire = _fields(self)
         wire["nodes"] = _fields(self.nodes)
         for name in ("emitted", "top_p", "phases", "changes", "placed", "probes"):
@@ -156,7 +156,7 @@ class Round:
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Round:
-        """The inverse of `to_wire`."""
+        """Return the object from the output of `to_wire`."""
         data = dict(data)
         data["nodes"] = Nodes(**data["nodes"])
         data["emitted"] = [Emitted(**e) for e in data["emitted"]]
@@ -171,30 +171,30 @@ class Round:
 
 
 def standing(rounds: Iterable[Round]) -> list[Placed]:
-    """What stands behind the final text after `rounds`, the first of a trace: set, not taken back, not emitted.
+    """Return the tentative tokens after `rounds`, the first rounds of a trace: placed, but neither revoked nor emitted.
 
     Example:
         >>> standing([])
         []
     """
-    found: dict[int, Placed] = {}
+    tentative: dict[int, Placed] = {}
     for r in rounds:
         for position in r.revoked:
-            found.pop(position, None)
+            tentative.pop(position, None)
         for placed in r.placed:
-            found[placed.position] = placed
-        for emitted in r.emitted if found else ():
-            found.pop(emitted.position, None)
-    return [found[position] for position in sorted(found)]
+            tentative[placed.position] = placed
+        for emitted in r.emitted if tentative else ():
+            tentative.pop(emitted.position, None)
+    return [tentative[position] for position in sorted(tentative)]
 
 
 @dataclass(slots=True)
 class Header:
-    """What was asked for, before the first round.
+    """Request and settings of a generation, recorded before the first round.
 
-    `prompt_tokens` and `prompt_text` are aligned: the text of each prompt token for display. `prefill_s` is filled in
-    when prefill ends. `simulation` marks methods that could not exist outside a laboratory (the oracle). `pictures`
-    stand in the order of the prompt. `rules` explains the names in `Nodes.rule`; one joins when a round first uses it.
+    `prompt_text` holds the text of each of the `prompt_tokens`, for display. `prefill_s` is set when prefill ends.
+    `simulation` marks methods that work only in simulation, such as the oracle. `pictures` are in prompt order. `rules`
+    describes the names in `Nodes.rule`; a rule is added when a round first uses it.
     """
 
     target: str
@@ -219,12 +219,12 @@ class Header:
     rules: dict[str, Rule] = field(default_factory=dict[str, Rule])
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the object as JSON data."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Header:
-        """The inverse of `to_wire`."""
+        """Return the object from the output of `to_wire`."""
         read: dict[str, Any] = {"pictures": [Picture(**p) for p in data.get("pictures", ())]}
         read["rules"] = {name: Rule(**rule) for name, rule in data.get("rules", {}).items()}
         return cls(**(data | read))
@@ -232,12 +232,11 @@ class Header:
 
 @dataclass(slots=True)
 class Footer:
-    """How the generation ended.
+    """End of a generation.
 
-    `seconds`: wall time from the end of the prefill, without that in which the run was paused or held back for people.
-    `reason`: "eos", "length", "stop-string", "stop-token", "criterion", one of `STOPPED`, "error" or "" while it runs.
-    `error` holds the message and what to do about it. `warnings` are the self-checks that spoke (speculation inactive,
-    fallback to plain decoding).
+    `seconds`: wall time from the end of prefill, without paused time and delays for display. `reason`: "eos", "length",
+    "stop-string", "stop-token", "criterion", one of `STOPPED`, "error", or "" while it runs. `error`: message and
+    remedy. `warnings`: messages of self-checks, e.g. speculation inactive or fallback to plain decoding.
     """
 
     reason: str = ""
@@ -247,23 +246,23 @@ class Footer:
     warnings: list[str] = field(default_factory=list[str])
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the object as JSON data."""
         return dataclasses.asdict(self)
 
 
 class NewerTraceError(ValueError):
-    """A trace was written by a newer schema than this version reads."""
+    """Raised for a trace whose schema is newer than this version supports."""
 
 
 @dataclass(slots=True)
 class Trace:
-    """A generation as it was recorded.
+    """Recorded generation.
 
-    `attribution` is None until somebody asks for it. It says on which vision tokens each emitted token leans:
-    `{"target": {"attention": maps, "gradient": maps}, "drafter": the same or None, "p_blind": [float]}`, with maps
-    `[[0–255 for each vision token] for each emitted token]`, scaled so that a token's largest weight is 255, and the
-    target's probability of each emitted token with all pictures blanked. `header.pictures` says where the vision
-    tokens of each picture begin.
+    `attribution` is None until it is requested. It holds each emitted token's weights on the vision tokens:
+    `{"target": {"attention": maps, "gradient": maps}, "drafter": the same or None, "p_blind": [float]}`. Maps are
+    `[[0–255 for each vision token] for each emitted token]`, scaled so that a token's largest weight is 255. `p_blind`
+    is the target's probability of each emitted token with all images blanked. `header.pictures` holds the first
+    vision token of each image.
     """
 
     header: Header
@@ -282,7 +281,7 @@ class Trace:
         return self.footer.text if self.footer.reason else "".join(e.text for r in self.rounds for e in r.emitted)
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the object as JSON data."""
         return {
             "header": self.header.to_wire(),
             "rounds": [r.to_wire() for r in self.rounds],
@@ -292,10 +291,10 @@ class Trace:
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Trace:
-        """The inverse of `to_wire`.
+        """Return the trace from the output of `to_wire`.
 
         Raises:
-            NewerTraceError: the trace was written by a newer schema than this version reads.
+            NewerTraceError: the trace's schema is newer than this version supports.
         """
         if data["header"].get("schema", 0) > SCHEMA_VERSION:
             raise NewerTraceError(

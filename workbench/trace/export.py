@@ -1,10 +1,10 @@
-"""A trace as a file: JSON Lines or Parquet, and back. The page makes other kinds, `views/js/shared/exports.js`.
+"""Write traces as JSON Lines or Parquet files and read them back. `views/js/shared/exports.js` writes other formats.
 
-- JSON Lines: one object a line, each with its kind under `event`: the header, the rounds, the footer, and the
-  attribution where somebody asked for it.
-- Parquet: one table with a row a round; nodes, places, tokens and phases are lists of structs in it, header and footer
-  stand in the file's metadata. One nested table rather than several files in an archive, because it is what
-  `polars.read_parquet(file)` and `pandas.read_parquet(file)` open as it is: `.explode("nodes").unnest("nodes")`.
+- JSON Lines: one object per line, with its kind under `event`: header, rounds, footer, and the attribution if it was
+  computed.
+- Parquet: one table with a row per round. Nodes, places, tokens and phases are lists of structs; header and footer are
+  in the file's metadata. One nested table instead of an archive of several files, because
+  `polars.read_parquet(file)` and `pandas.read_parquet(file)` open it directly: `.explode("nodes").unnest("nodes")`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from workbench.trace.pictures import is_png_url, pictures_of
 from workbench.trace.tokens import BONUS, CORRECTED, PLAIN
 
 MAX_BYTES = 64 * 2**20
-"""Largest trace file that is read."""
+"""Size limit of a trace file."""
 
 INCOMPLETE = "The file ends before its footer: the run is incomplete, rounds are missing at its end."
-"""Warning of a trace whose file was cut at the end of a line."""
+"""Warning for a trace whose file was cut at the end of a line."""
 
 _METADATA = "workbench.run"
 _REMEDY = "Give a file that the workbench exported as JSON Lines or Parquet."
 
 
 def json_lines(trace: Trace) -> str:
-    """One object a line."""
+    """Return a trace as JSON Lines, one event per line."""
     events = [("header", trace.header), *(("round", r) for r in trace.rounds), ("footer", trace.footer)]
     wire = [{"event": kind, **event.to_wire()} for kind, event in events]
     if trace.attribution is not None:
@@ -48,10 +48,10 @@ def json_lines(trace: Trace) -> str:
 
 
 def read_json_lines(text: str) -> Trace:
-    """The inverse of `json_lines`. A file that ends early, without a footer, gives what it holds, and says so.
+    """Return the trace from the output of `json_lines`. Without a footer the trace gets the warning `INCOMPLETE`.
 
     Raises:
-        WorkbenchError: it is no such file, it is damaged, or a newer workbench wrote it.
+        WorkbenchError: the text is not such a file, is damaged, or was written by a newer workbench.
     """
     wire: dict[str, Any] = {"header": None, "rounds": [], "footer": None}
     for number, line in enumerate(text.split("\n"), 1):
@@ -61,13 +61,13 @@ def read_json_lines(text: str) -> Trace:
             event = json.loads(line)
             kind = event.pop("event")
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-            raise WorkbenchError(f"Line {number} is no event of a trace.", _REMEDY) from None
+            raise WorkbenchError(f"Line {number} is not an event of a trace.", _REMEDY) from None
         if kind == "round":
             wire["rounds"].append(event)
         elif kind in ("header", "footer", "attribution"):
             wire[kind] = event
         else:
-            raise WorkbenchError(f"Line {number} is an event of unknown kind {str(kind)[:40]!r}.", _REMEDY)
+            raise WorkbenchError(f"Line {number} has the unknown event kind {str(kind)[:40]!r}.", _REMEDY)
     if wire["header"] is None:
         raise WorkbenchError("The file has no header line.", _REMEDY)
     if wire["footer"] is None:
@@ -76,7 +76,7 @@ def read_json_lines(text: str) -> Trace:
 
 
 def parquet(trace: Trace, metadata: Mapping[str, str] | None = None) -> bytes:
-    """A Parquet file, as bytes. `metadata`: what else its metadata shall say."""
+    """Return a trace as the bytes of a Parquet file, with `metadata` added to the file's metadata."""
     tables = frames.to_frames(trace)
     out = io.BytesIO()
     known = {**(metadata or {}), _METADATA: json.dumps(tables.run.row(0, named=True))}
@@ -85,22 +85,22 @@ def parquet(trace: Trace, metadata: Mapping[str, str] | None = None) -> bytes:
 
 
 def read_parquet(data: bytes) -> Trace:
-    """The inverse of `parquet`.
+    """Return the trace from the output of `parquet`.
 
     Raises:
-        WorkbenchError: it is no such file, it is damaged, or a newer workbench wrote it.
+        WorkbenchError: the bytes are not such a file, are damaged, or were written by a newer workbench.
     """
     try:
         with no_panic(), quiet():
             known = pl.read_parquet_metadata(io.BytesIO(data))
             nested = pl.read_parquet(io.BytesIO(data))
     except Exception as error:  # polars raises several kinds, and panics on some files
-        raise WorkbenchError(f"This is no Parquet file that can be read: {type(error).__name__}.", _REMEDY) from None
+        raise WorkbenchError(f"This file cannot be read as Parquet: {type(error).__name__}.", _REMEDY) from None
     if _METADATA not in known:
-        raise WorkbenchError("This Parquet file is no trace of the workbench.", _REMEDY)
+        raise WorkbenchError("This Parquet file is not a trace of the workbench.", _REMEDY)
     try:
         run = json.loads(known[_METADATA])
-        if run["schema"] > SCHEMA_VERSION:  # before its columns are looked for
+        if run["schema"] > SCHEMA_VERSION:  # checked before the columns, which may differ
             raise WorkbenchError(
                 f"This trace has schema {run['schema']}; this workbench reads up to {SCHEMA_VERSION}.",
                 "Update the workbench to open it.",
@@ -114,13 +114,13 @@ def read_parquet(data: bytes) -> Trace:
 
 
 def read(data: bytes) -> Trace:
-    """A trace from a file of either kind, told apart by its first bytes.
+    """Return the trace from a file of either format, detected by its first bytes.
 
     Raises:
-        WorkbenchError: it is too large, or cannot be read.
+        WorkbenchError: the file is too large or cannot be read.
     """
     if len(data) > MAX_BYTES:
-        raise WorkbenchError(f"The file has {len(data) / 2**20:.0f} MiB; at most {MAX_BYTES >> 20} are read.", _REMEDY)
+        raise WorkbenchError(f"The file has {len(data) / 2**20:.0f} MiB; the limit is {MAX_BYTES >> 20} MiB.", _REMEDY)
     if data.startswith(b"PAR1"):
         return read_parquet(data)
     try:
@@ -130,10 +130,10 @@ def read(data: bytes) -> Trace:
 
 
 def read_wire(wire: dict[str, Any]) -> Trace:
-    """`Trace.from_wire` for data from outside: what does not fit is said in words.
+    """Return the trace from untrusted JSON data: `Trace.from_wire` with readable errors.
 
     Raises:
-        WorkbenchError: a field is missing, unknown or of the wrong kind, or a newer workbench wrote it.
+        WorkbenchError: a field is missing, unknown or of the wrong type, or a newer workbench wrote the data.
     """
     try:
         trace = Trace.from_wire(wire)
@@ -151,39 +151,39 @@ _MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) argumen
 
 
 def _words_of(error: Exception) -> str:
-    """Return what does not fit, in words: Python's own are about functions that nobody called."""
-    said = str(error)
-    if found := _ARGUMENT.search(said):
-        return f"there is no field {found[1]!r}"
-    if found := _MISSING.search(said):
-        return f"{found[1].replace(chr(39), '')} {'are' if ' and ' in found[1] else 'is'} missing"
-    return "a part of it is of another kind than it should be"
+    """Return a description of the damaged field: Python's message would name an internal function."""
+    message = str(error)
+    if match := _ARGUMENT.search(message):
+        return f"there is no field {match[1]!r}"
+    if match := _MISSING.search(message):
+        return f"{match[1].replace(chr(39), '')} {'are' if ' and ' in match[1] else 'is'} missing"
+    return "a field has the wrong type"
 
 
 def checked(trace: Trace) -> Trace:
-    """The trace itself, if its rounds hold together.
+    """Check a trace for consistency and return it.
 
     Raises:
-        WorkbenchError: naming the round and what is wrong with it.
+        WorkbenchError: a part is damaged; the message names the round and the problem.
     """
     for part, event in (("header", trace.header), ("footer", trace.footer)):
         if name := misfit(event):
-            raise WorkbenchError(f"The trace is damaged: {name} of its {part} is none.", _REMEDY)
+            raise WorkbenchError(f"The trace is damaged: {name} in its {part} is invalid.", _REMEDY)
     if not all(_is_picture(dataclasses.asdict(picture)) for picture in trace.header.pictures):
-        raise WorkbenchError("The trace is damaged: a picture of its header is none.", _REMEDY)
+        raise WorkbenchError("The trace is damaged: an image in its header is invalid.", _REMEDY)
     if not _is_attribution(trace.attribution):
-        raise WorkbenchError("The trace is damaged: its attribution is none.", _REMEDY)
+        raise WorkbenchError("The trace is damaged: its attribution is invalid.", _REMEDY)
     for i, r in enumerate(trace.rounds):
         try:
-            wrong = f"{name} is of the wrong kind" if (name := misfit(r)) else _what_is_wrong(r, i)
+            wrong = f"{name} has the wrong type" if (name := misfit(r)) else _problem(r, i)
         except TypeError:
-            wrong = "a value is of the wrong kind"
+            wrong = "a value has the wrong type"
         if wrong:
             raise WorkbenchError(f"The trace is damaged in round {i + 1}: {wrong}.", _REMEDY)
     return trace
 
 
-def _what_is_wrong(r: Round, i: int) -> str:
+def _problem(r: Round, i: int) -> str:
     nodes, n = r.nodes, len(r.nodes)
     columns = [getattr(nodes, name) for name in nodes.__dataclass_fields__ if name != "inputs"]
     if r.index != i:
@@ -196,29 +196,29 @@ def _what_is_wrong(r: Round, i: int) -> str:
         return "a node has an unknown status"
     grown = r.grown
     if grown is not None and any(len(column) not in (0, n) for column in (grown.of, grown.before, grown.after)):
-        return "what is said of its growth does not fit its nodes"
+        return "the tree builder's values and its nodes differ in number"
     if grown is not None and any(not 0 <= i < len(grown.rules) for i in grown.of or [0]):
-        return "a node was put there by an unknown rule"
+        return "a node has an unknown tree-builder rule"
     if any(not -1 <= probe.parent < n + j for j, probe in enumerate(r.probes)):
         return "a probe comes before its parent"
     if any(not 0 <= node < n for node in r.path):
-        return "its path leaves the tree"
+        return "its path names a node that does not exist"
     if any(e.kind not in (ACCEPTED, CORRECTED, BONUS, PLAIN) for e in r.emitted):
-        return "a token is of an unknown kind"
+        return "a token has an unknown kind"
     if any(not len(top.tokens) == len(top.text) == len(top.prob) for top in [*r.top_p, *r.top_q] if top is not None):
-        return "likeliest tokens, their texts and probabilities differ in number"
+        return "most likely tokens, their texts and probabilities differ in number"
     if not all(_is_picture(p) for p in pictures_of(r.vision)):
-        return "what it sees cannot be read"
+        return "an image is invalid"
     return ""
 
 
-def _is_attribution(found: Any) -> bool:
-    """Whether it is what `Trace.attribution` says."""
-    if found is None:
+def _is_attribution(value: Any) -> bool:
+    """Return whether a value has the form of `Trace.attribution`."""
+    if value is None:
         return True
-    if not is_object(found):
+    if not is_object(value):
         return False
-    blind, parts = found.get("p_blind"), [found.get(name) for name in ("target", "drafter")]
+    blind, parts = value.get("p_blind"), [value.get(name) for name in ("target", "drafter")]
     rows = [row for part in parts if is_object(part) for maps in part.values() for row in _items(maps)]
     return (
         all(part is None or is_object(part) for part in parts)
@@ -228,7 +228,7 @@ def _is_attribution(found: Any) -> bool:
 
 
 def _items(maps: Any) -> list[Any]:
-    return maps if is_list(maps) else [maps]  # which then is no row
+    return maps if is_list(maps) else [maps]  # the caller rejects [maps], which is not a list of rows
 
 
 def _are_numbers(values: list[Any]) -> bool:
@@ -236,7 +236,7 @@ def _are_numbers(values: list[Any]) -> bool:
 
 
 def _is_picture(picture: Any) -> bool:
-    """Whether it can be drawn, and drawing it fetches nothing from anywhere: its address is its own PNG."""
+    """Return whether an image is valid and self-contained: its URL must be a PNG data URL, so nothing is fetched."""
     if not is_object(picture) or not is_png_url(picture.get("url")):
         return False
     numbers = [picture.get(name) for name in ("width", "height", "rows", "cols", "start", "end")]

@@ -1,4 +1,4 @@
-"""Files that are either there as a whole or not at all, and files that are files."""
+"""Write files atomically, and read only regular files."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Generator
 from pathlib import Path
 
 PART = ".part"
-"""Ending of a file that is being written; whoever finds an old one may delete it."""
-_NAMED = 60
-"""Bytes of a file's name that the name of its part repeats: together they must stay below what file systems allow."""
+"""Suffix of a temporary file that is being written; an old one may be deleted."""
+_NAME_BYTES = 60
+"""Bytes of the file's name that its temporary name repeats, so that it stays within the limits of file systems."""
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a kill or a power cut at any point leaves the old file or the new one, never a part.
+    """Write a file atomically: a kill or a power cut leaves the old file or the new one, never a part.
 
-    What is no regular file, a terminal or a pipe, has nothing to be kept, and is written to as it is.
+    A terminal, a pipe or another special file is written to directly.
 
     Raises:
-        OSError: it cannot be written; what was there before is still there.
+        OSError: the file cannot be written; the old one is unchanged.
     """
     if _is_stream(path):
         with path.open("wb") as stream:
@@ -34,15 +34,15 @@ def write_whole(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Generator[Path, None, None]:
-    """The name of a part to write, for libraries that write files by name; it takes the file's place when all is well.
+    """Yield a temporary path to write to; it replaces the file on success. For libraries that write files by name.
 
-    The file keeps its permissions, and a link keeps leading to it.
+    The file's permissions are preserved, and a symbolic link continues to point to it.
 
     Raises:
-        OSError: it cannot be written; what was there before is still there.
+        OSError: the file cannot be written; the old one is unchanged.
     """
     place = _place(path)
-    name = place.name.encode(errors="surrogateescape")[:_NAMED].decode(errors="ignore")
+    name = place.name.encode(errors="surrogateescape")[:_NAME_BYTES].decode(errors="ignore")
     part = place.with_name(f".{name}.{secrets.token_hex(4)}{PART}")
     try:
         yield part
@@ -57,55 +57,55 @@ def replacing(path: Path) -> Generator[Path, None, None]:
     with contextlib.suppress(OSError):  # Windows cannot open a folder
         folder = os.open(place.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the new name
+            os.fsync(folder)  # makes the new name durable
         finally:
             os.close(folder)
 
 
 def check_writable(path: Path) -> None:
-    """Try whether `write_whole` could write a file, now rather than after the work. What is in it stays.
+    """Check before the work that `write_whole` can write a file; leave its contents unchanged.
 
     Raises:
-        OSError: it could not.
+        OSError: it cannot be written.
     """
     if _is_stream(path):
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return
     place = _place(path)
-    tried = place.with_name(f".{secrets.token_hex(8)}{PART}")
-    with tried.open("xb"):
+    trial = place.with_name(f".{secrets.token_hex(8)}{PART}")
+    with trial.open("xb"):
         pass
-    tried.unlink()
+    trial.unlink()
 
 
 def read_regular(path: Path, or_pipe: bool = False) -> bytes:
-    """The bytes of a regular file.
+    """Return the bytes of a regular file.
 
-    A pipe, a device or a socket under the name of a file would keep its reader waiting, for ever even: they are
-    refused, without opening a pipe's end that somebody may wait for.
+    Pipes, devices and sockets are refused, because reading them may block forever. A pipe is not opened for that, since
+    a writer may be waiting for a reader.
 
     Args:
-        path: of the file.
-        or_pipe: a pipe is read too, to its end, for what the shell's user names on purpose: `<(command)`. One that
-            nobody writes to is waited for.
+        path: path of the file.
+        or_pipe: whether to read a pipe to its end, too, as the shell's `<(command)` makes one. This blocks until a
+            writer closes it.
 
     Raises:
-        OSError: it cannot be read, or is no regular file; `strerror` says which.
+        OSError: the file cannot be read or is not a regular file; `strerror` says which.
     """
     if or_pipe and stat.S_ISFIFO(path.stat().st_mode):
         return path.read_bytes()
     check_regular(path)
     with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-        _check_kind(os.fstat(file.fileno()).st_mode, path)  # it may be another one by now
+        _check_kind(os.fstat(file.fileno()).st_mode, path)  # it may have been replaced since the first check
         return file.read()
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is no regular file, for libraries that open files by name.
+    """Refuse a path that is not a regular file, for libraries that open files by name.
 
     Raises:
-        OSError: there is none, or it is something else; `strerror` says what.
+        OSError: the file does not exist or is not a regular file; `strerror` says which.
     """
     _check_kind(path.stat().st_mode, path)
 
@@ -115,11 +115,11 @@ def _check_kind(mode: int, path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
         kind = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}.get(stat.S_IFMT(mode), "a device")
-        raise OSError(errno.EINVAL, f"it is no file but {kind}", str(path))
+        raise OSError(errno.EINVAL, f"it is not a file but {kind}", str(path))
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether it is there, and neither a regular file nor a folder."""
+    """Return whether a path exists and is neither a regular file nor a folder."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -128,7 +128,7 @@ def _is_stream(path: Path) -> bool:
 
 
 def _place(path: Path) -> Path:
-    """Where a link leads to, if a file may be put there."""
+    """Return the path with links resolved, after checking that a file may be written there."""
     place = Path(os.path.realpath(path))
     if place.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

@@ -1,6 +1,6 @@
-"""A trace as Polars frames, and back, without loss: what stores, statistics and Parquet files are made from.
+"""Convert a trace to Polars frames and back without loss, for run stores, statistics and Parquet files.
 
-Polars is imported here and in `workbench.trace.export` only: the engine records without it.
+Only modules for storage and export import Polars; the engine records traces without it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ RUN: Schema = {
     "reason": pl.String, "text": pl.String, "seconds": pl.Float64, "error": pl.String, "warnings": _STRINGS,
     "pictures": pl.String, "attribution": pl.String, "rules": pl.String,
 }  # fmt: skip
-"""One row: the header, then the footer. `params`, `pictures`, `attribution`, `rules` are JSON; `seed` is decimal
-digits, as it may be any integer."""
+"""One row with header and footer. `params`, `pictures`, `attribution`, `rules` are JSON; `seed` is decimal digits,
+because it may be any integer."""
 
 ROUNDS: Schema = {
     "round": pl.Int64, "method": pl.String, "params": pl.String, "path": _INTS, "bonus": pl.Int64,
@@ -41,42 +41,42 @@ ROUNDS: Schema = {
     "vision": pl.String, "revoked": pl.String, "placed": pl.String, "probes": pl.String,
     "grown": pl.String,
 }  # fmt: skip
-"""One row a round. `params`, `changes`, `signals`, `shared`, `vision`, `revoked`, `placed`, `probes`, `grown` are JSON;
-the `n_` columns count what `places` holds."""
+"""One row per round. `params`, `changes`, `signals`, `shared`, `vision`, `revoked`, `placed`, `probes`, `grown` are
+JSON; the `n_` columns hold the lengths of `top_p`, `top_q` and `entropy`."""
 
 NODES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "token": pl.Int64, "parent": pl.Int64, "depth": pl.Int64,
     "position": pl.Int64, "text": pl.String, "p": pl.Float64, "q": pl.Float64, "accept": pl.Float64, "u": pl.Float64,
     "status": pl.String, "source": pl.String, "rule": pl.String, "inputs": pl.String,
 }  # fmt: skip
-"""One row a drafted node; `parent` −1 is the last committed token. `inputs` is JSON, null where its round has none."""
+"""One row per drafted node; `parent` −1 is the last committed token. `inputs` is JSON, null if its round has none."""
 
 PLACES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "entropy": pl.Float64,
     "p_tokens": _INTS, "p_text": _STRINGS, "p_prob": _FLOATS, "q_tokens": _INTS, "q_text": _STRINGS, "q_prob": _FLOATS,
 }  # fmt: skip
-"""One row a place that was looked at: `node` −1 is the root. Likeliest next tokens of target (p) and drafter (q)."""
+"""One row per recorded tree position (`node` −1 is the root): most likely next tokens of target (p) and drafter (q)."""
 
 TOKENS: Schema = {
     "round": pl.Int64, "k": pl.Int64, "token": pl.Int64, "text": pl.String, "start": pl.Int64, "end": pl.Int64,
     "kind": pl.String, "node": pl.Int64, "position": pl.Int64, "p": pl.Float64,
 }  # fmt: skip
-"""One row a committed token; `k` counts them within their round."""
+"""One row per committed token; `k` is its index within its round."""
 
 PHASES: Schema = {
     "round": pl.Int64, "name": pl.String, "start_s": pl.Float64, "end_s": pl.Float64, "lane": pl.String,
 }  # fmt: skip
-"""One row a stretch of wall-clock time, in seconds since the end of prefill."""
+"""One row per interval of wall-clock time, in seconds since the end of prefill."""
 
 LATER = ("vision", "rule", "inputs", "waited_s", "shared", "revoked", "placed", "probes", "grown")
-"""Columns that older schemas lack."""
+"""Columns that older schemas do not have."""
 _NODE_FIELDS = {"token": "tokens", "parent": "parents", **{n: n for n in list(NODES)[4:] if n != "inputs"}}
 _PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """A trace as tables; see the schemas above for their columns."""
+    """Tables of a trace; see the schemas above for their columns."""
 
     run: pl.DataFrame
     rounds: pl.DataFrame
@@ -87,7 +87,7 @@ class Frames:
 
 
 def to_frames(trace: Trace) -> Frames:
-    """The trace as tables."""
+    """Convert a trace to tables."""
     header, footer = trace.header.to_wire(), trace.footer.to_wire()
     run = {**header, **footer, "params": json.dumps(header["params"]), "seed": str(header["seed"])}
     run |= {"pictures": json.dumps(header["pictures"]), "attribution": json.dumps(trace.attribution)}
@@ -106,14 +106,14 @@ def to_frames(trace: Trace) -> Frames:
 
 
 def from_frames(frames: Frames) -> Trace:
-    """The inverse of `to_frames`.
+    """Convert the tables of `to_frames` back to a trace.
 
     Raises:
-        ValueError: there is not exactly one run, or it was written by a newer schema than this version reads.
+        ValueError: there is not exactly one run, or its schema is newer than this version supports.
     """
     run = frames.run.row(0, named=True) if frames.run.height == 1 else {}
     if not run:
-        raise ValueError(f"The frames hold {frames.run.height} runs, not one.")
+        raise ValueError(f"The frames contain {frames.run.height} runs; exactly one is needed.")
     if run["schema"] > SCHEMA_VERSION:
         raise ValueError(f"This trace has schema {run['schema']}; this workbench reads up to {SCHEMA_VERSION}.")
     run |= {"params": json.loads(run["params"]), "seed": int(run["seed"])}
@@ -131,7 +131,7 @@ def from_frames(frames: Frames) -> Trace:
 
 
 def nest(frames: Frames) -> pl.DataFrame:
-    """One row a round, with its nodes, places, tokens and phases as lists of structs: the form of the Parquet file."""
+    """Join the tables to one row per round, with nodes, places, tokens and phases as lists of structs, for Parquet."""
     nested = frames.rounds
     for name in _PARTS:
         table: pl.DataFrame = getattr(frames, name)
@@ -141,7 +141,7 @@ def nest(frames: Frames) -> pl.DataFrame:
 
 
 def flatten(run: pl.DataFrame, nested: pl.DataFrame) -> Frames:
-    """The inverse of `nest`; `run` is the one row that stands for header and footer."""
+    """Split the table of `nest` into the tables again; `run` is the row with header and footer."""
 
     def part(name: str, schema: Schema) -> pl.DataFrame:
         table = nested.select("round", pl.col(name)).drop_nulls(name).explode(name).unnest(name)
@@ -152,7 +152,7 @@ def flatten(run: pl.DataFrame, nested: pl.DataFrame) -> Frames:
 
 
 def _whole(table: pl.DataFrame, schema: Schema) -> pl.DataFrame:
-    """With the columns that later schemas added, empty."""
+    """Add the columns of later schemas that a table lacks, filled with null."""
     return table.with_columns(pl.lit(None, schema[n]).alias(n) for n in LATER if n in schema and n not in table.columns)
 
 
@@ -200,16 +200,16 @@ def _place_rows(r: Round) -> list[dict[str, Any]]:
     ]
 
 
-def _top(law: str, top: Top | None) -> dict[str, Any]:
-    return {f"{law}_{name}": getattr(top, name, None) for name in ("tokens", "text", "prob")}
+def _top(prefix: str, top: Top | None) -> dict[str, Any]:
+    return {f"{prefix}_{name}": getattr(top, name, None) for name in ("tokens", "text", "prob")}
 
 
 def _by_round(table: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
-    """Rows by round; a table's own order within the round is kept."""
-    found: dict[int, list[dict[str, Any]]] = {}
+    """Group rows by round, in the table's order."""
+    rounds: dict[int, list[dict[str, Any]]] = {}
     for row in table.iter_rows(named=True):
-        found.setdefault(row.pop("round"), []).append(row)
-    return found
+        rounds.setdefault(row.pop("round"), []).append(row)
+    return rounds
 
 
 def _round(
@@ -244,9 +244,9 @@ def _round(
     )
 
 
-def _read_top(place: dict[str, Any], law: str) -> Top | None:
-    tokens = place[f"{law}_tokens"]
-    return None if tokens is None else Top(tokens, place[f"{law}_text"], place[f"{law}_prob"])
+def _read_top(place: dict[str, Any], prefix: str) -> Top | None:
+    tokens = place[f"{prefix}_tokens"]
+    return None if tokens is None else Top(tokens, place[f"{prefix}_text"], place[f"{prefix}_prob"])
 
 
 _PLAIN = set(Round.__dataclass_fields__) - {

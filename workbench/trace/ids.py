@@ -1,4 +1,4 @@
-"""Ids of kept runs: the time to the millisecond, then 20 random bits. Apart from the store, which brings Polars."""
+"""Create and check ids of saved runs. A module of its own, because the run store imports Polars."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _FORM = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 
 
 def new_id() -> str:
-    """The time to the millisecond, then 20 random bits."""
+    """Return a new id: the time to the millisecond, then 20 random bits."""
     now = datetime.datetime.now(datetime.timezone.utc)
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03x}{secrets.randbits(20):05x}"
 
 
 def is_id(name: str) -> bool:
-    """Whether a name has the form of a kept run's id.
+    """Return whether a name has the form of a saved run's id.
 
     Example:
         >>> is_id("20261121-153000-0a1b2c3d"), is_id("../20261121-153000-0a1b2c3d")

@@ -1,6 +1,6 @@
-"""Whether plain data is what the annotations of the events say: every field of its kind, every number one that counts.
+"""Check untrusted trace data against the type annotations of the event classes; numbers must be finite.
 
-`export.checked` asks this of a trace from outside, so that whatever reads a trace may rely on its types.
+`export.checked` uses it for traces from outside, so that code that reads a trace may rely on its types.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from itertools import chain
 from typing import Any, TypeGuard
 
 WHOLE = 2**63
-"""Whole numbers lie in −2⁶³ … 2⁶³ − 1: what a Parquet column holds."""
+"""Integers must lie in −2⁶³ … 2⁶³ − 1, the range of a Parquet column."""
 UNBOUNDED = {"seed"}
-"""Fields that may be any integer: they are kept as decimal digits."""
+"""Fields that may be any integer: they are stored as decimal digits."""
 LOOSE = {"signals"}
-"""Fields whose numbers may be missing: a drafter's figure that was not finite is written as null."""
+"""Fields whose numbers may be null: a signal that is not finite is written as null."""
 Fits = Callable[[Any], bool]
 
 
 def is_object(value: Any) -> TypeGuard[dict[Any, Any]]:
-    """Whether it is one of JSON's objects."""
+    """Return whether a value is a JSON object."""
     return isinstance(value, dict)
 
 
 def is_list(value: Any) -> TypeGuard[list[Any]]:
-    """Whether it is one of JSON's lists."""
+    """Return whether a value is a JSON list."""
     return isinstance(value, list)
 
 
 def misfit(event: Any) -> str:
-    """The first field of a dataclass that is not of its kind; empty where all are. Fields of fields are named by dots.
+    """Return the name of the first field with the wrong type, "" if there is none. Nested names are joined by dots.
 
     Example:
         >>> from workbench.trace.events import Footer
@@ -53,9 +53,9 @@ def misfit(event: Any) -> str:
 @cache
 def _fields(kind: type) -> dict[str, Fits]:
     hints = typing.get_type_hints(kind)
-    found = {f.name: _fits(hints[f.name]) for f in dataclasses.fields(kind)}
-    found |= {name: lambda value: type(value) is int for name in UNBOUNDED & found.keys()}
-    return found | dict.fromkeys(LOOSE & found.keys(), _numbers_or_none)
+    checks = {f.name: _fits(hints[f.name]) for f in dataclasses.fields(kind)}
+    checks |= {name: lambda value: type(value) is int for name in UNBOUNDED & checks.keys()}
+    return checks | dict.fromkeys(LOOSE & checks.keys(), _numbers_or_none)
 
 
 def _fits(kind: Any) -> Fits:
@@ -78,7 +78,7 @@ def _fits(kind: Any) -> Fits:
 
 
 def _list_of(kind: Any) -> Fits:
-    """Columns of numbers and texts are long: their types are looked at together."""
+    """Return the check for a list; a list of strings is long and is checked as a whole for speed."""
     of_item = _fits(kind)
     quick: dict[Any, Fits] = {str: lambda items: _is_text("".join(items)) if _all_are(items, str) else False}
     test = quick.get(kind, lambda items: all(map(of_item, items)))
@@ -98,7 +98,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Text that can be written down: half of a surrogate pair cannot."""
+    """Return whether a value is a string without lone surrogates, which cannot be encoded."""
     return type(value) is str and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value))
 
 
@@ -109,7 +109,7 @@ def _numbers_or_none(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """JSON whose whole numbers are not out of every range, nested as little as what the workbench writes."""
+    """Return whether a value is JSON data with integers in range and at most `_DEEPEST` + 1 levels of nesting."""
     within = [(value, 0)]
     while within:
         one, depth = within.pop()

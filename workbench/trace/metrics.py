@@ -1,4 +1,4 @@
-"""Every figure the workbench shows, defined once, with its denominator in the first line of its docstring."""
+"""Metrics of a run, each defined once, with its denominator in the first line of its docstring."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from workbench.trace.nodes import ACCEPTED, DISCARDED
 from workbench.trace.tokens import CORRECTED
 
 PAID = "distribution error (TV)"
-"""Signal of a round under an approximate rule: the total variation from the target's law, summed over its tests."""
+"""Signal of a round under an approximate verifier: total variation distance to the target, summed over its tests."""
 PAID_AT_MOST = f"{PAID}, at most"
-"""The same where a bound of it is known alone: see `workbench.core.rejection.Ruling.at_most`."""
+"""The same signal if only an upper bound is known: see `workbench.core.rejection.Ruling.at_most`."""
 BOUGHT = "acceptance bought (ΔA)"
-"""Likewise: drafts that its rule keeps of the round's on the average, less those that the exact rule keeps of them."""
+"""Signal of such a round: expected accepted drafts under its verifier, minus those under the exact verifier."""
 HELD = "held back before it (s)"
-"""Signal of a round: seconds for which a pace or a pause held the run back just before it."""
+"""Signal of a round: seconds of delay (display pace or pause) directly before it."""
 GROUNDED = 0.2
-"""A token needs the picture where blanking the picture costs it at least this much of its probability."""
+"""Threshold: a token needs the image if blanking the image lowers its probability by at least this much."""
 OTHER = "other"
-"""Kind of a word that the lexicon of the scenes does not hold."""
+"""Kind of a word that the scene lexicon does not contain."""
 
 DEFINITIONS: dict[str, tuple[str, str]] = {
     "tau": ("mean accepted length τ", "tokens emitted / target verification passes, bonus and corrected included"),
-    "acceptance_rate": ("acceptance rate", "accepted drafted tokens / tested drafted tokens (discarded ones left out)"),
+    "acceptance_rate": ("acceptance rate", "accepted drafted tokens / tested drafted tokens (without discarded ones)"),
     "draft_utilisation": ("draft utilisation", "accepted drafted tokens / all drafted tokens"),
     "conditional_acceptance": (
         "conditional acceptance at position i",
-        "rounds that accepted at depth i / rounds that tested depth i (all before it accepted)",
+        "rounds that accepted a token at depth i / rounds that tested depth i (all earlier depths accepted)",
     ),
     "tokens_per_second": (
         "tokens per second",
-        "tokens emitted / seconds from the end of prefill (the target's and the drafter's) to the last token, pauses "
-        "left out; a round after a pause, or held back for display, takes longer than at full speed",
+        "tokens emitted / seconds from the end of prefill (of target and drafter) to the last token, without paused "
+        "time; a round after a pause or a display delay takes longer than at full speed",
     ),
     "overhead_share": (
         "overhead",
-        "seconds in no forward of a round, time between rounds included / seconds from the end of prefill to the last "
-        "token",
+        "seconds outside model forward passes, including time between rounds / seconds from the end of prefill to the "
+        "last token",
     ),
     "speedup_vs_autoregressive": (
         "speed-up",
-        "tokens per second / tokens per second of plain decoding by the same engine, dtype and prompt in the same "
-        "repeat; over several the geometric mean, prompts weighing alike, with Student's 95 % interval over prompts "
-        "(over repeats where there are fewer than three prompts: this prompt only)",
+        "tokens per second / tokens per second of plain decoding with the same engine, dtype and prompt in the same "
+        "repeat; for several pairs the geometric mean with equal weight per prompt, and Student's 95 % confidence "
+        "interval over prompts (with fewer than three prompts over repeats: valid for this prompt only)",
     ),
     "grounded_acceptance": (
-        "acceptance, tokens that need the picture",
-        "accepted drafts / places where a draft was tested, among tokens that need the picture: those whose "
-        f"probability by the target falls by at least {GROUNDED} when the picture is blanked, “on” and “,” too",
+        "acceptance, tokens that need the image",
+        "accepted drafted tokens / positions where a draft was tested, among tokens that need the image: those whose "
+        f"target probability falls by at least {GROUNDED} when the image is blanked, including “on” and “,”",
     ),
     "language_acceptance": (
-        "acceptance, tokens that do not need the picture",
-        "accepted drafts / places where a draft was tested, among tokens whose probability by the target falls by less "
-        f"than {GROUNDED} when the picture is blanked",
+        "acceptance, tokens that do not need the image",
+        "accepted drafted tokens / positions where a draft was tested, among tokens whose target probability falls by "
+        f"less than {GROUNDED} when the image is blanked",
     ),
     "kind_acceptance": (
         "acceptance by kind of word",
-        "tokens of that kind that were an accepted draft / tokens of that kind for whose place a draft was tested",
+        "tokens of that kind that are accepted drafts / tokens of that kind at positions where a draft was tested",
     ),
 }
 
 
 def grounded(trace: Trace) -> list[bool] | None:
-    """Return whether each emitted token needs the picture: p − p_blind ≥ GROUNDED; None before it was asked for."""
+    """Return whether each emitted token needs the image: p − p_blind ≥ GROUNDED; None without an attribution."""
     blind = (trace.attribution or {}).get("p_blind")
     if blind is None:
         return None
@@ -79,104 +79,104 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def tested(rounds: Sequence[Round]) -> int:
-    """Drafted tokens that were put to the test (accepted or rejected)."""
+    """Return the number of tested drafted tokens (accepted or rejected)."""
     return sum(status != DISCARDED for r in rounds for status in r.nodes.status)
 
 
 def drafted(rounds: Sequence[Round]) -> int:
-    """All drafted tokens."""
+    """Return the number of drafted tokens."""
     return sum(len(r.nodes) for r in rounds)
 
 
 def verified(rounds: Sequence[Round]) -> int:
-    """Tokens that went through the target's verification: roots, drafted tokens, and probes beside them."""
+    """Return the number of tokens in the target's verification passes: roots, drafted tokens and probe positions."""
     return sum(1 + len(r.nodes) + len(r.probes) for r in rounds)
 
 
 def accepted(rounds: Sequence[Round]) -> int:
-    """Drafted tokens that were accepted."""
+    """Return the number of accepted drafted tokens."""
     return sum(len(r.path) for r in rounds)
 
 
 def emitted(rounds: Sequence[Round]) -> int:
-    """Tokens committed to the text."""
+    """Return the number of tokens committed to the text."""
     return sum(len(r.emitted) for r in rounds)
 
 
 def tau(rounds: Sequence[Round]) -> float | None:
-    """Tokens emitted / target verification passes."""
+    """Return τ, tokens emitted / target verification passes."""
     return _ratio(emitted(rounds), len(rounds))
 
 
 def acceptance_rate(rounds: Sequence[Round]) -> float | None:
-    """Accepted / tested."""
+    """Return accepted / tested drafted tokens."""
     return _ratio(accepted(rounds), tested(rounds))
 
 
 def draft_utilisation(rounds: Sequence[Round]) -> float | None:
-    """Accepted / drafted."""
+    """Return accepted / all drafted tokens."""
     return _ratio(accepted(rounds), drafted(rounds))
 
 
 def decode_seconds(rounds: Sequence[Round]) -> float:
-    """Seconds from the end of prefill to the last token: where the last round ends, pauses left out.
+    """Return the seconds from the end of prefill to the end of the last round, without paused time.
 
-    Prefill is the target's and the drafter's, `Header.prefill_s`. What happens between rounds counts, the prefill of a
-    drafter that a change in mid-run brought among it; the sum of the rounds alone is less.
+    Prefill is that of target and drafter, `Header.prefill_s`. Time between rounds counts, such as the prefill of a
+    drafter that was chosen during the run, so the result exceeds the sum of the rounds.
 
     Args:
-        rounds: from the first on.
+        rounds: rounds of a run from the first on.
     """
     return rounds[-1].started_s + rounds[-1].seconds if rounds else 0.0
 
 
 def overhead_seconds(rounds: Sequence[Round]) -> float:
-    """The part of `decode_seconds` in no forward of a round, be it for this row or for another of its batch."""
+    """Return the part of `decode_seconds` outside all model forward passes of the batch."""
     forwards = sum(r.draft_s + r.verify_s + r.waited_s for r in rounds)
     return max(0.0, decode_seconds(rounds) - forwards)
 
 
 def tokens_per_second(rounds: Sequence[Round]) -> float | None:
-    """Tokens emitted / seconds from the end of prefill to the last token."""
+    """Return tokens emitted / seconds from the end of prefill to the last token."""
     return _ratio(emitted(rounds), decode_seconds(rounds))
 
 
 def overhead_share(rounds: Sequence[Round]) -> float | None:
-    """Seconds in no forward / seconds from the end of prefill to the last token."""
+    """Return seconds outside forward passes / seconds from the end of prefill to the last token."""
     return _ratio(overhead_seconds(rounds), decode_seconds(rounds))
 
 
 def held_rounds(rounds: Sequence[Round]) -> int:
-    """Return the number of rounds before which a pace or a pause held the run back; caches were cold in them."""
+    """Return the number of rounds directly after a pause or a display delay; processor caches are cold in them."""
     return sum(r.signals.get(HELD, 0.0) > 0 for r in rounds)
 
 
 def acceptance_by_depth(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
-    """(depth, rounds that tested a node at this depth, rounds that accepted one), from depth 1 on.
+    """Return (depth, rounds that tested a node at this depth, rounds that accepted one), from depth 1 on.
 
-    A round counts once per depth, however many siblings it tested there: the quotient is the conditional acceptance
-    at that depth given that everything before was accepted.
+    A round counts once per depth for any number of tested siblings, so the quotient is the conditional acceptance at
+    that depth, given that all earlier depths were accepted.
     """
-    tried: Counter[int] = Counter()
-    kept: Counter[int] = Counter()
+    n_tested: Counter[int] = Counter()
+    n_accepted: Counter[int] = Counter()
     for r in rounds:
         depths_tested = {d for d, s in zip(r.nodes.depth, r.nodes.status, strict=True) if s != DISCARDED}
-        tried.update(depths_tested)
-        kept.update({d for d, s in zip(r.nodes.depth, r.nodes.status, strict=True) if s == ACCEPTED})
-    return [(d, tried[d], kept[d]) for d in sorted(tried)]
+        n_tested.update(depths_tested)
+        n_accepted.update({d for d, s in zip(r.nodes.depth, r.nodes.status, strict=True) if s == ACCEPTED})
+    return [(d, n_tested[d], n_accepted[d]) for d in sorted(n_tested)]
 
 
 def accepted_histogram(rounds: Sequence[Round]) -> dict[int, int]:
-    """Number of rounds by how many drafted tokens they accepted (bonus left out)."""
+    """Return the number of rounds by number of accepted drafted tokens (without bonus)."""
     counts = Counter(len(r.path) for r in rounds)
     return {n: counts[n] for n in range(max(counts, default=-1) + 1)}
 
 
 def word_kinds(trace: Trace, lexicon: Mapping[str, str]) -> list[str]:
-    """For each emitted token the kind of its word: `lexicon` gives it by the word in lower case; else it is OTHER.
+    """Return the kind of each emitted token's word: `lexicon` at the lower-case word, else OTHER.
 
-    A word is an unbroken run of letters and digits of the text, so that the space which a token carries in front
-    belongs to none. A token that holds parts of several words goes with the first.
+    A word is a run of letters and digits; a token's leading space belongs to no word. A token with parts of several
+    words gets the kind of the first.
     """
     tokens = [e for r in trace.rounds for e in r.emitted]
     text = "".join(e.text for e in tokens)
@@ -191,10 +191,10 @@ def word_kinds(trace: Trace, lexicon: Mapping[str, str]) -> list[str]:
 
 
 def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[int, int]:
-    """(tokens for whose place a draft was tested, those of them that were the accepted draft), among the chosen ones.
+    """Return (positions where a draft was tested, those where a draft was accepted) among the chosen tokens.
 
-    `chosen` has one entry for each emitted token; tokens behind its end are left out. A place counts once, however
-    many drafts were tested for it. A bonus token, or one of plain decoding, had no draft to test.
+    `chosen` has one entry per emitted token; tokens after its end are excluded. A position counts once for any number
+    of tested drafts. No draft is tested for a bonus token or a token of plain decoding.
     """
     kinds = [e.kind for r in rounds for e in r.emitted]
     counted = Counter(kind for kind, wanted in zip(kinds, chosen, strict=False) if wanted)
@@ -202,7 +202,7 @@ def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[i
 
 
 def acceptance_by_kind(trace: Trace, lexicon: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """Kind of word → (tested, accepted), as `acceptance_where` counts them; kinds that do not occur are left out."""
+    """Return kind of word → (tested, accepted), counted by `acceptance_where`, for the kinds that occur."""
     kinds = word_kinds(trace, lexicon)
     return {kind: acceptance_where(trace.rounds, [k == kind for k in kinds]) for kind in sorted(set(kinds))}
 
@@ -213,7 +213,7 @@ def _share(rounds: Sequence[Round], chosen: Sequence[bool]) -> float | None:
 
 
 def summary(trace: Trace) -> dict[str, Any]:
-    """All figures of a generation by name; None where a denominator is zero."""
+    """Return all metrics of a generation by name; None if a denominator is zero."""
     rounds = trace.rounds
     n_tokens = emitted(rounds)
     of_picture = grounded(trace) or []

@@ -1,39 +1,38 @@
-"""The draft of a round as plain data: its nodes, what was computed beside them, and why each is there."""
+"""Draft of a round as plain data: its nodes, probe positions, and the tree builder's explanation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
-"""Status of a drafted node. Discarded: drafted, never tested, because the path ended before it or
-took another branch."""
+"""Status of a drafted node. Discarded: drafted but not tested, because the path ended before it or took another
+branch."""
 PROBE = "probe"
-"""What a token is called that was computed beside a draft and could not be accepted: it is none of its nodes, and has
-none of their statuses."""
+"""Display name of a probe position: a token computed with a draft that cannot be accepted. It is not a draft node and
+has no status."""
 
 
 @dataclass(slots=True)
 class Nodes:
-    """The draft tree of one round, column by column; index i is node i, parents come before children.
+    """Draft tree of one round in columns; index i is node i, parents come before children.
 
     Attributes:
         tokens: token ids [N].
-        parents: parent's index [N]; −1 is the last committed token (the root).
-        depth: 1 for children of the root [N].
-        position: absolute position in the sequence [N]; siblings share one.
-        text: the token's own text [N], for display only.
-        p: the target's probability of the token given its parent [N], after temperature and filters when sampling,
-            the plain softmax when greedy.
-        q: the drafter's probability [N]; None where the proposal carries no law or score.
-        accept: the acceptance probability that was used [N], 0 or 1 where the rule is a comparison; None where the
-            node was not tested.
-        u: the uniform that was drawn [N]; None where not tested or where nothing was drawn (greedy).
+        parents: index of the parent [N]; −1 is the last committed token (the root).
+        depth: depth [N]; 1 for children of the root.
+        position: absolute position in the sequence [N]; the same for siblings.
+        text: text of the token [N], for display only.
+        p: the target's probability of the token given its parent [N]; after temperature and filters when sampling,
+            the plain softmax in greedy decoding.
+        q: draft probability [N]; None if the proposal has no distribution or score.
+        accept: acceptance probability used [N], 0 or 1 for a comparison; None if the node was not tested.
+        u: uniform number compared with `accept` [N]; None if not tested or deterministic.
         status: "accepted", "rejected" or "discarded" [N].
         source: drafter that proposed the node [N].
-        rule: name of the rule that judged the node [N], explained in `Header.rules`; None where the node was not
-            tested, and where the verifier (or an older trace) does not say.
-        inputs: what the rules read beyond p and q, by name, each [N]: "residual", "threshold", "likeliest" (a token's
-            id). None where the node's rule does not read it.
+        rule: name of the acceptance rule that tested the node [N], described in `Header.rules`; None if the node was
+            not tested, or if the verifier or an older trace does not record it.
+        inputs: inputs of the rules other than p and q, by name, each [N]: "residual", "threshold", "likeliest" (a
+            token id). None where the node's rule does not use it.
     """
 
     tokens: list[int] = field(default_factory=list[int])
@@ -51,7 +50,7 @@ class Nodes:
     inputs: dict[str, list[float | None]] = field(default_factory=dict[str, list[float | None]])
 
     def __post_init__(self) -> None:
-        """Traces before schema 3 do not name the rules."""
+        """Fill `rule` with None for traces before schema 3, which have no rules."""
         if not self.rule:
             self.rule = [None] * len(self.tokens)
 
@@ -61,7 +60,7 @@ class Nodes:
 
 @dataclass(slots=True)
 class Top:
-    """The likeliest tokens at one place of the tree: ids, texts, probabilities (same length, best first)."""
+    """Most likely tokens at one tree position: ids, texts, probabilities (equal lengths, best first)."""
 
     tokens: list[int]
     text: list[str]
@@ -70,14 +69,14 @@ class Top:
 
 @dataclass(slots=True)
 class Probe:
-    """A token that went into the target's pass behind a draft, to be computed and never accepted.
+    """Probe position: a token computed in the target's pass after a draft but never accepted.
 
     Attributes:
-        token: id.
-        text: its own text, for display only.
-        parent: what it stands behind: −1 the last committed token, i < N node i of the draft, N + j probe j before it.
-        position: absolute position in the sequence at which it was read.
-        source: the part that asked for it ("reflective").
+        token: token id.
+        text: text of the token, for display only.
+        parent: predecessor: −1 the last committed token, i < N node i of the draft, N + j the earlier probe j.
+        position: absolute position in the sequence.
+        source: name of the part that requested it ("reflective").
     """
 
     token: int
@@ -89,13 +88,14 @@ class Probe:
 
 @dataclass(slots=True)
 class GrownNodes:
-    """Why each node of a draft is there, and what it was worth to what put it there.
+    """Explanation of a draft tree's shape; see `workbench.core.grown`.
 
     Attributes:
-        rules: in force, each with its `name`, `title`, what it `says`, and what the values `before` and `after` are.
-        of: index into `rules` [N]; [] where it is the first for all.
-        before: first value [N], by what was known when the node was offered; [] where there is none.
-        after: second value [N], once more was known; [] where there is none.
+        rules: tree builder's rules, each with `name`, `title`, `says` (explanation), and the meanings of the values
+            `before` and `after`.
+        of: index into `rules` [N]; [] if the first rule added all nodes.
+        before: first value of each node [N], known when it was proposed; [] if there is none.
+        after: second value of each node [N], computed with more information; [] if there is none.
     """
 
     rules: list[dict[str, str]]

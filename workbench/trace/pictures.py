@@ -1,4 +1,4 @@
-"""The pictures of a prompt as plain data."""
+"""Images of a prompt as plain data."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from dataclasses import dataclass
 from typing import Any
 
 PNG_URL = "data:image/png;base64,"
-"""How the address of a picture in a trace begins: pictures are in the trace, and never fetched from anywhere."""
+"""Prefix of an image URL in a trace: images are stored in the trace and never fetched."""
 
 
 _PNG_URL = re.compile(rf"{PNG_URL}[A-Za-z0-9+/=]*", re.ASCII)
 
 
 def is_png_url(url: object) -> bool:
-    """Return whether something is the data-URL of a PNG, from its first character to its last.
+    """Return whether a value is a PNG data URL and nothing else.
 
-    Nothing may follow its base64: a quote, say, would end an attribute of an exported page.
+    The whole string is matched: a quote after the base64 data would end the HTML attribute of an exported page.
     """
     return isinstance(url, str) and _PNG_URL.fullmatch(url) is not None
 
 
 @dataclass(slots=True)
 class Picture:
-    """A picture of the prompt, as the target saw it: after resizing, before its normalisation.
+    """Image of the prompt as the target's input: after resizing, before normalisation.
 
     Attributes:
-        url: data-URL of a PNG.
-        width: in pixels.
-        height: in pixels.
-        rows: rows of patches that became vision tokens; rows · cols is their number, unless the family adds some of
-            its own or cuts the picture into tiles (then one row).
-        cols: columns.
+        url: PNG data URL.
+        width: width in pixels.
+        height: height in pixels.
+        rows: rows of patches that became vision tokens. rows · cols is the number of vision tokens, unless the model
+            family adds tokens or splits the image into tiles (then rows is 1).
+        cols: columns of patches.
         start: position in the prompt of its first vision token.
-        end: position behind its last one.
+        end: position after its last vision token.
     """
 
     url: str
@@ -47,5 +47,5 @@ class Picture:
 
 
 def pictures_of(vision: Mapping[str, Any]) -> list[Any]:
-    """The pictures that a round's `vision` names, the drafter's and the target's, as plain JSON."""
+    """Return the images in a round's `vision`, of drafter and target, as JSON data."""
     return [picture for name in ("pictures", "target_pictures") for picture in vision.get(name) or ()]

@@ -1,4 +1,4 @@
-"""Folders that nobody but this process's user may write to, for files that are run or trusted when they are read."""
+"""Create folders that only the current user can write to, for files that are executed or trusted."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 @cache
 def temporary_folder() -> Path:
-    """Return a new folder that this user alone may enter; it is deleted when the process ends."""
+    """Return a new folder that only this user can access; it is deleted when the process ends."""
     place = Path(tempfile.mkdtemp(prefix="workbench-"))
     atexit.register(_delete, place, os.getpid())
     return place
 
 
 def make_private(folder: Path) -> bool:
-    """Make a folder that its owner alone may enter, and say whether it is this user's and nobody else writes there.
+    """Create a folder that only its owner can access; return whether this user owns it and others cannot write to it.
 
-    A folder that is there already is looked at and never changed: in a shared place, such as /tmp, somebody else may
-    have made it first. Of the folders above, one that everybody may write to must keep names from being taken over
-    (the sticky bit).
+    An existing folder is checked but not changed: in a shared location such as /tmp another user may have created it.
+    Parent folders that are writable for everybody must have the sticky bit, which prevents others from replacing names.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -39,13 +38,13 @@ def make_private(folder: Path) -> bool:
 
 
 def _is_private(folder: Path) -> bool:
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & _OTHERS_WRITE:
         return False
-    above = [place.stat().st_mode for place in folder.resolve().parents]
-    return all(not mode & stat.S_IWOTH or mode & stat.S_ISVTX for mode in above)
+    modes = [parent.stat().st_mode for parent in folder.resolve().parents]
+    return all(not mode & stat.S_IWOTH or mode & stat.S_ISVTX for mode in modes)
 
 
-def _delete(place: Path, made_by: int) -> None:
-    if os.getpid() == made_by:  # a child that was forked ends earlier
+def _delete(place: Path, creator: int) -> None:
+    if os.getpid() == creator:  # not in a forked child, which may end earlier
         shutil.rmtree(place, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The index of kept runs: one row a run, made from the files, and made anew for those that came, changed or went."""
+"""Index of saved runs: one row per run, built from the files and updated for added, changed and deleted files."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ from workbench.trace.files import PART, write_whole
 from workbench.trace.ids import is_id
 
 _STAMP = "workbench.index"
-"""Name of what the index says of itself, in its file's metadata."""
+"""Key of the index's own state in its file's metadata."""
 _CONDITION = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|=|>|<)\s*(\S+)\s*")
 _OPERATORS = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "=": operator.eq, "!=": operator.ne, ">": operator.gt,
     "<": operator.lt,
 }  # fmt: skip
 _TICK_NS = 2 * 10**9
-"""A change within this time of a listing may share its time stamp: such a listing is not trusted later."""
+"""Resolution of time stamps: a change within this time of a listing may go unnoticed, so the folder is listed again."""
 _FEW = 50
-"""Changes up to which the changed files are read with every search, while more changes may come."""
+"""Number of changes up to which the index is not rewritten while the folder may still be changing."""
 _STALE_S = 3600.0
+"""Age in seconds at which a temporary file is considered abandoned and is deleted."""
 
 
 class RunIndex:
-    """What there is in a folder of runs.
+    """Index of a folder of runs.
 
     Args:
-        runs: the folder.
-        file: of the index; may be deleted at any time.
+        runs: folder with the run files.
+        file: file of the index; may be deleted at any time.
     """
 
     def __init__(self, runs: Path, file: Path) -> None:
         self.runs, self.file = runs, file
         self.problems: dict[str, str] = {}
-        """Files that the last listing could not read, and why."""
+        """Files that the last listing could not read, with the reason."""
 
     def rows(self) -> pl.LazyFrame:
-        """The index as it is; where the folder of runs has changed since, with what has come and without what went."""
+        """Return the rows of the index, updated if the folder of runs has changed."""
         try:
             stamp = self.runs.stat().st_mtime_ns
         except FileNotFoundError:
@@ -75,17 +76,17 @@ class RunIndex:
         return whole.lazy()
 
     def _list_files(self) -> dict[str, tuple[int, int]]:
-        """Id → (time of the last change in ns, bytes) of every run; what a killed process left half-written goes."""
+        """Return id → (modification time in ns, bytes) of every run; delete abandoned temporary files."""
         files: dict[str, tuple[int, int]] = {}
-        with os.scandir(self.runs) as found:
-            for file in found:
+        with os.scandir(self.runs) as entries:
+            for file in entries:
                 run = file.name.removesuffix(".parquet")
-                with contextlib.suppress(FileNotFoundError):  # another process was faster
+                with contextlib.suppress(FileNotFoundError):  # deleted by another process
                     if is_id(run):
                         facts = file.stat()
                         files[run] = (facts.st_mtime_ns, facts.st_size)
                     elif not file.name.endswith(PART):
-                        self.problems[file.name] = "This is no file of the store."
+                        self.problems[file.name] = "This file does not belong to the run store."
                     elif time.time() - file.stat().st_mtime > _STALE_S:
                         Path(file.path).unlink()
         return files
@@ -106,7 +107,7 @@ class RunIndex:
         except WorkbenchError as error:
             self.problems[f"{run}.parquet"] = str(error)
         except (KeyError, TypeError, ValueError):
-            self.problems[f"{run}.parquet"] = "Its entry is damaged."
+            self.problems[f"{run}.parquet"] = "The index entry in this file is damaged."
         except FileNotFoundError:
             pass  # deleted since the listing
         return None
@@ -115,7 +116,7 @@ class RunIndex:
         try:
             pl.DataFrame([row], schema=INDEX)
         except (pl.exceptions.PolarsError, TypeError):
-            self.problems[f"{row['id']}.parquet"] = "Its entry is damaged."
+            self.problems[f"{row['id']}.parquet"] = "The index entry in this file is damaged."
             return False
         return True
 
@@ -123,11 +124,11 @@ class RunIndex:
         try:
             with no_panic():
                 state = json.loads(pl.read_parquet_metadata(self.file)[_STAMP])
-        except Exception:  # missing, or no index: it is made from the runs (polars raises several kinds)
+        except Exception:  # missing or damaged: the index is rebuilt from the runs (polars raises several kinds)
             return {}
         if state.get("version", 0) > VERSION:
             raise WorkbenchError(
-                f"A newer workbench keeps runs in {self.file.parent}.", "Update the workbench to read them."
+                f"A newer workbench wrote the runs in {self.file.parent}.", "Update the workbench to read them."
             )
         return state
 
@@ -137,27 +138,27 @@ class RunIndex:
         try:
             write_whole(self.file, out.getvalue())
         except OSError:
-            return  # a store that can only be read is listed anew every time
+            return  # a read-only store is listed again every time
 
 
 def condition(text: str) -> pl.Expr:
-    """A condition on a number of the index, "tau>=2.5" say, as an expression."""
+    """Parse a condition on a numeric column of the index, such as "tau>=2.5", into a Polars expression."""
     numbers = [name for name, kind in INDEX.items() if kind in (pl.Int64, pl.Float64) and not name.startswith("file_")]
     match = _CONDITION.fullmatch(text)
     if match is None:
-        raise WorkbenchError(f"The condition {text[:60]!r} cannot be read.", "Write a figure and a number: tau>=2.5")
+        raise WorkbenchError(f"The condition {text[:60]!r} cannot be read.", "Write a metric and a number: tau>=2.5")
     name, sign, value = match.groups()
     if name not in numbers:
-        raise UnknownNameError.of("figure", name, numbers)
+        raise UnknownNameError.of("metric", name, numbers)
     try:
         number = float(value)
     except ValueError:
-        raise WorkbenchError(f"{value[:20]!r} is no number.", f"Write {name}{sign}2.5") from None
+        raise WorkbenchError(f"{value[:20]!r} is not a number.", f"Write {name}{sign}2.5") from None
     return _OPERATORS[sign](pl.col(name), number)
 
 
 def moment(when: datetime.date) -> datetime.datetime:
-    """A time with its zone; a date begins at midnight UTC."""
+    """Return a time with a time zone; a date becomes midnight UTC, a time without zone is in UTC."""
     if not isinstance(when, datetime.datetime):
         when = datetime.datetime.combine(when, datetime.time())
     return when if when.tzinfo else when.replace(tzinfo=datetime.timezone.utc)

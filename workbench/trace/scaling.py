@@ -1,9 +1,9 @@
-"""How a drafter's τ grows with the tokens that it learnt from and with its size: Scylla's law, fitted with intervals.
+"""Fit Scylla's scaling law with 95 % confidence intervals: a drafter's τ by training tokens and number of parameters.
 
     τ = a + b · log₁₀ tokens + c · log₁₀ parameters
 
-A law of this form has to bend somewhere: a draft of depth d gives at most d + 1 tokens a round. So what it leaves of
-each run is a part of the fit.
+The relation cannot stay log-linear, because a draft of depth d gives at most d + 1 tokens per round. The fit therefore
+also returns the residual of each run.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ NAMES = ("constant", "a decade of tokens", "a decade of parameters")
 
 @dataclass(frozen=True)
 class Trained:
-    """A drafter of a grid, and what it did on prompts that are the same for all.
+    """One drafter of a training grid and its results on the shared prompts.
 
     Attributes:
-        parameters: that were trained.
-        tokens: read in training.
-        emitted: tokens of each prompt's answer.
-        rounds: of the target for each prompt.
+        parameters: number of trained parameters.
+        tokens: number of training tokens.
+        emitted: tokens emitted for each prompt.
+        rounds: target passes for each prompt.
     """
 
     parameters: int
@@ -45,14 +45,14 @@ class Trained:
 
 @dataclass(frozen=True)
 class ScalingLaw:
-    """A fitted law.
+    """Fitted scaling law.
 
     Attributes:
-        values: a, b, c.
-        low: of each, the lower end of its 95 % interval.
-        high: the upper end.
-        r2: share of the variance of τ that it explains.
-        left: of each run τ less the law's, in the order of the runs.
+        values: coefficients a, b, c.
+        low: lower ends of their 95 % confidence intervals.
+        high: upper ends.
+        r2: share of the variance of τ that the law explains.
+        left: residual of each run (measured τ minus fitted τ), in the order of the runs.
     """
 
     values: tuple[float, float, float]
@@ -62,21 +62,22 @@ class ScalingLaw:
     left: tuple[float, ...]
 
     def tau(self, tokens: float, parameters: float) -> float:
-        """What it says of another drafter."""
+        """Return the τ that the law predicts for another drafter."""
         return float(np.dot(self.values, (1.0, math.log10(tokens), math.log10(parameters))))
 
 
 def fit(runs: Sequence[Trained]) -> ScalingLaw:
-    """Least squares over runs; intervals are percentiles over resampled prompts, which all runs share.
+    """Fit the law by least squares over runs; intervals are percentiles over resamples of the shared prompts.
 
     Raises:
-        ParameterError: fewer than four runs, all of one size or one length, or of different prompts.
+        ParameterError: there are fewer than four runs, all have the same size or number of tokens, both grow together,
+            or the prompts differ.
 
     Source: Yan et al. 2025, Scylla, arXiv:2505.07858 (the form: log-linear in tokens and in capacity); Efron &
     Tibshirani 1993, §13.3 (the intervals).
     """
     if len(runs) < FEWEST:
-        raise ParameterError(f"{len(runs)} runs make no law of three numbers.", f"Train {FEWEST} or more.")
+        raise ParameterError(f"{len(runs)} runs are too few to fit three coefficients.", f"Train {FEWEST} or more.")
     for what in ("tokens", "parameters"):
         if len({getattr(run, what) for run in runs}) < 2:
             raise ParameterError(f"All runs have the same {what}.", f"Train with two or more numbers of {what}.")
@@ -101,7 +102,7 @@ def fit(runs: Sequence[Trained]) -> ScalingLaw:
 
 
 def of_report(report: dict[str, Any]) -> list[Trained]:
-    """The runs of what `workbench train scaling` wrote."""
+    """Return the runs in a report of `workbench train scaling`."""
     return [Trained(cell["parameters"], cell["tokens"], cell["emitted"], cell["rounds"]) for cell in report["cells"]]
 
 

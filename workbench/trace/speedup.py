@@ -1,16 +1,16 @@
-"""The one estimator of speed-up, its interval and its words: every face shows what is computed here.
+"""Estimate speed-up with its 95 % confidence interval and wording; used by the app, the command line and the boards.
 
-A speed-up is a ratio of two rates: tokens per second of a method's run over those of the plain run of the same prompt
-in the same repeat. Ratios are averaged on a logarithmic scale, so that A over B is exactly 1 / (B over A) and "twice as
-fast" weighs as much as "half as fast": first over the repeats of a prompt, then over prompts, which weigh alike
-whatever they hold. The result is a geometric mean (Fleming & Wallace 1986, doi:10.1145/5666.5673).
+A speed-up is the ratio of two rates: tokens per second of a method's run and of plain decoding of the same prompt in
+the same repeat. Ratios are averaged on a logarithmic scale, so that A over B is exactly 1 / (B over A): first over the
+repeats of a prompt, then over prompts with equal weight. The result is a geometric mean (Fleming & Wallace 1986,
+doi:10.1145/5666.5673).
 
-The interval is Student's t on those logarithms. Repeats of one prompt say nothing about other prompts, so from three
-prompts on a prompt counts as one observation, however often it was repeated. With one or two prompts nothing can be
-said of others: the interval then covers the scatter of repeats, and its words say "this prompt only". (Why not a
-bootstrap: its percentiles over three prompts cover the truth in three of four cases, not in 95 of 100.)
+The interval is Student's t on those logarithms. Repeats of one prompt give no information about other prompts, so from
+three prompts on, each prompt is one observation. With one or two prompts the interval covers the scatter of repeats,
+and its wording says "this prompt only". A bootstrap is not used, because its percentile interval over three prompts
+covers the true value in 75 % of cases instead of 95 %.
 
-`workbench/views/js/shared/speedup.js` is the same for the browser; a fixture holds both to the same numbers.
+`workbench/views/js/shared/speedup.js` implements the same for the browser; a shared fixture tests both.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from workbench.core.errors import WorkbenchError
 
 CONFIDENCE = 0.95
 FEWEST_PROMPTS = 3
-"""From here on the interval is one over prompts."""
+"""Number of prompts from which on the interval is over prompts instead of repeats."""
 MOST_PAIRS, MOST_RATE = 64, 1e6
-"""Ratios that a kept baseline has at most, and the bound of its numbers."""
+"""Maximum number of ratios in a saved baseline, and upper bound of its values."""
 FASTER, SLOWER, OPEN = "faster", "slower", "cannot be told yet"
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A ratio of rates, or a rate, with its interval.
+    """Ratio of rates, or rate, with its confidence interval.
 
     Attributes:
-        value: geometric mean over prompts, which weigh alike.
-        low: lower end of the interval; None where there are too few runs for one.
+        value: geometric mean over prompts with equal weight.
+        low: lower end of the interval; None if there are too few runs.
         high: upper end.
-        n: observations: pairs of runs of all prompts and repeats.
-        prompts: how many prompts they are of.
+        n: number of observations: pairs of runs over all prompts and repeats.
+        prompts: number of prompts.
     """
 
     value: float
@@ -50,14 +50,14 @@ class Estimate:
 
     @property
     def verdict(self) -> str:
-        """`FASTER` or `SLOWER` where the whole interval lies on one side of 1, else `OPEN`, or "one run", "2 runs"."""
+        """`FASTER` or `SLOWER` if the interval excludes 1, else `OPEN`; "one run" or "2 runs" without an interval."""
         if self.low is None or self.high is None:
             return _runs(self.n)
         return FASTER if self.low > 1 else SLOWER if self.high < 1 else OPEN
 
     @property
     def basis(self) -> str:
-        """What the interval rests on, in words.
+        """Number of observations and prompts of the interval, in words.
 
         Example:
             >>> Estimate(1.2, 1.1, 1.3, 12, 4).basis, Estimate(1.2, 1.1, 1.3, 5, 1).basis
@@ -75,7 +75,7 @@ class Estimate:
 
     @property
     def sentence(self) -> str:
-        """Figure and verdict: nothing is concluded while the interval holds 1.
+        """Value, conclusion and interval in one phrase; there is no conclusion if the interval contains 1.
 
         Example:
             >>> Estimate(1.01, 0.8, 1.3, 4, 1).sentence
@@ -87,33 +87,33 @@ class Estimate:
         """
         if self.low is None:
             return f"{self.value:.2f}×: {self.verdict}"
-        if self.prompts < FEWEST_PROMPTS and self.verdict != OPEN:  # says nothing of other prompts
+        if self.prompts < FEWEST_PROMPTS and self.verdict != OPEN:  # not valid for other prompts
             return f"{self.value:.2f}×: {self.verdict} on {self._these} ({self.range}, n = {self.n})"
         return f"{self.value:.2f}×: {self.verdict} ({self.range}, {self.basis})"
 
     @property
     def range(self) -> str:
-        """The interval, as in "1.31–1.77×"; empty where there is none."""
+        """The interval, as in "1.31–1.77×"; "" if there is none."""
         return "" if self.low is None or self.high is None else f"{self.low:.2f}–{self.high:.2f}×"
 
     def __str__(self) -> str:
-        """For a table's cell: "1.52 [1.31–1.77]"; without an interval the number of runs."""
+        """Return the text of a table cell: "1.52 [1.31–1.77]"; without an interval the number of runs."""
         if self.low is None:
             return f"{self.value:.2f} ({_runs(self.n)})"
         return f"{self.value:.2f} [{self.low:.2f}–{self.high:.2f}]"
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the object as JSON data."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Plain decoding beside a run that is kept: what its speed-up and its interval are computed from.
+    """Measurement of plain decoding that belongs to a saved run, for its speed-up and interval.
 
     Attributes:
-        tokens_per_second: of the plain run with the same prompt, seed and sampling; None where none was measured.
-        ratios: speed-up of each pair of runs that was measured like the run and its baseline.
+        tokens_per_second: rate of plain decoding with the same prompt, seed and sampling; None if not measured.
+        ratios: speed-up of each measured pair of a run and its baseline.
     """
 
     tokens_per_second: float | None = None
@@ -121,16 +121,16 @@ class Baseline:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Speed-up over all pairs, of this prompt only; None where none were measured."""
+        """Speed-up over all pairs, valid for this prompt only; None if no pair was measured."""
         return estimate({0: self.ratios})
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the object as JSON data."""
         return {"tokens_per_second": self.tokens_per_second, "ratios": list(self.ratios)}
 
     @classmethod
     def from_wire(cls, data: Any) -> Baseline | None:
-        """The inverse of `to_wire`; None for anything that holds no figure.
+        """Return the baseline from the output of `to_wire`; None if the data contains no number.
 
         Raises:
             WorkbenchError: a rate or a ratio is not a positive number, or there are more than `MOST_PAIRS` ratios.
@@ -147,19 +147,19 @@ class Baseline:
 
 
 def estimate(values: Mapping[Any, Sequence[float]], confidence: float = CONFIDENCE) -> Estimate | None:
-    """The geometric mean of ratios, or of rates, with its interval.
+    """Return the geometric mean of ratios, or of rates, with its confidence interval.
 
     Args:
-        values: by prompt, one for each repeat, all above 0; the two runs of a ratio are of the same repeat.
-        confidence: of the interval.
+        values: values above 0 by prompt, one per repeat; both runs of a ratio are from the same repeat.
+        confidence: level of the interval.
 
     Returns:
-        None where there is no value. No interval with fewer than two degrees of freedom: below three prompts, below
-        three repeats of one prompt, below two of two.
+        The estimate, or None without values. It has no interval with fewer than two degrees of freedom, that is, with
+        fewer than three repeats of one prompt, or fewer than two repeats of each of two prompts.
 
     Example:
-        >>> found = estimate({"a": [2.0, 2.0], "b": [0.5, 0.5]})
-        >>> found.value, found.low, found.high
+        >>> ratio = estimate({"a": [2.0, 2.0], "b": [0.5, 0.5]})
+        >>> ratio.value, ratio.low, ratio.high
         (1.0, 1.0, 1.0)
         >>> estimate({"a": [1.5]})
         Estimate(value=1.5, low=None, high=None, n=1, prompts=1)
@@ -184,34 +184,34 @@ def estimate(values: Mapping[Any, Sequence[float]], confidence: float = CONFIDEN
 
 
 def pairs(mine: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, int], float]) -> dict[Hashable, list[float]]:
-    """Ratios by prompt of the runs that both sides have; a run without a token, whose rate is 0, is left out.
+    """Return ratios by prompt for the runs that exist on both sides, without runs of rate 0 (no token emitted).
 
     Args:
         mine: tokens per second by (prompt, repeat).
-        plain: the same of plain decoding.
+        plain: tokens per second of plain decoding by (prompt, repeat).
     """
-    found: dict[Hashable, list[float]] = {}
+    ratios: dict[Hashable, list[float]] = {}
     for key in sorted(mine.keys() & plain.keys()):
         if mine[key] > 0 and plain[key] > 0:
-            found.setdefault(key[0], []).append(mine[key] / plain[key])
-    return found
+            ratios.setdefault(key[0], []).append(mine[key] / plain[key])
+    return ratios
 
 
 def speedup(mine: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, int], float]) -> Estimate | None:
-    """Speed-up over plain decoding, from tokens per second by (prompt, repeat) of both sides."""
+    """Return the speed-up over plain decoding, from tokens per second by (prompt, repeat) on both sides."""
     return estimate(pairs(mine, plain))
 
 
 def by_prompt(rates: Mapping[tuple[Any, int], float]) -> dict[Hashable, list[float]]:
-    """Values by (prompt, repeat) as lists by prompt, those above 0: what `estimate` makes a typical rate of.
+    """Group rates above 0 by prompt, as input of `estimate` for a typical rate.
 
-    Dividing two such rates of the same runs gives exactly their speed-up, which quotients of medians do not.
+    The quotient of two such estimates over the same runs is exactly their speed-up; a quotient of medians is not.
     """
     return pairs(rates, dict.fromkeys(rates, 1.0))
 
 
 def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """Half-width in standard errors of Student's interval.
+    """Return the half-width, in standard errors, of Student's confidence interval.
 
     Example:
         >>> round(t_quantile(2), 3), round(t_quantile(11), 3)

@@ -1,4 +1,4 @@
-"""Rounds that stalled: something else had the machine, and what they took says nothing about the method."""
+"""Detect stalled rounds: their time is due to other load on the machine, not to the method."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from statistics import median
 from workbench.trace.events import Round
 
 TIMES, SCATTER = 3.0, 5.0
-"""A round stalled if it took more than so many times the median of its like, and lies so many deviations above it."""
+"""A round is stalled if it took more than `TIMES` the median of comparable rounds and lies more than `SCATTER`
+deviations above it."""
 FEWEST = 5
-"""Rounds that a median is taken of; a run with fewer has no stalls that could be told."""
+"""Minimum number of rounds for a median; in a run with fewer rounds no stalls are detected."""
 
 
 def stalls(rounds: Sequence[Round]) -> dict[int, float]:
-    """Which rounds stalled, by their place in the list, with how many times the median of their like they took.
+    """Return the stalled rounds: index → time as a multiple of the median of comparable rounds.
 
-    The like of a round are the rounds by the same method with as many drafted tokens; where these are fewer than
-    `FEWEST`, those whose drafts come nearest in size are taken in. Deviation is the median one, scaled as for a normal
-    law, so that rounds which scatter anyway are not called stalled, and stalled rounds do not widen the measure.
+    Comparable rounds have the same method and the same number of drafted tokens; if these are fewer than `FEWEST`, the
+    rounds with the nearest numbers are added. The deviation is the median absolute deviation, scaled as for a normal
+    distribution: it adapts to the usual scatter, and stalled rounds hardly change it.
     """
-    found: dict[int, float] = {}
+    stalled: dict[int, float] = {}
     for method in {r.method for r in rounds}:
         own = [(i, len(r.nodes), r.seconds) for i, r in enumerate(rounds) if r.method == method]
         if len(own) < FEWEST:
@@ -30,11 +31,11 @@ def stalls(rounds: Sequence[Round]) -> dict[int, float]:
             like = [s for _, n, s in own if abs(n - size) <= reach]
             usual = median(like)
             limit = max(TIMES * usual, usual + SCATTER * 1.4826 * median(abs(s - usual) for s in like))
-            found |= {i: s / usual for i, n, s in own if n == size and s > limit}
-    return dict(sorted(found.items()))
+            stalled |= {i: s / usual for i, n, s in own if n == size and s > limit}
+    return dict(sorted(stalled.items()))
 
 
 def calm(rounds: Sequence[Round]) -> list[Round]:
-    """The rounds that did not stall."""
+    """Return the rounds that are not stalled."""
     stalled = stalls(rounds)
     return [r for i, r in enumerate(rounds) if i not in stalled]

@@ -1,12 +1,12 @@
-"""Kept runs: a folder with one Parquet file a run, and a compact index to search them by.
+"""Store for runs: a folder with one Parquet file per run, and an index to search them.
 
-- `runs/ID.parquet`: the trace (`workbench.trace.export`), with tags, note and figures in the file's metadata. These
-  files are all there is to a store: copy, delete or add some, and the store has those runs.
-- `index.parquet`: one row a run (`INDEX`), newest first. It is made from the files, and made anew for those that came,
-  changed or went; it may be deleted at any time.
+- `runs/ID.parquet`: trace (`workbench.trace.export`), with tags, note and metrics in the file's metadata. These files
+  are the complete store: runs may be added, copied or deleted as files.
+- `index.parquet`: one row per run (`INDEX`), newest first. It is built from the files and updated if they change; it
+  may be deleted at any time.
 
-Every file is written beside its place and then renamed, so a kill at any point leaves whole runs only. Several
-processes may use one store at once: whoever changes or deletes a run holds the store's lock, the file `lock`.
+Each file is written under a temporary name and then renamed, so a kill leaves only complete runs. Several processes may
+use one store: a process that changes or deletes a run holds the store's lock, the file `lock`.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from workbench.trace.speedup import Baseline
 
 _KINDS = (".parquet", ".jsonl")
 BASELINE = "workbench.baseline"
-"""Key of a file's metadata: plain decoding that was measured beside the run."""
+"""Key of the baseline (plain decoding of the same prompt) in a file's metadata."""
 LOCK_S = 30.0
-"""Seconds to wait for another process to change the store; a change takes milliseconds."""
+"""Seconds to wait for the store's lock; a change takes milliseconds."""
 
 
 def default_folder() -> Path:
-    """Where runs are kept by default: `WORKBENCH_RUNS`, or a folder among the user's own data."""
-    if named := os.environ.get("WORKBENCH_RUNS"):
-        return Path(named)
+    """Return the default folder for runs: `WORKBENCH_RUNS`, or a folder in the user's data directory."""
+    if folder := os.environ.get("WORKBENCH_RUNS"):
+        return Path(folder)
     try:
         base = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
-    except RuntimeError:  # a user without a home: as long as this process lasts
+    except RuntimeError:  # a user without a home directory: the folder lasts as long as this process
         base = temporary_folder()
     return base / "speculative-decoding-workbench" / "runs"
 
 
 @dataclass(slots=True)
 class Imported:
-    """What an import did: ids added, ids that were there already, files left out and why, and notes on files read."""
+    """Result of an import: ids added, ids already in the store, skipped files with the reason, and notes by file."""
 
     added: list[str] = field(default_factory=list[str])
     known: list[str] = field(default_factory=list[str])
@@ -64,10 +64,10 @@ class Imported:
 
 
 class RunStore:
-    """Runs that were kept, in a folder.
+    """Store of saved runs in a folder.
 
     Args:
-        folder: made with the first run; None: `default_folder()`.
+        folder: folder of the store, created with the first run; None: `default_folder()`.
 
     Example: `RunStore("kept").find(method="draft-model", where=["tau>=2"]).select("id", "tau").collect()`
     """
@@ -77,35 +77,35 @@ class RunStore:
         self._runs = self.folder / "runs"
         self._index = RunIndex(self._runs, self.folder / "index.parquet")
         self.problems = self._index.problems
-        """Files of the store that the last search could not read, and why."""
+        """Files of the store that the last search could not read, with the reason."""
 
     # -- writing -------------------------------------------------------------------------------------------------
 
     def save(self, trace: Trace, tags: Iterable[str] = (), note: str = "", baseline: Baseline | None = None) -> str:
-        """Keep a run.
+        """Save a run.
 
         Args:
-            trace: of a run that has ended, or of what there is of it.
-            tags: words to find it by; spaces around them are dropped, a comma inside one is refused.
-            note: anything.
-            baseline: plain decoding that was measured beside it.
+            trace: complete or partial trace of the run.
+            tags: tags for searching; surrounding spaces are removed, commas are refused.
+            note: free text.
+            baseline: plain decoding measured with the run.
 
         Returns:
-            Its id, which sorts by time.
+            Id of the run; ids sort by time.
 
         Raises:
-            WorkbenchError: the folder cannot be written, or a tag is none.
+            WorkbenchError: the folder cannot be written, or a tag is invalid.
         """
         entry = entry_of_trace(trace, new_id(), tags, note)
-        beside = {BASELINE: json.dumps(baseline.to_wire())} if baseline else {}
-        self._write(entry["id"], export.parquet(trace, {ENTRY: json.dumps(entry), **beside}))
+        more = {BASELINE: json.dumps(baseline.to_wire())} if baseline else {}
+        self._write(entry["id"], export.parquet(trace, {ENTRY: json.dumps(entry), **more}))
         return entry["id"]
 
     def tag(self, run: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> list[str]:
-        """Add tags to a run and take others away; returns those it has then, in order.
+        """Add tags to a run and remove others; return the resulting tags, sorted.
 
         Raises:
-            WorkbenchError: there is no such run, or a tag is none.
+            WorkbenchError: there is no such run, or a tag is invalid.
         """
         added, removed = set(tags_of(add)), set(tags_of(remove))
         return self._rewrite(run, lambda entry: entry | {"tags": sorted((set(entry["tags"]) | added) - removed)})[
@@ -121,7 +121,7 @@ class RunStore:
         self._rewrite(run, lambda entry: entry | {"note": note})
 
     def delete(self, *runs: str) -> None:
-        """Delete runs, all of them or, where one does not exist, none.
+        """Delete runs. If one does not exist, delete none.
 
         Raises:
             WorkbenchError: there is no such run, or it cannot be deleted.
@@ -138,11 +138,11 @@ class RunStore:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def has(self, run: str) -> bool:
-        """Whether a run is kept here."""
+        """Return whether the store contains a run."""
         return is_id(run) and self._file(run).is_file()
 
     def load(self, run: str) -> Trace:
-        """The trace of a run.
+        """Return the trace of a run.
 
         Raises:
             WorkbenchError: there is no such run, its file is damaged, or a newer workbench wrote it.
@@ -150,17 +150,17 @@ class RunStore:
         return export.read_parquet(self._path(run).read_bytes())
 
     def baseline(self, run: str) -> Baseline | None:
-        """Plain decoding that was measured beside a run; None where none was kept with it.
+        """Return the baseline saved with a run; None if there is none.
 
         Raises:
             WorkbenchError: as for `load`.
         """
-        self.entry(run)  # a damaged file is named as such
-        kept = pl.read_parquet_metadata(self._path(run)).get(BASELINE)
-        return Baseline.from_wire(json.loads(kept)) if kept else None
+        self.entry(run)  # raises a readable error for a damaged file
+        stored = pl.read_parquet_metadata(self._path(run)).get(BASELINE)
+        return Baseline.from_wire(json.loads(stored)) if stored else None
 
     def entry(self, run: str) -> dict[str, Any]:
-        """The row of one run, as in the index: header, figures, tags and note.
+        """Return the index entry of one run: header, metrics, tags and note.
 
         Raises:
             WorkbenchError: as for `load`.
@@ -179,48 +179,49 @@ class RunStore:
         until: datetime.date | None = None,
         where: Iterable[str] = (),
     ) -> pl.LazyFrame:
-        """Runs that fit all filters, newest first; nothing is read from the index before `.collect()`.
+        """Find the runs that match all filters, newest first; nothing is read from the index before `.collect()`.
 
         Args:
-            method: registry name, or several of which one must fit.
+            method: registry name, or several names of which one must match.
             target: name of the target, or several.
             drafter: name of the drafter, or several.
-            tags: all of them must be there.
-            text: every word must occur in prompt, text or note; case does not matter.
-            since: earliest time of the run; a date begins at midnight UTC.
+            tags: tags that the run must all have.
+            text: words that must all occur in prompt, text or note; case is ignored.
+            since: earliest time of the run; a date means midnight UTC.
             until: latest time of the run; a date includes its whole day.
-            where: conditions on numbers of the index, such as "tau>=2.5" or "prompt_tokens<100".
+            where: conditions on numeric columns of the index, such as "tau>=2.5" or "prompt_tokens<100".
 
         Returns:
             The rows, with the columns of `INDEX`.
 
         Raises:
-            WorkbenchError: a condition cannot be read or names no number, or a newer workbench wrote the index.
+            WorkbenchError: a condition cannot be parsed or names no numeric column, or a newer workbench wrote the
+                index.
         """
-        found = self._index.rows()
+        rows = self._index.rows()
         for column, wanted in (("method", method), ("target", target), ("drafter", drafter)):
             if wanted is not None:
-                found = found.filter(pl.col(column).is_in([wanted] if isinstance(wanted, str) else list(wanted)))
+                rows = rows.filter(pl.col(column).is_in([wanted] if isinstance(wanted, str) else list(wanted)))
         for tag in tags:
-            found = found.filter(pl.col("tags").list.contains(tag))
+            rows = rows.filter(pl.col("tags").list.contains(tag))
         for word in (text or "").split():
             pattern = f"(?i){re.escape(word)}"
-            found = found.filter(pl.any_horizontal(pl.col("prompt", "text", "note").str.contains(pattern)))
+            rows = rows.filter(pl.any_horizontal(pl.col("prompt", "text", "note").str.contains(pattern)))
         if since is not None:
-            found = found.filter(pl.col("created") >= moment(since))
+            rows = rows.filter(pl.col("created") >= moment(since))
         if until is not None:
             whole_day = datetime.timedelta(days=0 if isinstance(until, datetime.datetime) else 1)
-            found = found.filter(pl.col("created") < moment(until) + whole_day)
-        for said in where:
-            found = found.filter(condition(said))
-        return found
+            rows = rows.filter(pl.col("created") < moment(until) + whole_day)
+        for expression in where:
+            rows = rows.filter(condition(expression))
+        return rows
 
     # -- exchanging ----------------------------------------------------------------------------------------------
 
     def export(self, runs: Sequence[str], to: Path | str, kind: Literal["parquet", "jsonl"] = "parquet") -> list[Path]:
-        """Copy runs into files: one into a file, by its ending .parquet or .jsonl, any number into a folder.
+        """Copy runs into files: one run into a .parquet or .jsonl file, or any number into a folder.
 
-        Parquet keeps tags, note and id; JSON lines hold the trace alone.
+        Parquet files include tags, note and id; JSON Lines files contain only the trace.
 
         Raises:
             WorkbenchError: there is no such run, or the files cannot be written.
@@ -228,7 +229,7 @@ class RunStore:
         to = Path(to)
         paths = {run: self._path(run) for run in runs}
         if to.suffix in _KINDS and len(runs) != 1:
-            raise WorkbenchError(f"{len(runs)} runs do not go into one file.", "Name a folder.")
+            raise WorkbenchError(f"{len(runs)} runs cannot be exported to one file.", "Name a folder.")
         places = {run: to if to.suffix in _KINDS else to / f"{run}.{kind}" for run in runs}
         for run, place in places.items():
             data = paths[run].read_bytes()
@@ -238,14 +239,14 @@ class RunStore:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(place, data)
             except OSError as error:
-                raise WorkbenchError(f"{place} cannot be written: {error.strerror}.", "Choose another.") from None
+                raise WorkbenchError(f"{place} cannot be written: {error.strerror}.", "Choose another path.") from None
         return list(places.values())
 
     def import_(self, *paths: Path | str, tags: Iterable[str] = ()) -> Imported:
-        """Keep runs from files of either kind, or from folders of such files (another store's `runs`, say).
+        """Import runs from .parquet or .jsonl files, or from folders of such files (e.g. another store's `runs`).
 
-        A run that is here already, by its id, is left as it is. A file that cannot be read is named in the result and
-        stops nothing. Added runs get `tags` besides their own.
+        A run whose id is already in the store is skipped. A file that cannot be read is reported in the result, and the
+        others are still imported. Imported runs get `tags` in addition to their own.
         """
         done, tags = Imported(), tags_of(tags)
         for file in _files(paths):
@@ -259,7 +260,7 @@ class RunStore:
                 entry = entry_of_trace(trace, run or new_id(), {*old.get("tags", ()), *tags}, str(old.get("note", "")))
                 data = export.parquet(trace, {ENTRY: json.dumps(entry)})
                 with self._lock():
-                    if self._file(entry["id"]).exists():  # another import was faster
+                    if self._file(entry["id"]).exists():  # another import added it since
                         done.known.append(entry["id"])
                         continue
                     self._write(entry["id"], data)
@@ -270,22 +271,22 @@ class RunStore:
                 done.problems[str(file)] = str(error)
             except OSError as error:
                 done.problems[str(file)] = str(error.strerror)
-            except Exception as error:  # nothing that nobody foresaw in one file stops the others
-                done.problems[str(file)] = f"It cannot be kept ({type(error).__name__})."
+            except Exception as error:  # an unforeseen error in one file must not stop the others
+                done.problems[str(file)] = f"The file cannot be imported ({type(error).__name__})."
         return done
 
     # -- files --------------------------------------------------------------------------------------------------
 
     def _file(self, run: str) -> Path:
         if not is_id(run):
-            raise WorkbenchError(f"{run[:40]!r} is no id of a run.", "Ids look like 20261121-153000-0a1b2c3d.")
+            raise WorkbenchError(f"{run[:40]!r} is not a run id.", "Ids look like 20261121-153000-0a1b2c3d.")
         return self._runs / f"{run}.parquet"
 
     def _path(self, run: str) -> Path:
         path = self._file(run)
         if not path.is_file():
             raise WorkbenchError(
-                f"No run {run} is kept in {self.folder}.", "`workbench runs list` shows those that are."
+                f"No run {run} is saved in {self.folder}.", "`workbench runs list` shows the saved runs."
             )
         return path
 
@@ -295,14 +296,14 @@ class RunStore:
             write_whole(self._file(run), data)
         except OSError as error:
             raise WorkbenchError(
-                f"The run cannot be kept in {self.folder}: {error.strerror}.", "Name another folder."
+                f"The run cannot be saved in {self.folder}: {error.strerror}.", "Name another folder."
             ) from None
 
     def _rewrite(self, run: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        """Write the same file with another entry, which is returned. The trace is not taken apart.
+        """Rewrite a file with a changed entry, and return the entry. The trace is not parsed.
 
-        The entry is read and written under the lock: two changes at once both stay, and a run that another process
-        deleted does not come back.
+        The entry is read and written under the lock, so that concurrent changes are not lost and a run that another
+        process deleted is not restored.
 
         Raises:
             WorkbenchError: there is no such run, or it cannot be written.
@@ -315,16 +316,16 @@ class RunStore:
             known.pop("ARROW:schema", None)
             out = io.BytesIO()
             pl.read_parquet(io.BytesIO(data)).write_parquet(out, metadata=known)
-            self._path(run)  # a file that was deleted by hand meanwhile
+            self._path(run)  # raises if the file was deleted by hand meanwhile
             self._write(run, out.getvalue())
         return entry
 
     @contextlib.contextmanager
     def _lock(self) -> Generator[None]:
-        """Keep other processes and threads from changing the store.
+        """Hold the store's lock, so that no other process or thread changes the store.
 
         Raises:
-            WorkbenchError: the folder cannot be written, or another process keeps the lock.
+            WorkbenchError: the folder cannot be written, or another process holds the lock for `LOCK_S` seconds.
         """
         lock: Any = FileLock(self.folder / "lock", timeout=LOCK_S)
         try:
@@ -332,8 +333,8 @@ class RunStore:
             lock.acquire()
         except Timeout:
             raise WorkbenchError(
-                f"Another process has been changing the runs in {self.folder} for {LOCK_S:.0f} seconds.",
-                "End it, or try again.",
+                f"Another process has held the lock on {self.folder} for {LOCK_S:.0f} seconds.",
+                "Stop it, or try again.",
             ) from None
         except OSError as error:
             raise WorkbenchError(

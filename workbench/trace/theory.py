@@ -1,7 +1,6 @@
-"""What theory says a run should give: tokens a round, the best draft length, the most that several drafts can achieve.
+"""Theoretical predictions: tokens per round, best draft length, and the optimal acceptance of several drafts.
 
-Everything here is arithmetic on plain numbers and small arrays, so that pages, reports and notebooks can draw it over
-what was measured.
+All functions take plain numbers and small arrays, so that pages, reports and notebooks can plot them over measurements.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from scipy.optimize import bisect, linprog
 from workbench.core.errors import ParameterError
 
 Law = Sequence[float] | np.ndarray
-"""Probabilities of all tokens, in one order; they sum to 1."""
+"""Distribution over the vocabulary: probabilities of all tokens, which sum to 1."""
 
 MOST_TUPLES = 50_000
-"""Tuples of drafts that the linear program and the recursion are willing to enumerate."""
+"""Maximum number of draft tuples that the linear program and the recursion enumerate."""
 
-# -- Tokens a round, and the draft length ------------------------------------------------------------------------------
+# -- Tokens per round, and the draft length ----------------------------------------------------------------------------
 
 
 def expected_tau(rate: float, depth: float) -> float:
-    """Tokens a round if every draft of a chain is accepted with the same probability, whatever came before.
+    """Return the tokens per round if each drafted token of a chain is accepted with the same independent probability.
 
     Args:
-        rate: that probability, 0 to 1.
-        depth: drafts a round; a fraction stands for a mean of several lengths.
+        rate: acceptance probability, 0 to 1.
+        depth: drafted tokens per round; a fraction is a mean over several lengths.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, equation 1.
 
@@ -44,7 +43,7 @@ def expected_tau(rate: float, depth: float) -> float:
 
 
 def tau_by_position(rates: Sequence[float]) -> float:
-    """Tokens a round if the draft at position i is accepted with probability `rates[i]` given all before it.
+    """Return the tokens per round if position i is accepted with probability `rates[i]`, given all earlier positions.
 
     Example:
         >>> tau_by_position([0.5, 0.5])
@@ -54,7 +53,7 @@ def tau_by_position(rates: Sequence[float]) -> float:
 
 
 def accepted_law(rates: Sequence[float]) -> list[float]:
-    """Probability of a round that accepts 0, 1, … len(rates) drafts, by the conditional acceptance at each position.
+    """Return the probabilities that a round accepts 0, 1, … len(rates) tokens, from conditional acceptance by position.
 
     Example:
         >>> accepted_law([0.5, 0.5])
@@ -65,18 +64,26 @@ def accepted_law(rates: Sequence[float]) -> list[float]:
 
 
 def speedup(tau: float, draft_s: float, verify_s: float, overhead_s: float, plain_s: float) -> float:
-    """Speed against plain decoding: tokens a round / cost of the round in plain steps. All times in seconds a round."""
+    """Return the speed-up over plain decoding: tokens per round / (round time / plain step time).
+
+    Args:
+        tau: tokens per round.
+        draft_s: drafting time in seconds per round.
+        verify_s: verification time in seconds per round.
+        overhead_s: host overhead in seconds per round.
+        plain_s: time of a plain decoding step in seconds.
+    """
     return tau * plain_s / (draft_s + verify_s + overhead_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The draft length that a cost model prefers; 0 is plain decoding.
+    """Best draft length under a cost model.
 
     Attributes:
-        depth: drafts a round.
-        tau: tokens a round there.
-        speedup: against plain decoding.
+        depth: drafted tokens per round; 0 is plain decoding.
+        tau: tokens per round.
+        speedup: speed-up over plain decoding.
     """
 
     depth: int
@@ -92,14 +99,14 @@ def best_depth(
     beyond: float | None = None,
     most: int = 64,
 ) -> Best:
-    """Draft length with the largest tokens a round / cost of the round.
+    """Return the draft length that maximises tokens per round / cost of the round.
 
     Args:
-        rates: acceptance of every draft alike, or by position given all before.
-        draft_cost: of one more draft, in plain steps.
-        verify_cost: of a target pass over n tokens, in plain steps.
-        overhead_cost: of everything else that a drafting round has and a plain step has not, in plain steps.
-        beyond: acceptance at positions behind the last of `rates`; None: as at the last.
+        rates: acceptance probability of every drafted token, or by position given all earlier ones.
+        draft_cost: cost of one more drafted token, in plain steps.
+        verify_cost: cost of a target pass over n tokens, in plain steps.
+        overhead_cost: cost of everything else in a drafting round, beyond that of a plain step, in plain steps.
+        beyond: acceptance probability after the last position of `rates`; None: that of the last position.
         most: longest draft considered.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, theorem 3.8, which has `verify_cost` 1 and `overhead_cost` 0.
@@ -121,21 +128,21 @@ def best_depth(
     return best
 
 
-# -- Several drafts for one place --------------------------------------------------------------------------------------
-# p is the target's law and q the drafter's, both [V]; n drafts are drawn from q.
+# -- Several drafts for one position -----------------------------------------------------------------------------------
+# p is the target's distribution and q the drafter's, both [V]; n drafts are sampled from q.
 
 
 def optimal_acceptance(p: Law, q: Law, n: int, replacement: bool = True) -> float:
-    """The largest probability with which any exact rule can emit one of n drafts: the optimal-transport bound.
+    """Return the largest probability with which an exact rule can emit one of n drafts (optimal-transport bound).
 
-    By duality it is 1 + min over sets H of tokens of P(H) − Pr(all n drafts lie in H), and the best H is a prefix of
-    the tokens in falling order of q/p. O(V log V) with replacement; without, an integral for each prefix.
+    By duality it is 1 + min over token sets H of P(H) − Pr(all n drafts lie in H), and the best H is a prefix of the
+    tokens in descending order of q/p. O(V log V) with replacement; without, one integral per prefix.
 
     Args:
-        p: target's law.
-        q: drafter's law.
-        n: drafts for the place.
-        replacement: whether drafts are independent, or no two of them are equal.
+        p: target distribution.
+        q: draft distribution.
+        n: number of drafts for the position.
+        replacement: whether drafts are sampled independently; else without replacement.
 
     Source: Hu et al. 2025, arXiv:2502.18779; SpecTr, arXiv:2310.15141, for the transport problem.
 
@@ -155,17 +162,17 @@ _LOG_T = np.arange(-24.0, 36.0, 0.08)
 
 
 def _all_inside(q: np.ndarray, n: int) -> np.ndarray:
-    """Probability that n draws without replacement all lie among the first k tokens, for k = 1 … V.
+    """Return the probability that n draws without replacement all lie among the first k tokens, for k = 1 … V.
 
-    Draws without replacement are the first arrivals of an exponential race with rates q. All n lie in H when at least
-    n tokens of H arrive before the first of the others, whose time is exponential with rate 1 − q(H). Substituting
-    t = eʸ makes the trapezoid rule exact to rounding: the integrand is analytic and falls off at both ends.
+    Draws without replacement are the first arrivals of an exponential race with rates q. All n lie in H if at least n
+    tokens of H arrive before the first other token, whose time is exponential with rate 1 − q(H). With the substitution
+    t = eʸ the trapezoid rule is exact up to rounding: the integrand is analytic and falls off at both ends.
     """
     t = np.exp(_LOG_T)
     step = _LOG_T[1] - _LOG_T[0]
     fewer = np.zeros((n, t.size))  # Pr[exactly j of the tokens so far arrived before t], j < n
     fewer[0] = 1.0
-    found = np.zeros(q.size)
+    result = np.zeros(q.size)
     outside = np.clip(1.0 - np.cumsum(q), 0.0, None)
     for k, rate in enumerate(q):
         arrived = -np.expm1(-rate * t)
@@ -175,14 +182,14 @@ def _all_inside(q: np.ndarray, n: int) -> np.ndarray:
             continue
         left = float(outside[k])
         if left < 1e-13 or not q[k + 1 :].any():
-            found[k] = 1.0
+            result[k] = 1.0
         else:
-            found[k] = float(np.sum((1.0 - fewer.sum(0)) * left * t * np.exp(-left * t)) * step)
-    return np.clip(found, 0.0, 1.0)
+            result[k] = float(np.sum((1.0 - fewer.sum(0)) * left * t * np.exp(-left * t)) * step)
+    return np.clip(result, 0.0, 1.0)
 
 
 def optimal_acceptance_lp(p: Law, q: Law, n: int, replacement: bool = True) -> float:
-    """`optimal_acceptance` by the linear program itself, over the sets that n drafts can form: for small vocabularies.
+    """Compute `optimal_acceptance` by the linear program over all sets of n drafts; for small vocabularies.
 
     Raises:
         ParameterError: the vocabulary is too large to enumerate.
@@ -201,12 +208,12 @@ def optimal_acceptance_lp(p: Law, q: Law, n: int, replacement: bool = True) -> f
 
 
 def _sets(q: np.ndarray, n: int, replacement: bool) -> dict[tuple[int, ...], float]:
-    """Probability of each set of tokens that n draws can leave."""
+    """Return the probability of each set of tokens that n draws can form."""
     if q.size**n > MOST_TUPLES:
         raise ParameterError(
-            f"{q.size} tokens and {n} drafts are too many to enumerate.", "Use optimal_acceptance, which needs no list."
+            f"{q.size} tokens and {n} drafts are too many to enumerate.", "Use optimal_acceptance instead."
         )
-    found: dict[tuple[int, ...], float] = defaultdict(float)
+    sets: dict[tuple[int, ...], float] = defaultdict(float)
     for drawn in itertools.product(range(q.size), repeat=n):
         if not replacement and len(set(drawn)) < n:
             continue
@@ -215,12 +222,12 @@ def _sets(q: np.ndarray, n: int, replacement: bool) -> dict[tuple[int, ...], flo
             mass *= q[token] / left if left > 0 else 0.0
             left = left if replacement else left - q[token]
         if mass > 0:
-            found[tuple(sorted(set(drawn)))] += mass
-    return found
+            sets[tuple(sorted(set(drawn)))] += mass
+    return sets
 
 
 def recursive_acceptance(p: Law, q: Law, n: int, replacement: bool = True) -> float:
-    """Acceptance of n siblings tested one after the other against what the elder ones left of p.
+    """Return the acceptance of n siblings, each tested against the residual distribution after the earlier ones.
 
     Source: with replacement SpecInfer, arXiv:2305.09781; without, recursive rejection sampling, arXiv:2402.14160.
 
@@ -229,7 +236,7 @@ def recursive_acceptance(p: Law, q: Law, n: int, replacement: bool = True) -> fl
     """
     p_, q_ = _laws(p, q, n)
     if not replacement and q_.size ** (n - 1) > MOST_TUPLES:
-        raise ParameterError(f"{q_.size} tokens and {n} drafts are too many to enumerate.", "Give a shorter law.")
+        raise ParameterError(f"{q_.size} tokens and {n} drafts are too many to enumerate.", "Use fewer tokens.")
     return _recursive(p_, q_, n, replacement)
 
 
@@ -250,7 +257,7 @@ def _recursive(p: np.ndarray, q: np.ndarray, n: int, replacement: bool) -> float
 
 
 def kseq_acceptance(p: Law, q: Law, n: int) -> tuple[float, float]:
-    """Acceptance of SpecTr's K-SEQ with n independent drafts, and the divisor ρ that makes it exact.
+    """Return the acceptance of SpecTr's K-SEQ with n independent drafts, and the divisor ρ that makes it exact.
 
     Source: Sun et al. 2023, SpecTr, arXiv:2310.15141, §4.
     """
@@ -267,7 +274,7 @@ def kseq_acceptance(p: Law, q: Law, n: int) -> tuple[float, float]:
 
 
 def greedy_scheme_acceptance(p: Law, q: Law, n: int) -> float:
-    """Acceptance of the n − 1 likeliest tokens of q and one draw from the rest of q.
+    """Return the acceptance of the n − 1 most likely tokens of q and one sample from the rest of q.
 
     Source: Hu et al. 2025, arXiv:2502.18779, the greedy construction.
     """
@@ -281,13 +288,13 @@ def greedy_scheme_acceptance(p: Law, q: Law, n: int) -> float:
 
 
 def top_acceptance(p: Law, q: Law, n: int) -> float:
-    """Acceptance of the n likeliest tokens of q under the rule "draw from p and follow the draw"."""
+    """Return the acceptance of the n most likely tokens of q by sampling from p and accepting an equal draft."""
     p_, q_ = _laws(p, q, n)
     return float(p_[np.argsort(-q_, kind="stable")[:n]].sum())
 
 
 def acceptance_table(p: Law, q: Law, n: int) -> dict[str, float]:
-    """What each rule, and the best possible one, makes of n drafts; small vocabularies only."""
+    """Return the acceptance of n drafts under each rule, and its optimum; for small vocabularies only."""
     return {
         "plain": top_one(p, q),
         "recursive, with replacement": recursive_acceptance(p, q, n),
@@ -301,16 +308,16 @@ def acceptance_table(p: Law, q: Law, n: int) -> dict[str, float]:
 
 
 def top_one(p: Law, q: Law) -> float:
-    """Acceptance of one draft by speculative sampling: Σ min(p, q)."""
+    """Return the acceptance of one draft under speculative sampling: Σ min(p, q)."""
     p_, q_ = _laws(p, q, 1)
     return float(np.minimum(p_, q_).sum())
 
 
 def bound_from_tops(p_top: dict[int, float], q_top: dict[int, float], n: int, replacement: bool) -> float:
-    """An upper bound of `optimal_acceptance` when only the likeliest tokens of both laws are known.
+    """Return an upper bound of `optimal_acceptance` from the most likely tokens of both distributions.
 
-    Only sets of tokens that are known in both laws enter the minimum, so that the bound can only be too high. It is
-    exact when the known tokens hold all of q.
+    The minimum is taken over sets of tokens that are known in both distributions, so the bound can only be too high. It
+    is exact if the known tokens hold all of q.
     """
     known = sorted(set(p_top) & set(q_top)) if sum(p_top.values()) < 1 - 1e-6 else sorted(q_top)
     p = np.array([p_top.get(token, 0.0) for token in known])
@@ -330,10 +337,13 @@ def bound_from_tops(p_top: dict[int, float], q_top: dict[int, float], n: int, re
 def _laws(p: Any, q: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     p_, q_ = np.asarray(p, float), np.asarray(q, float)
     if p_.ndim != 1 or p_.shape != q_.shape or not p_.size:
-        raise ParameterError("p and q are not two laws over the same tokens.", "Give two lists of the same length.")
+        raise ParameterError("p and q are not distributions over the same tokens.", "Give lists of the same length.")
     if n < 1:
-        raise ParameterError(f"{n} drafts cannot be accepted.", "Give at least 1.")
-    for name, law in (("p", p_), ("q", q_)):
-        if (law < 0).any() or not math.isclose(float(law.sum()), 1.0, abs_tol=1e-6):
-            raise ParameterError(f"{name} sums to {law.sum():.6g} and is no law.", "Give probabilities that sum to 1.")
+        raise ParameterError(f"The number of drafts is {n}.", "Give at least 1.")
+    for name, probs in (("p", p_), ("q", q_)):
+        if (probs < 0).any() or not math.isclose(float(probs.sum()), 1.0, abs_tol=1e-6):
+            raise ParameterError(
+                f"{name} is not a distribution: it has a negative value or sums to {probs.sum():.6g}.",
+                "Give probabilities that sum to 1.",
+            )
     return p_, q_

@@ -1,27 +1,26 @@
-"""Tokens of a text as plain data: those that became final, and those that may still be taken back."""
+"""Tokens of a text as plain data: committed tokens and tentative tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 CORRECTED, BONUS, PLAIN = "corrected", "bonus", "plain"
-"""Kind of the token the target adds: after a rejection, for free at the end of a fully accepted path, or on its own,
-where nothing was drafted."""
+"""Kind of the token that the target adds: after a rejection, after a fully accepted path, or without a draft."""
 
 
 @dataclass(slots=True)
 class Emitted:
-    """One committed token.
+    """Committed token.
 
     Attributes:
-        token: id.
-        text: the text it completes (empty while a character is still incomplete).
+        token: token id.
+        text: text that the token completes ("" if its last character is still incomplete).
         start: offset of that text in the generated text, in characters.
-        end: end offset.
+        end: end offset, in characters.
         kind: "accepted", "corrected", "bonus" or "plain".
         node: index of the accepted node, or None.
         position: absolute position in the sequence.
-        p: the target's probability of it.
+        p: target probability of the token.
     """
 
     token: int
@@ -36,13 +35,13 @@ class Emitted:
 
 @dataclass(slots=True)
 class Placed:
-    """A token set at a place of the text that is not final there: a later round may take it back.
+    """Tentative token: a later round may revoke it.
 
     Attributes:
-        token: id.
-        text: its own text, for display only.
-        position: absolute position in the sequence, behind the final text; gaps between places are masked.
-        p: the target's probability of it when it was set.
+        token: token id.
+        text: text of the token, for display only.
+        position: absolute position in the sequence, after the final text; gaps between positions are masked.
+        p: target probability of the token when it was set.
     """
 
     token: int

@@ -1,8 +1,8 @@
-"""What a recorded run says about runs that were not made: where its time went, and what other drafts could have given.
+"""Predict from a recorded run, without a model, how it would have gone with other drafts, and where its time went.
 
-No model is asked. What follows from the recorded verdicts is exact for a drafter whose proposals depend on the text
-alone, as greedy drafting does; what is estimated from the run's mean times says so. Each prediction was held against
-real runs: see `workbench.bench.whatif_suite`, whose error stands beside it.
+Predictions from the recorded verification results are exact for drafters whose proposals depend only on the text, as in
+greedy drafting. Predictions from the run's mean times are marked as estimates. `workbench.bench.whatif_suite` measures
+the error of each prediction against real runs; the error is shown with the prediction.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ def analyse(
     measured: Estimate | None = None,
     errors: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Everything at once, as plain JSON: what the command line prints and the Live page draws.
+    """Return all analyses of a run as JSON data, for the command line and the Live page.
 
     Args:
-        trace: the run that is looked at.
-        others: plain decoding of the same prompt serves as baseline; any other run is combined with `trace`.
-        measured: speed-up over plain decoding from several pairs of runs like these two, where it was measured.
-        errors: the measured error of each prediction, in words (`workbench.bench.whatif_errors.errors`).
+        trace: run to analyse.
+        others: other runs of the prompt: plain decoding becomes the baseline, any other run is combined with `trace`.
+        measured: measured speed-up over plain decoding, from several pairs of such runs, if available.
+        errors: measured error of each prediction, in words (`workbench.bench.whatif_errors.errors`).
     """
     plain = next((t for t in others if t.header.method == PLAIN), None)
-    found, rounds = budget(trace, plain), trace.rounds
-    is_held = any(len(r.nodes) and (r.placed or r.revoked) for r in rounds)  # rounds do not say what they gave
-    lengths = draft_lengths(trace, plain) if metrics.drafted(rounds) and not is_held else None
+    time_budget, rounds = budget(trace, plain), trace.rounds
+    is_tentative = any(len(r.nodes) and (r.placed or r.revoked) for r in rounds)  # tokens per round are not recorded
+    lengths = draft_lengths(trace, plain) if metrics.drafted(rounds) and not is_tentative else None
     return {
         "method": trace.header.method,
         "target": trace.header.target,
-        "budget": found.to_wire(),
-        "words": words(found, lengths, measured),
+        "budget": time_budget.to_wire(),
+        "words": words(time_budget, lengths, measured),
         "lengths": lengths.to_wire() if lengths else None,
         "combinations": [combine(trace, t).to_wire() for t in others if t.header.method != PLAIN],
         "rescues": [entry.to_wire() for entry in rescues(rounds)],

@@ -1,4 +1,4 @@
-"""Theory beside the measurement: both laws, the best draft length, the bound for several siblings."""
+"""Compare a run with theory: τ under two models of acceptance, the best draft length, the bound for siblings."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from workbench.trace.whatif.width import tests_of
 
 
 def overlay(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:
-    """What theory says beside the measurement: τ under both laws, the best K by the cost model, the bound for siblings.
+    """Return theoretical values for a run, as JSON data.
 
     Returns:
-        `tau`; `rate`, accepted / tested with the siblings of a place counted once; `tau_iid`, equation 1 at that rate;
-        `rates` by position; `tau_by_position`; `best` by the run's costs (None without a plain step; positions that
-        were never drafted are taken to have `rate`, and rounds that found nothing to draft a first draft refused);
-        `transport`, see there.
+        `tau`, measured; `rate`, accepted / tested with the siblings of a position counted once; `tau_iid`, equation 1
+        at that rate; `rates` by position; `tau_by_position`; `best`, the best draft length under the run's cost model;
+        and the list of `transport`. `best` is None without a plain step; positions that were never drafted are assumed
+        to have `rate`, and rounds without a draft count as rejections of the first token.
     """
-    rounds, found = trace.rounds, budget(trace, plain)
+    rounds, time_budget = trace.rounds, budget(trace, plain)
     predicted = laws(rounds)
     rates, best = predicted["rates"], None
-    if found.plain_s and rates and found.depth:
-        model, plain_s = costs(trace, plain), found.plain_s
-        had_drafts = fmean(depth > 0 for depth in depths(rounds))  # of a method that copies, few: others stay plain
-        nodes = metrics.drafted(rounds) / sum(depths(rounds))  # a level
+    if time_budget.plain_s and rates and time_budget.depth:
+        model, plain_s = costs(trace, plain), time_budget.plain_s
+        had_drafts = fmean(depth > 0 for depth in depths(rounds))  # small for methods that copy from the text
+        nodes = metrics.drafted(rounds) / sum(depths(rounds))  # per level
         best = theory.best_depth(
             [had_drafts * rates[0], *rates[1:]],
             model.level_s / plain_s,
             lambda n: (model.verify_s + (n - 1) * nodes * model.node_s) / plain_s,
             model.other_s / plain_s,
-            beyond=found.rate,
+            beyond=time_budget.rate,
             most=2 * max(depths(rounds)),
         )
     return {
-        "tau": found.tau,
+        "tau": time_budget.tau,
         **predicted,
         "best": asdict(best) if best else None,
         "transport": transport(rounds),
@@ -50,14 +50,14 @@ def overlay(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:
 
 
 def transport(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Sampled siblings beside the optimal-transport bound, by how many were drafted at a place.
+    """Compare the acceptance of sampled siblings with the optimal-transport bound, by number of siblings.
 
-    Only places whose two laws were recorded count. The bound rests on the recorded likeliest tokens and can only be
-    too high; `exact` says in what part of the places these held the whole of both laws. A place where siblings are
-    equal was drawn with replacement.
+    Only tree positions with both distributions recorded count. The bound is computed from the recorded most likely
+    tokens and can only be too high. Siblings with equal tokens mean sampling with replacement.
 
     Returns:
-        For each number of siblings: `siblings`, `places`, `accepted` (share of the places), `bound` (mean), `exact`.
+        For each number of siblings: `siblings`, `places` (tree positions), `accepted` (share of them), `bound` (mean),
+        `exact` (share of the positions at which the recorded tokens hold both distributions completely).
     """
     by_n: dict[int, list[tuple[bool, float, bool]]] = defaultdict(list)
     for r in rounds:
@@ -74,8 +74,8 @@ def transport(rounds: Sequence[Round]) -> list[dict[str, Any]]:
             tokens = [r.nodes.tokens[i] for i in children]
             bound = theory.bound_from_tops(p, q, len(children), replacement=len(set(tokens)) < len(tokens))
             whole = min(sum(p.values()), sum(q.values())) > 1 - 1e-4
-            kept = any(r.nodes.status[i] == ACCEPTED for i in children)
-            by_n[len(children)].append((kept, bound, whole))
+            accepted = any(r.nodes.status[i] == ACCEPTED for i in children)
+            by_n[len(children)].append((accepted, bound, whole))
     return [
         {
             "siblings": n,

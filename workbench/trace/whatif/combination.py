@@ -1,4 +1,4 @@
-"""Two recorded drafters of one text: what the better of both would give."""
+"""Combine two recorded drafters of the same text: τ if the better draft were chosen at each position."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from workbench.trace.events import Trace
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Two recorded drafters of one text, and the better of both at every place.
+    """Oracle combination of two recorded drafters.
 
     Attributes:
         first: method of the first run.
         second: method of the second run.
-        tokens: tokens that both wrote alike, from the beginning.
-        tau_first: of the first on these tokens.
-        tau_second: of the second.
-        tau: of the better one in every round, which is also that of both drafts in one tree: a ceiling for every rule
-            that chooses between the two.
-        share_first: part of the combined rounds in which the first one reached further.
-        share_second: the same for the second; the rest are ties.
+        tokens: length of the common prefix of both outputs, in tokens.
+        tau_first: τ of the first run on these tokens.
+        tau_second: τ of the second run on these tokens.
+        tau: τ with the better draft in every round, or with both drafts in one tree: an upper bound for every rule that
+            chooses between the two.
+        share_first: share of the combined rounds in which the first drafter's draft reached further.
+        share_second: the same for the second drafter; the rest are ties.
     """
 
     first: str
@@ -36,18 +36,18 @@ class Combination:
     share_second: float
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the combination as JSON data."""
         return asdict(self)
 
 
 def combine(first: Trace, second: Trace) -> Combination:
-    """The oracle combination of two drafters: from every place on, the draft that reaches further.
+    """Return the oracle combination of two drafters, which uses the draft that reaches further at each position.
 
-    A recorded round says how far a draft made at its start, or at any place inside its accepted part, would have
-    reached; so every place of the text has an answer for both drafters.
+    A recorded round tells how far a draft from its start, or from any position in its accepted part, would have been
+    accepted. So the reach of both drafters is known at every position of the common prefix.
 
     Raises:
-        WorkbenchError: the runs have other prompts or targets, or wrote no common beginning.
+        WorkbenchError: the runs have different prompts or targets, or their outputs have no common prefix.
     """
     for what, a, b in (
         ("targets", first.header.target, second.header.target),
@@ -61,7 +61,7 @@ def combine(first: Trace, second: Trace) -> Combination:
             break
         common += 1
     if not common:
-        raise WorkbenchError("The two runs share no beginning.", "Combine greedy runs, which write the same text.")
+        raise WorkbenchError("The outputs of the two runs have no common beginning.", "Combine greedy runs.")
     starts, reaches = zip(*(_reach(t, common) for t in (first, second)), strict=True)
     at, n, wins = 0, 0, [0, 0]
     while at < common:
@@ -76,7 +76,7 @@ def combine(first: Trace, second: Trace) -> Combination:
 
 
 def _reach(trace: Trace, common: int) -> tuple[list[int], list[int]]:
-    """Start of every round in the common text, and where its tokens end."""
+    """Return the start and the end of every round in the common prefix."""
     starts, ends, at = list[int](), list[int](), 0
     for r in trace.rounds:
         if at >= common:

@@ -1,4 +1,4 @@
-"""Other draft lengths, from the recorded verdicts and the run's own times."""
+"""Predict speeds with other draft lengths, from recorded verification results and the run's own times."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from workbench.trace.whatif.timing import plain_rounds
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What parts of a round cost in this run, in seconds.
+    """Cost model of a run's rounds, in seconds.
 
     Attributes:
-        level_s: drafting one level deeper.
-        verify_s: a target pass over no draft at all.
-        node_s: one more token in the target's pass.
-        other_s: overhead of a round, accepting included.
-        fitted: whether `node_s` was seen (drafts of several sizes, or a plain run) or is unknown and taken as 0.
+        level_s: drafting time per level.
+        verify_s: time of a target pass without a draft.
+        node_s: additional time of a target pass per drafted token.
+        other_s: host overhead per round, verification on the host included.
+        fitted: whether `node_s` was fitted (needs drafts of several sizes, or a plain run); else it is unknown and 0.
     """
 
     level_s: float
@@ -36,12 +36,12 @@ class Costs:
     fitted: bool
 
     def round_s(self, levels: float, nodes: float) -> float:
-        """A round of so many levels and drafted tokens."""
+        """Return the time of a round with these numbers of levels and drafted tokens."""
         return levels * self.level_s + self.verify_s + nodes * self.node_s + self.other_s
 
 
 def costs(trace: Trace, plain: Trace | None = None) -> Costs:
-    """The run's own cost model: a line through the target's passes by their size, means of the rest. Without stalls."""
+    """Fit the cost model without stalled rounds: a line through target passes by size; means of the other times."""
     rounds, others = calm(trace.rounds), calm(plain.rounds) if plain else []
     levels = sum(depths(rounds))
     sizes = [(len(r.nodes), r.verify_s) for r in rounds] + [(0, r.verify_s) for r in others]
@@ -63,14 +63,14 @@ def costs(trace: Trace, plain: Trace | None = None) -> Costs:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A run that was not made.
+    """Predicted run.
 
     Attributes:
-        name: what would be different.
-        depth: draft length, or None where it varies.
-        tau: tokens a round.
-        tokens_per_second: by the run's cost model.
-        relative: that speed / the speed which the same model gives for the run as it was.
+        name: the difference to the recorded run, in words.
+        depth: draft length, or None if it varies.
+        tau: tokens per round.
+        tokens_per_second: speed by the cost model.
+        relative: that speed / speed of the recorded run by the same model.
     """
 
     name: str
@@ -82,15 +82,16 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Other draft lengths, from the recorded verdicts.
+    """Predictions for other draft lengths.
 
     Attributes:
-        recorded: the run as it was, by the cost model.
-        fixed: every draft cut to 0, 1, 2 … levels.
+        recorded: the recorded run under the cost model.
+        fixed: runs with every draft cut to at most 0, 1, 2 … levels.
         best: the fastest of `fixed`.
-        oracle: exactly the drafts that were accepted, in every round: a ceiling for every rule that decides the length.
-        cut_short: rounds whose whole draft was accepted: a longer draft might have given more there, which no figure
-            here counts.
+        oracle: drafts of exactly the accepted tokens in every round: an upper bound for every rule that decides the
+            length.
+        cut_short: number of rounds whose complete draft was accepted. A longer draft might have given more tokens
+            there, which no prediction counts.
         costs: the cost model.
     """
 
@@ -102,17 +103,17 @@ class Lengths:
     costs: Costs
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the predictions as JSON data."""
         return asdict(self)
 
 
 def draft_lengths(trace: Trace, plain: Trace | None = None) -> Lengths:
-    """How fast the run would have been with other draft lengths.
+    """Predict the speed of a run with other draft lengths.
 
-    A draft cut to k levels is verified sooner: the round ends after at most k accepted tokens and the target's own, and
-    the next round starts there, inside the recorded draft. `shorter.starts` says how many rounds that comes to; a round
-    costs what its levels and nodes up to k cost in the recorded round that it starts in. A tree keeps its shape up to
-    level k: one that spends its nodes on fewer levels anew may accept more.
+    With drafts cut to k levels a round ends after at most k accepted tokens and the target's own, and the next round
+    starts there, inside the recorded draft. `shorter.starts` gives the expected number of rounds. The cost of a round
+    is that of the levels and nodes up to k of the recorded round in which it starts. A tree keeps its shape up to level
+    k; a tree rebuilt with all its nodes on fewer levels may accept more.
 
     `workbench bench --suite whatif` measures the error of τ against real runs and saves it for the page.
     """
@@ -120,7 +121,7 @@ def draft_lengths(trace: Trace, plain: Trace | None = None) -> Lengths:
     levels, tokens = depths(rounds), metrics.emitted(rounds)
     base = tokens / sum(model.round_s(d, len(r.nodes)) for d, r in zip(levels, rounds, strict=True))
 
-    def made(name: str, depth: int | None, n_rounds: float, seconds: float) -> Alternative:
+    def alternative(name: str, depth: int | None, n_rounds: float, seconds: float) -> Alternative:
         return Alternative(name, depth, tokens / n_rounds, tokens / seconds, tokens / seconds / base)
 
     fixed = list[Alternative]()
@@ -130,20 +131,21 @@ def draft_lengths(trace: Trace, plain: Trace | None = None) -> Lengths:
             n = sum(begins[at : at + len(r.emitted)])
             n_rounds, at = n_rounds + n, at + len(r.emitted)
             seconds += n * model.round_s(min(k, d), sum(deep <= k for deep in r.nodes.depth))
-        fixed.append(made(f"at most {k}" if k else "no draft", k, n_rounds, seconds))
-    if found := calm(plain_rounds(trace, plain)[0]):
-        fixed[0] = made("no draft", 0, tokens, tokens * sum(r.seconds for r in found) / metrics.emitted(found))
+        fixed.append(alternative(f"at most {k}" if k else "no draft", k, n_rounds, seconds))
+    if base_rounds := calm(plain_rounds(trace, plain)[0]):
+        plain_s = sum(r.seconds for r in base_rounds) / metrics.emitted(base_rounds)
+        fixed[0] = alternative("no draft", 0, tokens, tokens * plain_s)
     exact = sum(model.round_s(len(r.path), len(r.path)) for r in rounds)
     return Lengths(
-        recorded=made("as recorded", None, len(rounds), tokens / base),
+        recorded=alternative("as recorded", None, len(rounds), tokens / base),
         fixed=tuple(fixed),
         best=max(fixed, key=lambda a: a.tokens_per_second),
-        oracle=made("exactly what is accepted", None, len(rounds), exact),
+        oracle=alternative("exactly the accepted tokens", None, len(rounds), exact),
         cut_short=sum(_is_whole(r) for r in rounds),
         costs=model,
     )
 
 
 def _is_whole(r: Round) -> bool:
-    """Whether the accepted path ends at a leaf: nothing was rejected."""
+    """Return whether the accepted path ends at a leaf, that is, nothing was rejected."""
     return bool(r.path) and r.bonus_kind != CORRECTED and r.path[-1] not in r.nodes.parents

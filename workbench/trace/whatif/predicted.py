@@ -1,4 +1,4 @@
-"""What two laws predict from the acceptance that was measured."""
+"""Predict τ from the measured acceptance under two models."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from workbench.trace.events import Round
 
 
 def laws(rounds: Sequence[Round]) -> dict[str, Any]:
-    """τ as two laws predict it from the acceptance that was measured.
+    """Return τ as predicted by two models: the same acceptance everywhere, or acceptance by position.
 
     Returns:
-        `rate`, accepted / tested with the siblings of a place counted once, and `rates`, the same by position, given
-        all before it; `tau_iid`, equation 1 (Leviathan et al. 2023) at that rate, and `tau_by_position`, from `rates`;
-        both with each round as deep as it was where the target went: a tree's other branches, however deep, offered it
-        nothing. Where nothing was tested, `rate` and `tau_iid` are None.
+        `rate`, accepted / tested with the siblings of a position counted once; `rates`, the same by position, given
+        all earlier positions; `tau_iid`, equation 1 (Leviathan et al. 2023) at `rate`; `tau_by_position`, from `rates`.
+        The depth of a round's draft is counted along the accepted path, because other branches of a tree give no
+        tokens. If nothing was tested, `rate` and `tau_iid` are None.
     """
     rate, rates = _rate_of_places(rounds), [k / t for _, t, k in metrics.acceptance_by_depth(rounds)]
     offered = [_offered(r) for r in rounds]
@@ -26,26 +26,26 @@ def laws(rounds: Sequence[Round]) -> dict[str, Any]:
 
 
 def _rate_of_places(rounds: Sequence[Round]) -> float | None:
-    """Accepted / tested, siblings of one place counted once: for a chain, the acceptance rate."""
+    """Return accepted / tested, with the siblings of a position counted once; for a chain the acceptance rate."""
     counts = metrics.acceptance_by_depth(rounds)
     tested = sum(t for _, t, _ in counts)
     return sum(k for _, _, k in counts) / tested if tested else None
 
 
 def tau_of(rates: Sequence[float], levels: Sequence[int]) -> float:
-    """τ by the conditional acceptance at each position, with as many levels in each round as `levels` says."""
+    """Return τ from the conditional acceptance at each position and the number of drafted levels of each round."""
     return fmean(theory.tau_by_position(rates[:d]) for d in levels) if levels else 0.0
 
 
 def depths(rounds: Sequence[Round]) -> list[int]:
-    """Levels of every round's draft; 0 where nothing was drafted."""
+    """Return the number of levels of every round's draft; 0 if nothing was drafted."""
     return [max(r.nodes.depth, default=0) for r in rounds]
 
 
 def _offered(r: Round) -> int:
-    """Levels of the draft below the root along the target's way: its path and what was drafted after its last node.
+    """Return the number of levels along the accepted path: the path and the levels drafted below its last node.
 
-    Where the text ended with a drafted token, nothing after it was offered, and there was no bonus.
+    If the text ended with a drafted token, nothing after it counts, and there was no bonus token.
     """
     if r.emitted and r.emitted[-1].node is not None and not r.placed:
         return len(r.emitted) - 1

@@ -1,16 +1,16 @@
-"""Rounds that a run with shorter drafts takes, from the recorded acceptance at each position of the text.
+"""Predict the number of rounds with shorter drafts, from the recorded acceptance at each position of the text.
 
-A run with drafts of at most K tokens starts its rounds at other positions than the recorded one: after a cut draft the
-next round begins inside the recorded draft, goes on after that draft's end and into the recorded rounds that follow.
-So the walk below goes over positions of the text, not over recorded rounds. What the recorded run says of a position:
+A run with drafts of at most K tokens starts its rounds at other positions than the recorded run: after a cut draft the
+next round starts inside the recorded draft and continues into the recorded rounds after it. The computation therefore
+goes over positions of the text, not over recorded rounds. Assumptions by recorded outcome:
 
     accepted at depth d    accepted at depths up to d, too
-    rejected at depth d    rejected; a drafter that is better near its start may still be right there (see `chance`)
-    after a whole draft    not drafted: the rate of the deepest recorded position, or of the new depth, if higher
-    after a draft that a rule ended early, or where none was found    a new draft ends there, too
+    rejected at depth d    rejected; at a smaller depth accepted with the probability given in `_chances`
+    after a full draft     not drafted: the rate of the deepest recorded position, or of the new depth, if higher
+    after a draft that ended early, or without a draft    a new draft ends there, too
 
-For a drafter whose greedy proposals depend on the text alone the first two are exact. The expected number of rounds
-follows without drawing: each position has one probability that a round starts there.
+For a drafter whose greedy proposals depend only on the text, the first two are exact. The expected number of rounds is
+computed without sampling: each position has one probability that a round starts there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workbench.trace.whatif.predicted import depths
 
 
 class Outcome(Enum):
-    """What the recorded run says of a position of the text."""
+    """Recorded outcome at a position of the text."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -35,12 +35,12 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A position of the text.
+    """Position of the text.
 
     Attributes:
-        number: index of the recorded round that emitted it.
+        number: index of the recorded round that emitted its token.
         depth: depth in the draft of that round, from 1.
-        outcome: what the round says of it.
+        outcome: recorded outcome.
     """
 
     number: int
@@ -49,9 +49,9 @@ class Position:
 
 
 def positions(rounds: Sequence[Round]) -> list[Position]:
-    """Return every emitted position in order, with what its round says of it."""
+    """Return every emitted position in order, with its recorded outcome."""
     levels = depths(rounds)
-    full, found = max(levels, default=0), list[Position]()
+    full, result = max(levels, default=0), list[Position]()
     for number, (r, level) in enumerate(zip(rounds, levels, strict=True)):
         for i, token in enumerate(r.emitted):
             if token.node is not None:
@@ -60,8 +60,8 @@ def positions(rounds: Sequence[Round]) -> list[Position]:
                 outcome = Outcome.REJECTED
             else:
                 outcome = Outcome.BEYOND if level >= full > 0 else Outcome.ENDED
-            found.append(Position(number, i + 1, outcome))
-    return found
+            result.append(Position(number, i + 1, outcome))
+    return result
 
 
 def starts(rounds: Sequence[Round], most: int) -> list[float]:
@@ -90,7 +90,7 @@ def starts(rounds: Sequence[Round], most: int) -> list[float]:
 
 
 def reached(rounds: Sequence[Round]) -> list[tuple[int, int]]:
-    """Return, by depth from 1 on, how many drafts were tested there, or had no node on the path, and were accepted."""
+    """Return (positions that were accepted or rejected, positions that were accepted) by depth, from depth 1 on."""
     counts = list[tuple[int, int]]()
     for p in positions(rounds):
         if p.outcome in (Outcome.ACCEPTED, Outcome.REJECTED):
@@ -101,10 +101,10 @@ def reached(rounds: Sequence[Round]) -> list[tuple[int, int]]:
 
 
 def _chances(counts: Sequence[tuple[int, int]]) -> Callable[[Position, int], float]:
-    """Return the probability that a position is accepted at a depth, by what is recorded of it.
+    """Return a function that gives the probability that a position is accepted at another depth.
 
-    Acceptance at two depths is taken to be nested: the better depth accepts wherever the worse one does. A difference
-    between two depths counts as far as it exceeds its standard error, since small counts differ by chance.
+    Acceptance at two depths is assumed to be nested: the better depth accepts wherever the worse one does. Only the
+    part of a difference that exceeds its standard error counts, because small counts differ by chance.
     """
 
     def rate(depth: int) -> float:
@@ -113,7 +113,7 @@ def _chances(counts: Sequence[tuple[int, int]]) -> Callable[[Position, int], flo
 
     def error(depth: int) -> float:
         tried, kept = counts[min(depth, len(counts)) - 1]
-        share = (kept + 1) / (tried + 2)  # Laplace's: no certainty from few
+        share = (kept + 1) / (tried + 2)  # Laplace's estimate: no certainty from few observations
         return share * (1 - share) / (tried + 2)
 
     def better(now: int, then: int) -> float:

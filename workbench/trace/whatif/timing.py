@@ -1,6 +1,6 @@
-"""Where the time of a round goes, and what the formula makes of it.
+"""Split the time of a round into its parts, and compare the measured speed-up with Leviathan's formula.
 
-Counts (τ, drafts, acceptance) are over all rounds; mean times leave out rounds that stalled (`workbench.trace.stalls`).
+Counts (τ, drafted tokens, acceptance) are over all rounds; mean times exclude stalled ones (`workbench.trace.stalls`).
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from workbench.trace.stalls import calm, stalls
 from workbench.trace.whatif.predicted import depths, laws
 
 LEAST_PLAIN_ROUNDS = 3
-"""Rounds without a draft that stand for plain decoding when no plain run is given."""
+"""Minimum number of rounds without a draft to use them as baseline if no plain run is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Mean seconds of a round by what they were spent on, beside a plain step.
+    """Mean time of a round by part, and time of a plain decoding step, in seconds.
 
     Attributes:
-        rounds: of the run.
-        stalled: those of them that stalled.
-        stalled_s: what these took, all together.
-        plain_stalled: rounds of plain decoding that stalled.
-        measured: tokens per second against plain decoding's, over all rounds: what the run's key figure says; None
-            where no plain decoding is known. See `speedup` for the same without stalls.
+        rounds: number of rounds of the run.
+        stalled: number of stalled rounds.
+        stalled_s: total time of the stalled rounds.
+        plain_stalled: number of stalled rounds of plain decoding.
+        measured: speed-up over plain decoding from all rounds, as shown in the run's key figures; None without a
+            baseline. `speedup` is the same without stalled rounds.
         tau: tokens emitted / target passes.
-        drafted: drafted tokens a round.
-        depth: levels drafted a round.
-        rate: accepted / tested, the siblings of one place counted once; None where nothing was tested.
-        tau_iid: tokens a round if every test passed with that rate, by equation 1 for each round's depth.
-        draft_s: in forwards of drafters.
-        verify_s: in the target's forward.
-        accept_s: overhead of accepting: laws, rule and verdict.
-        other_s: overhead of everything else: building trees, moving the cache, recording, waiting.
-        plain_s: a whole plain step, its own overhead included; None where no plain decoding is known.
-        plain_verify_s: the target's forward in it.
-        plain_from: where the plain step comes from, in words.
+        drafted: drafted tokens per round.
+        depth: drafted levels per round.
+        rate: accepted / tested, with the siblings of a position counted once; None if nothing was tested.
+        tau_iid: tokens per round if every test had that acceptance rate, by equation 1 at each round's depth.
+        draft_s: time in forward passes of drafters.
+        verify_s: time in the target's forward pass.
+        accept_s: host overhead of verification: distributions, acceptance rule, walk.
+        other_s: all other host overhead: building trees, moving the KV cache, recording, waiting.
+        plain_s: time of a plain step with its overhead; None without a baseline.
+        plain_verify_s: time in the target's forward pass of a plain step.
+        plain_from: source of the plain step, in words.
     """
 
     rounds: int
@@ -64,49 +64,49 @@ class Budget:
 
     @property
     def round_s(self) -> float:
-        """Length of a round."""
+        """Mean time of a round."""
         return self.draft_s + self.verify_s + self.accept_s + self.other_s
 
     @property
     def speedup(self) -> float | None:
-        """Tokens per second against plain decoding, without the rounds that stalled on either side."""
+        """Speed-up over plain decoding, without stalled rounds on either side."""
         return self.tau * self.plain_s / self.round_s if self.plain_s and self.round_s else None
 
     @property
     def predicted(self) -> float | None:
-        """Leviathan's theorem 3.8 from the measured rate and drafting time: a verification costs a plain step."""
+        """Speed-up by Leviathan's theorem 3.8 with measured rate and drafting time; verification costs a plain step."""
         if not self.plain_s or self.tau_iid is None:
             return None
         return theory.speedup(self.tau_iid, self.draft_s, self.plain_s, 0.0, self.plain_s)
 
     def steps(self) -> list[tuple[str, float]]:
-        """From the formula's prediction to the measured speed-up, one assumption after the other."""
+        """Return speed-ups from formula to measurement, replacing one assumption at a time by measured values."""
         plain, predicted, measured = self.plain_s, self.predicted, self.speedup
         if plain is None or predicted is None or measured is None:
             return []
         return [
-            ("the formula: every draft accepted alike, verification as dear as a plain step", predicted),
+            ("formula: constant acceptance rate, verification as expensive as a plain step", predicted),
             ("with the measured τ", theory.speedup(self.tau, self.draft_s, plain, 0.0, plain)),
-            ("with the measured verification", theory.speedup(self.tau, self.draft_s, self.verify_s, 0.0, plain)),
-            ("with the overhead: as measured", measured),
+            ("with the measured verification time", theory.speedup(self.tau, self.draft_s, self.verify_s, 0.0, plain)),
+            ("with the overhead: measured", measured),
         ]
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON, with what follows from the figures."""
-        found = asdict(self) | {"round_s": self.round_s, "speedup": self.speedup, "predicted": self.predicted}
-        return found | {"steps": [{"what": what, "speedup": gain} for what, gain in self.steps()]}
+        """Return the budget with its derived values as JSON data."""
+        wire = asdict(self) | {"round_s": self.round_s, "speedup": self.speedup, "predicted": self.predicted}
+        return wire | {"steps": [{"what": what, "speedup": gain} for what, gain in self.steps()]}
 
 
 def budget(trace: Trace, plain: Trace | None = None) -> Budget:
-    """Where the time of a round goes.
+    """Return the mean time of a round by part.
 
     Args:
         trace: the run.
-        plain: plain decoding of the same prompt by the same target; without it, rounds of the run that drafted nothing
-            stand for it, if there are at least `LEAST_PLAIN_ROUNDS`.
+        plain: plain decoding of the same prompt by the same target. Without it, rounds of the run without a draft are
+            the baseline, if there are at least `LEAST_PLAIN_ROUNDS`.
 
     Raises:
-        WorkbenchError: the trace generated nothing, or `plain` is of another target, number format or prompt.
+        WorkbenchError: the trace has no tokens, or `plain` has another target, number format or prompt.
     """
     rounds = trace.rounds
     if not any(r.emitted for r in rounds):
@@ -140,7 +140,7 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
 
 
 def _rate(rounds: list[Round]) -> float | None:
-    """Tokens per second of rounds picked out of a run, which has no time between them; None where none was recorded."""
+    """Return tokens per second of selected rounds, without the time between rounds; None if no time was recorded."""
     seconds = sum(r.seconds for r in rounds)
     return metrics.emitted(rounds) / seconds if seconds else None
 
@@ -150,7 +150,7 @@ def _over(rate: float | None, plain: float | None) -> float | None:
 
 
 def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:
-    """The rounds that stand for plain decoding, and where they are from; see `budget`."""
+    """Return the rounds of plain decoding that serve as baseline, and their source in words; see `budget`."""
     if plain is not None:
         mine, theirs = trace.header, plain.header
         for what, a, b in (
@@ -167,5 +167,5 @@ def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:
         return plain.rounds, "a plain run of the same prompt"
     without = [r for r in trace.rounds if not len(r.nodes) and r.emitted]
     if len(without) >= LEAST_PLAIN_ROUNDS:
-        return without, f"{len(without)} rounds of this run that drafted nothing"
-    return [], "none is known"
+        return without, f"{len(without)} rounds of this run without a draft"
+    return [], "no baseline"

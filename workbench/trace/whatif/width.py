@@ -1,4 +1,4 @@
-"""Would rank 2 have saved it? What a wider tree would have been worth."""
+"""Estimate the value of a wider tree: ranks of the rejected positions' correct tokens in the drafter's distribution."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from workbench.trace.whatif.predicted import depths, tau_of
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """At one depth: where the tokens stood that the target wanted.
+    """Ranks of the emitted tokens in the drafter's distribution, at one depth.
 
     Attributes:
-        depth: in the draft, from 1.
-        tested: rounds that tested this depth.
-        ranks: rounds by rank, from 1, of the wanted token among the drafter's: accepted siblings and corrections.
-        beyond: rounds whose wanted token was not among the recorded ones.
-        unknown: rounds for which the drafter's ranking was not recorded.
-        second_for_target: rejections in which the target ranked the draft second.
+        depth: depth in the draft, from 1.
+        tested: number of rounds that tested this depth.
+        ranks: rank of the emitted token in the drafter's distribution (from 1) → number of rounds, for accepted
+            siblings and corrected tokens.
+        beyond: number of rounds in which the emitted token was not among the recorded ones.
+        unknown: number of rounds without a recorded ranking of the drafter.
+        second_for_target: number of rejections in which the draft was the target's second most likely token.
     """
 
     depth: int
@@ -33,24 +34,24 @@ class Rescue:
     second_for_target: int
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON, in which ranks are texts."""
+        """Return the ranks as JSON data, with ranks as strings."""
         return asdict(self) | {"ranks": {str(rank): n for rank, n in sorted(self.ranks.items())}}
 
     def within(self, width: int) -> float:
-        """Share of the tests that siblings down to rank `width` would have passed (what is unknown counts as lost)."""
+        """Return the share of tests in which one of the first `width` ranks is emitted; unknown ranks count as not."""
         return sum(n for rank, n in self.ranks.items() if rank <= width) / self.tested
 
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """A tree of `width` siblings at every place, as deep as the recorded drafts.
+    """Estimate for a tree with `width` siblings at every position, as deep as the recorded drafts.
 
     Attributes:
-        width: siblings.
-        tau: tokens a round, estimated: no such tree was run. At each depth as many pass as passed of the tests that
-            were made there with the wanted token among the first `width` ranks. Two errors pull against each other:
-            tests whose ranking was not recorded count as lost, and places that only a sibling would have reached,
-            which were never tested and may be harder, are taken to pass as often as those that were.
+        width: number of siblings.
+        tau: estimated tokens per round. The acceptance at each depth is the share of recorded tests whose emitted token
+            is among the first `width` ranks. Two opposite errors: tests without a recorded ranking count as rejected;
+            positions that only a sibling would have reached were not tested, may be harder, and are assumed to be
+            accepted as often as the tested ones.
     """
 
     width: int
@@ -58,15 +59,15 @@ class Width:
 
 
 def rescues(rounds: Sequence[Round]) -> list[Rescue]:
-    """Would rank 2 have saved it? For every depth, the rank at which the drafter had what the target wanted.
+    """Return, for every depth, the ranks that the emitted tokens have in the drafter's distribution.
 
-    The drafter's ranking is the recorded one (`top_q`). Where it is missing and the drafter offered several siblings,
-    their order by q stands for it; where it offered one, a rejection stays unknown.
+    The ranking is the recorded one (`top_q`). If it is missing, several siblings are ranked by q; with a single sibling
+    the rank after a rejection is unknown.
     """
-    found: dict[int, Rescue] = {}
+    by_depth: dict[int, Rescue] = {}
     for r in rounds:
         for depth, place, wanted in tests_of(r):
-            entry = found.get(depth) or Rescue(depth, 0, {}, 0, 0, 0)
+            entry = by_depth.get(depth) or Rescue(depth, 0, {}, 0, 0, 0)
             rank = _rank(r, place, wanted)
             changed: dict[str, Any] = {"tested": entry.tested + 1}
             if rank is None:
@@ -77,27 +78,27 @@ def rescues(rounds: Sequence[Round]) -> list[Rescue]:
                 changed["ranks"] = dict(Counter(entry.ranks) + Counter({rank: 1}))
             if _second_for_target(r, place):
                 changed["second_for_target"] = entry.second_for_target + 1
-            found[depth] = replace(entry, **changed)
-    return [found[d] for d in sorted(found)]
+            by_depth[depth] = replace(entry, **changed)
+    return [by_depth[d] for d in sorted(by_depth)]
 
 
 def tests_of(r: Round) -> list[tuple[int, int, int]]:
-    """(depth, place, token the target took there) of each place whose children were tested; place −1 is the root."""
+    """Return (depth, node, emitted token) of each tree position whose children were tested; node −1 is the root."""
     tested = list[tuple[int, int, int]]()
     for depth, place in enumerate((-1, *r.path), 1):
         children = [i for i, parent in enumerate(r.nodes.parents) if parent == place]
         if not any(r.nodes.status[i] != DISCARDED for i in children):
             continue
-        kept = next((i for i in children if r.nodes.status[i] == ACCEPTED), None)
-        if kept is not None:
-            tested.append((depth, place, r.nodes.tokens[kept]))
+        accepted = next((i for i in children if r.nodes.status[i] == ACCEPTED), None)
+        if accepted is not None:
+            tested.append((depth, place, r.nodes.tokens[accepted]))
         elif r.bonus is not None:
             tested.append((depth, place, r.bonus))
     return tested
 
 
 def _rank(r: Round, place: int, wanted: int) -> int | None:
-    """Rank from 1; 0 beyond what is recorded; None unknown."""
+    """Return the token's rank in the drafter's distribution, from 1; 0 if beyond the recorded ones; None if unknown."""
     top = r.top_q[place + 1] if place + 1 < len(r.top_q) else None
     if top is not None:
         return top.tokens.index(wanted) + 1 if wanted in top.tokens else 0
@@ -119,6 +120,6 @@ def _second_for_target(r: Round, place: int) -> bool:
 
 
 def widths(rounds: Sequence[Round], most: int = 5) -> list[Width]:
-    """Estimated τ of trees with 1 … `most` siblings at every place: what a wider tree might have been worth."""
-    found, levels = rescues(rounds), depths(rounds)
-    return [Width(w, tau_of([entry.within(w) for entry in found], levels)) for w in range(1, most + 1)]
+    """Return the estimated τ of trees with 1 … `most` siblings at every position."""
+    by_depth, levels = rescues(rounds), depths(rounds)
+    return [Width(w, tau_of([entry.within(w) for entry in by_depth], levels)) for w in range(1, most + 1)]

@@ -1,4 +1,4 @@
-"""A budget in words: what it costs, and what can be concluded from it."""
+"""Explain a run's speed in sentences, from its time budget."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from workbench.trace.whatif.lengths import Lengths
 from workbench.trace.whatif.timing import Budget
 
 TELLING, SMALL = 0.1, 0.02
-"""Relative differences of speeds below which they are not worth an explanation, or not worth a sentence."""
+"""Relative differences below which a speed is not explained (`TELLING`), or not mentioned (`SMALL`)."""
 
 
 def words(found: Budget, lengths: Lengths | None = None, measured: Estimate | None = None) -> list[str]:
-    """Why the run is as fast as it is, in sentences. Faster or slower it is called only where pairs of runs say so.
+    """Return sentences that explain the run's speed; "faster" or "slower" only if several pairs of runs show it.
 
     Args:
-        found: where the time of a round goes.
-        lengths: what other draft lengths come to.
-        measured: speed-up from several pairs of runs like this; without it there is one run, which decides nothing.
+        found: mean time of a round by part.
+        lengths: predictions for other draft lengths.
+        measured: speed-up from several pairs of such runs; a single run is not conclusive.
     """
     if not found.drafted:
         return ["Nothing was drafted: this is plain decoding."]
@@ -28,18 +28,18 @@ def words(found: Budget, lengths: Lengths | None = None, measured: Estimate | No
         spent = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in _parts(found))
         return [
             f"A round takes {1e3 * found.round_s:.2f} ms ({spent}) and emits {found.tau:.2f} tokens.",
-            "Whether that is faster than plain decoding cannot be told: no plain run is known. Record one with the "
-            "same prompt and give it beside this one.",
+            "Its speed-up is unknown, because there is no plain run. Record a plain run of the same prompt and give it "
+            "together with this one.",
             *_about_stalls(found),
             *_about_lengths(lengths, measured),
         ]
     plain, cost = found.plain_s, found.round_s / found.plain_s
     spent = ", ".join(f"{name} {s / plain:.2f}" for name, s in _parts(found))
-    said = [
+    sentences = [
         _headline(found.measured, measured),
         *_about_stalls(found),
-        f"A round emits {found.tau:.2f} tokens and costs {cost:.2f} plain steps ({spent}): it breaks even at "
-        f"{cost:.2f} tokens a round" + (f", {cost - found.tau:.2f} more than it emits." if cost > found.tau else "."),
+        f"A round emits {found.tau:.2f} tokens and costs {cost:.2f} plain steps ({spent}). It breaks even at "
+        f"{cost:.2f} tokens per round" + (f", {cost - found.tau:.2f} more than it emits." if cost > found.tau else "."),
     ]
     plain_verify = found.plain_verify_s or 0.0
     extra = {
@@ -49,18 +49,16 @@ def words(found: Budget, lengths: Lengths | None = None, measured: Estimate | No
     }
     dearest = max(extra, key=extra.__getitem__)
     if extra[dearest] > SMALL:
-        said.append(
-            f"What it spends most on beyond a plain step is {dearest}: {extra[dearest]:.2f} plain steps a round. Were "
-            f"that free, it would come to {found.tau / (cost - extra[dearest]):.2f} times plain decoding."
+        sentences.append(
+            f"The largest extra cost over a plain step is {dearest}: {extra[dearest]:.2f} plain steps per round. "
+            f"Without it the run would be {found.tau / (cost - extra[dearest]):.2f} times as fast as plain decoding."
         )
-    return [*said, *_about_the_formula(found), *_about_lengths(lengths, measured)]
+    return [*sentences, *_about_the_formula(found), *_about_lengths(lengths, measured)]
 
 
 def _headline(of_run: float, measured: Estimate | None) -> str:
     if measured is None or measured.n < 2:
-        return (
-            f"{Estimate(of_run, None, None, 1, 1).sentence}, which cannot tell faster from slower; measure more pairs."
-        )
+        return f"{Estimate(of_run, None, None, 1, 1).sentence}, which is not conclusive; measure more pairs of runs."
     return f"{measured.sentence}."
 
 
@@ -69,37 +67,40 @@ def _about_stalls(found: Budget) -> list[str]:
         return []
     which = [f"{found.stalled} of {found.rounds} rounds"] if found.stalled else []
     which += [f"{found.plain_stalled} of the plain run's"] if found.plain_stalled else []
-    said = f"{' and '.join(which)} stalled: more than {TIMES:.0f} times as long as rounds like them, since the machine "
-    return [said + "had other work. What follows leaves them out."]
+    rounds = f"{' and '.join(which)} stalled: they took more than {TIMES:.0f} times as long as comparable rounds"
+    return [f"{rounds}, because the machine was busy. The following figures exclude them."]
 
 
 def _about_the_formula(found: Budget) -> list[str]:
     steps = found.steps()
     if not steps or found.speedup is None:
         return []
-    promise = f"The formula gives {steps[0][1]:.2f} times, from acceptance {found.rate:.0%} and the drafting time"
+    prediction = (
+        f"The formula predicts {steps[0][1]:.2f} times the speed of plain decoding, from the acceptance rate "
+        f"({found.rate:.0%}) and the drafting time"
+    )
     if abs(steps[0][1] / found.speedup - 1) < TELLING:
-        return [f"{promise}: about what was measured."]
+        return [f"{prediction}, close to the measurement."]
     factor, what = max(
         ((after / before, what) for (_, before), (what, after) in pairwise(steps)), key=lambda x: abs(log(x[0]))
     )
-    what = what.removeprefix("with ").removesuffix(": as measured")
-    return [f"{promise}. What it leaves out most is {what}, which makes it {factor:.2f} times that."]
+    what = what.removeprefix("with ").removesuffix(": measured")
+    return [f"{prediction}. The largest correction is {what}, which multiplies the speed-up by {factor:.2f}."]
 
 
 def _about_lengths(lengths: Lengths | None, measured: Estimate | None) -> list[str]:
     if lengths is None:
         return []
     best, ceiling = lengths.best, f"{lengths.oracle.relative:.2f} times this speed"
-    said = f"Drafting exactly what will be accepted would come to {ceiling}, by the run's own mean times"
+    oracle = f"Drafting exactly the accepted tokens would give {ceiling}, by the run's own mean times"
     if best.depth == 0 and best.relative > 1 + SMALL:
         if measured is not None and measured.verdict == SLOWER:
-            return [f"Not drafting at all is faster: {1 / measured.value:.2f} times this speed. {said}."]
-        others = "one run decides nothing" if measured is None else f"over several, drafting is {measured.sentence}"
-        return [f"Not drafting comes to {best.relative:.2f} times this speed in this run; {others}. {said}."]
+            return [f"Plain decoding is faster: {1 / measured.value:.2f} times this speed. {oracle}."]
+        others = "one run is not conclusive" if measured is None else f"over several pairs, {measured.sentence}"
+        return [f"In this run plain decoding gives {best.relative:.2f} times this speed; {others}. {oracle}."]
     if best.relative > 1 + SMALL:
-        return [f"Drafts of at most {best.depth} would come to {best.relative:.2f} times this speed. {said}."]
-    return [f"No shorter draft comes out faster. {said}."]
+        return [f"Drafts of at most {best.depth} levels would give {best.relative:.2f} times this speed. {oracle}."]
+    return [f"No shorter draft would be faster. {oracle}."]
 
 
 def _parts(found: Budget) -> list[tuple[str, float]]:
