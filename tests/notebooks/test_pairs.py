@@ -78,7 +78,7 @@ def test_times_of_execution_are_noticed_but_tags_are_kept(folder: Path) -> None:
 
 def test_the_file_edited_last_wins(folder: Path) -> None:
     edit(folder, source="x = 2")
-    assert pairs.problems(NAME, folder) == [f"{NAME}.ipynb and {NAME}.py are out of step"]
+    assert pairs.problems(NAME, folder) == [f"{NAME}.ipynb and {NAME}.py have different cells"]
     pairs.tidy(NAME, folder)
     assert "x = 2" in (folder / f"{NAME}.py").read_text()
 

@@ -1,1 +1,1 @@
-"""The small world that the bundled vision models know: scenes of coloured shapes, drawn, and asked about."""
+"""Synthetic scenes of coloured shapes, their images, and questions about them, for the bundled vision models."""

@@ -1,6 +1,6 @@
-"""Drawing of scenes: pixels, and which object each pixel shows.
+"""Draw scenes: an image, and the index of the object at each pixel.
 
-Everything is drawn three times as large and then reduced, which smooths all edges alike.
+Everything is drawn at three times the size and then reduced, which smooths all edges.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ HUES: dict[str, tuple[tuple[float, float], tuple[float, float], tuple[float, flo
     "pink": ((0.86, 0.95), (0.3, 0.62), (0.95, 1.0)),
     "black": ((0.0, 1.0), (0.0, 0.15), (0.0, 0.16)),
 }
-"""Ranges of hue, saturation and value (0 to 1) of every colour's name."""
+"""Ranges of hue, saturation and value (0 to 1) by colour name."""
 
 
 def shade(colour: str, rng: random.Random) -> tuple[int, int, int]:
-    """Return red, green and blue of one of the shades that bear a colour's name."""
+    """Return red, green and blue of a random shade of a named colour."""
     hue, saturation, value = (rng.uniform(*ends) for ends in HUES[colour])
     red, green, blue = colorsys.hsv_to_rgb(hue % 1.0, saturation, value)
     return round(255 * red), round(255 * green), round(255 * blue)
@@ -64,7 +64,7 @@ def _paint_item(canvas: Image.Image, item: Item, ids: Image.Image, number: int) 
         edge = tuple(round(0.6 * part) for part in colour) if item.fill == "bordered" else colour
         line = max(2, _ZOOM) if item.fill == "bordered" else width
         closed = [*corners, *corners[:2]]
-        if item.wobble and rng.random() < 0.3:  # a hand does not always close the line
+        if item.wobble and rng.random() < 0.3:  # a line drawn by hand is not always closed
             closed = corners[: len(corners) - 1]
         pen.line(closed, fill=edge, width=line, joint="curve")
     if item.fill == STROKES:
@@ -112,15 +112,15 @@ def _paint_writing(canvas: Image.Image, writing: Writing, seed: int, ids: Image.
 
 
 WRITING = 100
-"""What `paint` puts into the map for the writing."""
+"""Value of the writing in the object map of `paint`."""
 
 
 def paint(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
     """Draw a scene.
 
     Returns:
-        The picture, uint8 [64, 64, 3], and for each pixel 1 + the index of the item that it shows, `WRITING` for the
-        box of the writing and 0 for the background, uint8 [64, 64]; an outlined item counts as if it were filled.
+        The image, uint8 [64, 64, 3], and the object map, uint8 [64, 64]: 1 + the index of the item at each pixel,
+        `WRITING` in the bounding box of the writing, 0 for the background. An outlined item counts as filled.
     """
     canvas = Image.new("RGB", (_BIG, _BIG), scene.background)
     ids = Image.new("L", (_BIG, _BIG))
@@ -136,5 +136,5 @@ def paint(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
 
 
 def picture(scene: Scene) -> Image.Image:
-    """Draw a scene as a picture of 64 × 64."""
+    """Draw a scene as an image of 64 × 64 pixels."""
     return Image.fromarray(paint(scene)[0])

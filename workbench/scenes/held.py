@@ -1,4 +1,4 @@
-"""Scenes that no model was trained on, and how long their descriptions are."""
+"""Held-out scenes: no model was trained on them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from workbench.scenes.scene import FREEHAND, Scene, scenes
 
 HELD_SEED = 9
 CAPTION_TOKENS = 136
+"""Maximum length in tokens of a generated description."""
 
 
 def held_scenes(count: int, sketch: bool | None = None, freehand: float = FREEHAND) -> list[Scene]:
-    """Return the first held-out scenes; see `scenes` for the choice."""
+    """Return the first `count` held-out scenes; see `scenes` for the other arguments."""
     return list(islice(scenes(HELD_SEED, held_out=True, sketch=sketch, freehand=freehand), count))

@@ -1,4 +1,4 @@
-"""Outlines of shapes, and how much of one lies on another."""
+"""Compute outlines of shapes and the overlap of two outlines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 from PIL import Image, ImageDraw
 
-_FINE = 4  # silhouettes are compared on a grid so much finer than the picture
+_FINE = 4  # silhouettes are compared on a grid with this many cells per pixel
 
 
 class Outlined(Protocol):
-    """What an outline is made from; see `scene.Item`."""
+    """Object with an outline; see `scene.Item` for the attributes."""
 
     @property
     def shape(self) -> str: ...
@@ -65,7 +65,7 @@ _OUTLINES = {shape: _outline(shape) for shape in ("circle", "heart", "star", "tr
 
 
 def item_points(item: Outlined) -> np.ndarray:
-    """Return the outline of an item in pixels of the picture, float64 [n, 2], centred on its bounding box."""
+    """Return the outline of an item in pixels of the image, float64 [n, 2], centred on its bounding box."""
     points = _OUTLINES[item.shape].copy()
     if item.wobble:
         rng = np.random.default_rng(item.shade)
@@ -90,7 +90,7 @@ def _silhouette(item: Outlined, corner: tuple[float, float], side: int) -> np.nd
 
 
 def covered(one: Outlined, two: Outlined) -> float:
-    """Return the area that two outlines share, as a share of the smaller one's area."""
+    """Return the overlap of two outlines as a fraction of the smaller one's area."""
     reach = (one.extent + two.extent) / 2
     if abs(one.x - two.x) > reach or abs(one.y - two.y) > reach:
         return 0.0

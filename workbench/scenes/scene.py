@@ -1,8 +1,7 @@
-"""Scenes: what is in a picture, drawn from a seed; geometry only, no pixels.
+"""Generate scenes from a seed: the objects of an image and their geometry, without pixels.
 
-All distances are in pixels of the finished picture of 64 × 64; y grows downward. What a caption says about a scene is
-never a matter of taste: no object lies near a border between two positions or two sizes, and no two objects are so
-nearly level that their order could be disputed.
+All distances are in pixels of the final image of 64 × 64; y grows downward. Captions are unambiguous: no object lies
+near a border between two named positions or between two sizes, and no vertical order of neighbours is close.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from itertools import combinations, pairwise
 from workbench.scenes.outline import covered
 
 SIDE = 64
-"""Width and height of a picture in pixels."""
+"""Width and height of an image in pixels."""
 
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "black")
 SHAPES = ("circle", "square", "triangle", "star", "heart", "cross")
@@ -25,9 +24,9 @@ SIZES = ("small", "large")
 EXTENTS = {"small": (10.0, 14.5), "large": (20.0, 27.0)}
 """Longer side of an object's bounding box, by size."""
 _FREEHAND_MOST = (0.0, 56.0, 42.0, 34.0, 29.0)
-"""Longest side on a freehand sheet, by the number of shapes: with few of them people fill the sheet."""
+"""Longest side on a freehand sheet by number of shapes: people draw few shapes larger."""
 FREEHAND = 0.25
-"""Share of freehand sheets among the scenes."""
+"""Share of freehand sheets among the scenes. They imitate drawings of users on an empty sheet."""
 WORDS = ("CAT", "DOG", "SUN", "BUS", "HAT", "KEY", "BOX", "TEA")
 POSITIONS = (
     ("top left", "top", "top right"),
@@ -36,11 +35,11 @@ POSITIONS = (
 )
 FILLS = ("solid", "outline", "scribble", "bordered")
 STROKES = "strokes"
-"""Fill of a cross that is two strokes of a pen."""
+"""Fill of a cross drawn as two pen strokes."""
 
-_MARGIN = 1.6  # no centre is nearer to a border between two positions
-_GAP = 2.5  # no two centres are nearer in x, so that the order from left to right is clear
-_LEVEL, _APART = 3.0, 6.5  # |dy| below the first is beside, above the second above or below; never in between
+_MARGIN = 1.6  # minimum distance of a centre from a border between two named positions
+_GAP = 2.5  # minimum distance of two centres in x, so that the order from left to right is clear
+_LEVEL, _APART = 3.0, 6.5  # |dy| below the first means beside, above the second above or below; none is in between
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,9 @@ class Item:
         aspect: Height by width.
         turn: Rotation in degrees.
         fill: One of `FILLS`, or `STROKES`.
-        wobble: Unsteadiness of the outline, 0 for a ruler's; share of the radius.
+        wobble: Irregularity of the outline as a fraction of the radius; 0 for exact lines.
         stroke: Width of the outline.
-        shade: Seed of the exact colour and of the hand's unsteadiness.
+        shade: Seed of the exact colour and of the irregularities.
     """
 
     shape: str
@@ -83,10 +82,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Writing:
-    """A word or number drawn in the picture.
+    """Word or number drawn in the image.
 
     Attributes:
-        text: What is written.
+        text: The word or number.
         colour: One of `COLOURS`.
         x: Centre.
         y: Centre.
@@ -108,20 +107,20 @@ class Writing:
 
     @property
     def width(self) -> float:
-        """Width of the text, about."""
+        """Approximate width of the text."""
         return 0.66 * self.height * len(self.text)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture's contents.
+    """Contents of an image.
 
     Attributes:
         items: The shapes from left to right.
-        writing: What is written, if anything.
+        writing: Word or number in the image, or None.
         overlaps: Pairs of indices of `items` that overlap, the smaller index first.
-        order: Indices of `items` in the order in which they are drawn.
-        sketch: Drawn by hand rather than by ruler.
+        order: Indices of `items` in drawing order.
+        sketch: Whether the scene imitates a drawing by hand.
         background: Red, green and blue, 0 to 255.
         noise: Standard deviation of the pixel noise, in steps of 255.
         seed: Seed of the noise.
@@ -137,12 +136,12 @@ class Scene:
     seed: int = 0
 
     def overlapping(self, index: int) -> list[int]:
-        """Return the items that overlap one item."""
+        """Return the indices of the items that overlap one item."""
         return sorted({a + b - index for a, b in self.overlaps if index in (a, b)})
 
     @property
     def held_out(self) -> bool:
-        """Whether the scene is kept out of training, by a hash of its contents."""
+        """Whether the scene is excluded from training, decided by a hash of its contents."""
         text = ";".join(f"{item.name} {place(item.x, item.y)}" for item in self.items)
         return hashlib.sha256(f"{text};{self.writing and self.writing.text}".encode()).digest()[0] < 16
 
@@ -162,7 +161,7 @@ def _clear(x: float, y: float) -> bool:
 
 
 def _reach(item: Item) -> float:
-    """Radius of a circle about the item."""
+    """Return the radius of a circle that contains the item."""
     return item.extent / 2 * {"square": 1.25, "circle": 1.0, "cross": 1.08}.get(item.shape, 1.05)
 
 
@@ -173,13 +172,14 @@ def draw_scene(
 
     Args:
         rng: Source of randomness.
-        count: Number of shapes, 0 to 6; at random by default.
-        sketch: Whether it is drawn by hand; at random by default.
-        freehand: As people draw on an empty sheet: one to four shapes, often larger, crosses of two strokes.
+        count: Number of shapes, 0 to 6; random by default.
+        sketch: Whether the scene imitates a drawing by hand; random by default.
+        freehand: Whether to imitate a drawing on an empty sheet: one to four shapes, often larger, and crosses of two
+            strokes.
     """
     hand = rng.random() < 0.45 if sketch is None else sketch
-    often = (0, 5, 5, 3, 1) if freehand else (2, 12, 18, 24, 22, 14, 8)
-    count = rng.choices(range(len(often)), often)[0] if count is None else count
+    weights = (0, 5, 5, 3, 1) if freehand else (2, 12, 18, 24, 22, 14, 8)
+    count = rng.choices(range(len(weights)), weights)[0] if count is None else count
     background = _background(rng, hand)
     dark = sum(background) < 330
     while True:
@@ -194,17 +194,17 @@ def _try_scene(
     colours = [colour for colour in COLOURS if not (dark and colour in {"black", "purple", "blue"})]
     writing = _writing(rng, colours) if rng.random() < (0.3 if count else 0.6) else None
     items: list[Item] = []
-    wants = rng.random() < 0.35  # an overlap
+    wants_overlap = rng.random() < 0.35
     overlaps: set[tuple[float, float]] = set()
     names = rng.sample([(c, s) for c in colours for s in SHAPES], count)
-    if count > 1 and rng.random() < 0.4:  # more to count: one colour or one shape again
+    if count > 1 and rng.random() < 0.4:  # repeat a colour or a shape, for questions that count
         i, j = rng.sample(range(count), 2)
-        twin = (names[i][0], rng.choice(SHAPES)) if rng.random() < 0.5 else (rng.choice(colours), names[i][1])
-        if twin not in names:
-            names[j] = twin
+        similar = (names[i][0], rng.choice(SHAPES)) if rng.random() < 0.5 else (rng.choice(colours), names[i][1])
+        if similar not in names:
+            names[j] = similar
     for colour, shape in names:
         for _ in range(30):
-            others = [item for item in items if item.colour != colour] if wants and not overlaps else []
+            others = [item for item in items if item.colour != colour] if wants_overlap and not overlaps else []
             partner = rng.choice(others) if others else None
             item = _item(rng, colour, shape, hand, count, partner)
             item = _freehand(rng, item, hand, count) if freehand else item
@@ -226,7 +226,7 @@ def _try_scene(
             return None
     order = list(range(count))
     rng.shuffle(order)
-    order.sort(key=lambda i: -items[i].extent)  # the small ones on top
+    order.sort(key=lambda i: -items[i].extent)  # small items on top
     noise = rng.choice((0.0, 1.0, 3.0, 6.0)) if not hand else rng.choice((0.0, 0.0, 2.0))
     return Scene(tuple(items), writing, pairs, tuple(order), hand, background, noise, rng.getrandbits(31))
 
@@ -236,7 +236,7 @@ def _vertical_clear(a: Item, b: Item) -> bool:
 
 
 def relation(item: Item, other: Item, overlap: bool) -> str:
-    """Return how an item lies to another: overlapping, above, below or beside."""
+    """Return the position of an item relative to another: overlapping, above, below or beside."""
     if overlap:
         return "overlapping"
     dy = item.y - other.y
@@ -275,7 +275,7 @@ def _item(rng: random.Random, colour: str, shape: str, hand: bool, count: int, p
 
 
 def _freehand(rng: random.Random, item: Item, hand: bool, count: int) -> Item:
-    """Return the item as somebody with an empty sheet would have drawn it."""
+    """Return the item changed to imitate a user's drawing on an empty sheet."""
     fill = STROKES if hand and item.shape == "cross" and rng.random() < 0.5 else item.fill
     if rng.random() < 0.4:
         return replace(item, fill=fill)
@@ -336,14 +336,14 @@ def _background(rng: random.Random, hand: bool) -> tuple[int, int, int]:
 def scenes(
     seed: int, held_out: bool, sketch: bool | None = None, count: int | None = None, freehand: float = FREEHAND
 ) -> Iterator[Scene]:
-    """Yield scenes without end, either those for training or those kept out of it.
+    """Yield an endless stream of scenes, either training scenes or held-out ones.
 
     Args:
         seed: Seed of the stream.
-        held_out: Which of the two.
-        sketch: Only scenes drawn by hand, or only others; both by default.
-        count: Only scenes of so many shapes.
-        freehand: Share of freehand sheets; the other scenes are the same whatever it is.
+        held_out: Whether to yield held-out scenes.
+        sketch: Whether to yield only scenes that imitate drawings by hand (True) or only others (False); None: both.
+        count: Number of shapes; None: any.
+        freehand: Share of freehand sheets; it does not change the other scenes.
     """
     rng, other = random.Random(f"scenes/{seed}/{held_out}"), random.Random(f"freehand/{seed}/{held_out}")
     while True:

@@ -1,8 +1,8 @@
-"""What is asked about a scene, and the answers, which follow from the scene's geometry.
+"""Generate questions about a scene, with answers derived from its geometry.
 
-Every answer comes in three styles: `plain`, which the bundled target speaks, and two paraphrases. A drafter that
-learns from answers of all styles does not yet know how its target talks; one that learns from the target's own does
-(self-data distillation, MASSV, arXiv 2505.10526).
+Every answer has three styles: `plain`, the style of the bundled target, and two paraphrases. A drafter trained on all
+styles is not aligned with its target; a drafter trained on the target's own answers is (self-data distillation, MASSV,
+arXiv 2505.10526).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from workbench.scenes.scene import COLOURS, POSITIONS, SHAPES, SIZES, Item, Scen
 
 STYLES = ("plain", "list", "chatty")
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six")
-_BESIDE = 4.0  # nearer than this in x or y, nobody asks which of two is further left or higher
+_BESIDE = 4.0  # minimum difference in x (or y) for a question about left and right (or above and below)
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A question about a scene and its answers.
+    """Question about a scene with its answers.
 
     Attributes:
         kind: Name in `QUESTIONS`.
-        question: What the user says.
-        answers: One right answer per style.
+        question: Text of the question.
+        answers: One correct answer per style.
         named: Indices of the scene's items that the question names, in its order.
     """
 
@@ -37,7 +37,7 @@ class Ask:
 
     @property
     def answer(self) -> str:
-        """The answer that the bundled target should give."""
+        """The answer in the style of the bundled target."""
         return self.answers[0]
 
 
@@ -61,7 +61,7 @@ def where(item: Item | Writing) -> str:
 
 
 def link(scene: Scene, index: int) -> str:
-    """Return how an item lies to the one before it."""
+    """Return the position of an item relative to the previous one."""
     return relation(scene.items[index], scene.items[index - 1], (index - 1, index) in scene.overlaps)
 
 
@@ -133,7 +133,7 @@ def _caption(scene: Scene, rng: random.Random) -> Ask:
 
 
 def refer(scene: Scene, item: Item, rng: random.Random) -> str:
-    """Return words that fit one item of the scene only."""
+    """Return a phrase that identifies one item of the scene."""
     alone = sum(other.shape == item.shape for other in scene.items) == 1
     return item.shape if alone and rng.random() < 0.4 else item.name if rng.random() < 0.2 else _short(item)
 
@@ -201,11 +201,11 @@ def _relation(scene: Scene, rng: random.Random) -> Ask | None:
         return None
     one, two = rng.sample(scene.items, 2)
     dx, dy = one.x - two.x, one.y - two.y
-    asked = [("left of", dx < 0), ("right of", dx > 0)] if abs(dx) >= _BESIDE else []
-    asked += [("above", dy < 0), ("below", dy > 0)] if abs(dy) >= _BESIDE else []
-    if not asked:
+    relations = [("left of", dx < 0), ("right of", dx > 0)] if abs(dx) >= _BESIDE else []
+    relations += [("above", dy < 0), ("below", dy > 0)] if abs(dy) >= _BESIDE else []
+    if not relations:
         return None
-    word, true = rng.choice(asked)
+    word, true = rng.choice(relations)
     question = f"Is the {refer(scene, one, rng)} {word} the {refer(scene, two, rng)}?"
     named = (scene.items.index(one), scene.items.index(two))
     return _short_answer("relation", question, "yes" if true else "no", "the answer", named)
@@ -255,7 +255,7 @@ def _exists(scene: Scene, rng: random.Random) -> Ask:
     names = {_short(item) for item in scene.items}
     if names and rng.random() < 0.5:
         name = rng.choice(sorted(names))
-    elif scene.items:  # near misses: one of the two words fits
+    elif scene.items:  # near misses: either colour or shape is that of an item
         item = rng.choice(scene.items)
         name = f"{rng.choice(COLOURS)} {item.shape}" if rng.random() < 0.5 else f"{item.colour} {rng.choice(SHAPES)}"
     else:
@@ -321,43 +321,43 @@ QUESTIONS: dict[str, Callable[[Scene, random.Random], Ask | None]] = {
     "reading": _reading,
     "list": _list,
 }
-"""All kinds of question; one that does not fit a scene gives None."""
+"""Question generators by kind; a generator returns None if the scene does not allow such a question."""
 
 
 def ask(kind: str, scene: Scene, rng: random.Random) -> Ask | None:
-    """Ask one kind of question about a scene; None where it does not fit."""
+    """Return a question of one kind about a scene; None if the scene does not allow it."""
     return QUESTIONS[kind](scene, rng)
 
 
 def ask_some(scene: Scene, count: int, rng: random.Random, favoured: Sequence[str] = ()) -> list[Ask]:
-    """Ask for the caption and `count` other things about a scene.
+    """Return a caption request and `count` other questions about a scene.
 
     Args:
         scene: The scene.
-        count: Number of questions next to the caption.
+        count: Number of questions in addition to the caption.
         rng: Source of randomness.
-        favoured: Kinds that are asked for five times as often as others.
+        favoured: Kinds that are chosen five times as often as others.
     """
-    asked = [_caption(scene, rng)]
+    questions = [_caption(scene, rng)]
     kinds = [kind for kind in QUESTIONS if kind != "caption"]
     kinds += [kind for kind in favoured for _ in range(4)]
-    while len(asked) <= count:
+    while len(questions) <= count:
         question = ask(rng.choice(kinds), scene, rng)
         if question:
-            asked.append(question)
-    return asked
+            questions.append(question)
+    return questions
 
 
 @dataclass(frozen=True)
 class Said:
-    """What a plain caption says of one object.
+    """Description of one object in a plain caption.
 
     Attributes:
-        size: Its size.
-        colour: Its colour.
-        shape: Its shape.
-        place: Its position.
-        relation: How it lies to the object before; empty for the first.
+        size: Size of the object.
+        colour: Colour of the object.
+        shape: Shape of the object.
+        place: Position of the object.
+        relation: Position relative to the previous object; "" for the first.
     """
 
     size: str
@@ -375,12 +375,12 @@ _OBJECT = re.compile(
 
 
 def read_caption(text: str) -> list[Said]:
-    """Return the objects that a plain caption names, in its order.
+    """Return the objects described in a plain caption, in its order.
 
     >>> read_caption("There is one shape: a large red star at the top left.")
     [Said(size='large', colour='red', shape='star', place='top left', relation='')]
     """
-    return [Said(*(part or "" for part in found.groups())) for found in _OBJECT.finditer(text)]
+    return [Said(*(part or "" for part in match.groups())) for match in _OBJECT.finditer(text)]
 
 
 LEXICON: dict[str, tuple[str, ...]] = {
@@ -393,4 +393,4 @@ LEXICON: dict[str, tuple[str, ...]] = {
     ),
     "number": (*NUMBERS, "no", *map(str, range(100))),
 }
-"""Words that state facts of a picture, by kind; every other word is `other`."""
+"""Words that state facts about an image, by kind; all other words are of the kind `other`."""

@@ -1,1 +1,1 @@
-"""The teaching notebooks kept in order, and the static site: executed notebooks, the methods, the API reference."""
+"""Synchronise and execute the notebooks, and build the static site: lessons, methods, API reference."""

@@ -1,4 +1,4 @@
-"""Everything put together: the sources of all pages, MkDocs run strictly, a search for foreign addresses."""
+"""Build the static site: write the sources of all pages, run MkDocs in strict mode, check for external resources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.site import methodpages, pairs, reference
 from workbench.site.page import Page, to_page
 
-os.environ.setdefault("NO_MKDOCS_2_WARNING", "true")  # Material's advertisement, which is no warning about this site
+os.environ.setdefault("NO_MKDOCS_2_WARNING", "true")  # Material's advertisement, not a problem of this site
 
 SOURCES = pairs.ROOT / ".site"
 _LOADED = re.compile(
@@ -33,15 +33,15 @@ def build(executed: Sequence[Path], out: Path, work: Path) -> list[Path]:
 
     Args:
         executed: notebooks with their outputs, in order.
-        out: folder of the site; what is in it goes.
-        work: folder for the pages' sources; what is in it goes.
+        out: folder of the site; its contents are deleted.
+        work: folder for the pages' sources; its contents are deleted.
 
     Returns:
-        The pages that were built.
+        Paths of the HTML pages.
 
     Raises:
-        WorkbenchError: MkDocs warned about something, a page loads something from another machine, or `out` holds
-            something else.
+        WorkbenchError: MkDocs reported a warning, a page loads a resource from another machine, or `out` contains
+            files that are not an earlier site.
     """
     from mkdocs.commands.build import build as mkdocs_build
     from mkdocs.config import load_config
@@ -56,7 +56,7 @@ def build(executed: Sequence[Path], out: Path, work: Path) -> list[Path]:
         {"API reference": reference.navigation()},
     ]
     if out.exists() and any(out.iterdir()) and not (out / "search" / "search_index.json").is_file():
-        raise WorkbenchError(f"{out} holds something that is not a site built before.", "Choose an empty folder.")
+        raise WorkbenchError(f"{out} contains files that are not an earlier site.", "Choose an empty folder.")
     shutil.rmtree(out, ignore_errors=True)
     warnings = _Warnings(logging.WARNING)
     logging.getLogger("mkdocs").addHandler(warnings)
@@ -67,35 +67,35 @@ def build(executed: Sequence[Path], out: Path, work: Path) -> list[Path]:
         config.plugins["lessons"] = _plugin(lessons)
         mkdocs_build(config)
     except MkDocsException as error:
-        raise WorkbenchError(f"The site could not be built: {error}", "\n".join(warnings.said)) from error
+        raise WorkbenchError(f"The site could not be built: {error}", "\n".join(warnings.messages)) from error
     finally:
         logging.getLogger("mkdocs").removeHandler(warnings)
     if foreign := foreign_addresses(out):
-        raise WorkbenchError(f"The site would load from other machines: {'; '.join(foreign[:5])}.")
+        raise WorkbenchError(f"The site would load resources from other machines: {'; '.join(foreign[:5])}.")
     return sorted(out.rglob("*.html"))
 
 
 class _Warnings(logging.Handler):
-    """Keeps what MkDocs warns about, which in strict mode ends the build: the error has to say it."""
+    """Collect MkDocs' warnings for the error message: in strict mode they end the build."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
 def foreign_addresses(site: Path) -> list[str]:
-    """`page: address` of everything that a page would load from another machine; links to follow are not among them."""
-    found = []
+    """Return `page: address` of every resource that a page would load from another machine; hyperlinks are allowed."""
+    foreign = []
     for path in sorted(site.rglob("*")):
         if path.suffix not in (".html", ".css", ".svg"):
             continue
         text = path.read_text(encoding="utf-8")
         addresses = _STYLED.findall(text) + (_LOADED.findall(text) if path.suffix != ".css" else [])
-        found += [f"{path.relative_to(site)}: {address}" for address in addresses]
-    return found
+        foreign += [f"{path.relative_to(site)}: {address}" for address in addresses]
+    return foreign
 
 
 def _write_sources(lessons: dict[str, Page], work: Path) -> None:
@@ -120,8 +120,8 @@ def _contents(lessons: dict[str, Page]) -> str:
     lines = [
         "# Lessons",
         "",
-        f"{len(lessons)} notebooks, executed as they are tested: in FAST mode, on the bundled models, on a CPU. "
-        "Widgets stand here as pictures; open a notebook with `workbench lab` to use them.",
+        f"{len(lessons)} notebooks, executed as in the tests: in FAST mode, with the bundled models, on a CPU. "
+        "Widgets are shown as static images; open a notebook with `workbench lab` to use them.",
         "",
     ]
     for name, page in lessons.items():
@@ -130,7 +130,7 @@ def _contents(lessons: dict[str, Page]) -> str:
 
 
 def _plugin(lessons: dict[str, Page]) -> Any:
-    """A plugin of MkDocs that puts the lessons' HTML and headings where their Markdown has only the title."""
+    """Return an MkDocs plugin that inserts each lesson's HTML and headings; its Markdown source has only the title."""
     from mkdocs.plugins import BasePlugin
     from mkdocs.structure.toc import get_toc
 
@@ -153,14 +153,14 @@ def _downloads(name: str) -> str:
 
 
 def _nested(headings: Sequence[tuple[int, str, str]]) -> list[Any]:
-    """Headings as MkDocs's table of contents wants them: each with those below it as children."""
+    """Return headings as the tree that MkDocs' table of contents needs."""
     top: list[dict[str, Any]] = []
-    above: list[dict[str, Any]] = []
+    ancestors: list[dict[str, Any]] = []
     for level, name, text in headings:
-        words = html.escape(text)
-        token = {"level": level, "id": name, "name": words, "html": words, "data-toc-label": "", "children": []}
-        while above and above[-1]["level"] >= level:
-            above.pop()
-        (above[-1]["children"] if above else top).append(token)
-        above.append(token)
+        label = html.escape(text)
+        token = {"level": level, "id": name, "name": label, "html": label, "data-toc-label": "", "children": []}
+        while ancestors and ancestors[-1]["level"] >= level:
+            ancestors.pop()
+        (ancestors[-1]["children"] if ancestors else top).append(token)
+        ancestors.append(token)
     return top

@@ -1,4 +1,4 @@
-"""What griffe, the reference's reader of docstrings, has to be told about ours."""
+"""Griffe extension that adapts our docstrings' examples for the API reference."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import griffe
 
 _SESSION = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
-"""A session of the interpreter that begins at the margin, so in no section, up to the next empty line."""
+"""Interpreter session at the left margin (outside a section), up to the next empty line."""
 
 
 class Examples(griffe.Extension):
-    """Griffe knows a section `Examples:` only, and sessions of the interpreter there only.
+    """Rename sections `Example:` to `Examples:`, and put interpreter sessions in the text into code blocks.
 
-    The docstrings here say `Example:` where there is one, and let short sessions stand in their text. As Markdown these
-    would be quotations, and two lists, one below the other, a link that leads nowhere.
+    Griffe recognises only `Examples:`, and interpreter sessions only in that section. Elsewhere Markdown would render
+    `>>>` as quotations, and nested lists `[[…], […]]` as a broken link.
     """
 
     def on_instance(self, *, obj: griffe.Object, **rest: Any) -> None:

@@ -1,4 +1,4 @@
-"""Notebooks executed into `dist/notebooks`, which git ignores: once, by the tests or by `workbench site`."""
+"""Execute notebooks into `dist/notebooks` (ignored by git), for the tests and for `workbench site`."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from workbench.site import pairs
 
 EXECUTED = pairs.ROOT / "dist" / "notebooks"
 LIMIT_S = 300
-"""Of one cell, and of a kernel's start. A whole lesson aims at 60 s on two cores."""
+"""Time limit in seconds for one cell, and for starting a kernel. A whole lesson should take 60 s on two cores."""
 
 
 class _Channel(AsyncZMQSocketChannel):
-    """A channel that looks by itself every second.
+    """Channel that polls every second.
 
-    Sending on a socket, as widgets do while a cell runs, can swallow the notice that a message arrived there
-    (jupyter_client issue 436): the kernel has answered, and the reader waits until its time is up.
+    Sending on a socket, as widgets do while a cell runs, can lose the event that a message has arrived there
+    (jupyter_client issue 436): the reader would then wait until its timeout although the kernel has answered.
     """
 
     async def get_msg(self, timeout: float | None = None) -> dict[str, Any]:
         end = math.inf if timeout is None else time.monotonic() + timeout
-        while (left := end - time.monotonic()) > 1:
+        while (remaining := end - time.monotonic()) > 1:
             with suppress(Empty):
                 return await super().get_msg(1)
-        return await super().get_msg(max(0.0, left))
+        return await super().get_msg(max(0.0, remaining))
 
 
 class _Client(AsyncKernelClient):
@@ -57,18 +57,18 @@ class _Manager(AsyncKernelManager):
 
 
 def environment() -> dict[str, str]:
-    """What a lesson's kernel sees: this process's variables; where it has none: small sizes, one thread."""
+    """Return the environment of a lesson's kernel: this process's, with defaults for FAST mode and one thread."""
     return {"OMP_NUM_THREADS": "1", "WORKBENCH_FAST": "1", "TOKENIZERS_PARALLELISM": "false"} | dict(os.environ)
 
 
 def copy_to_execute(source: Path, into: Path = EXECUTED) -> Path:
-    """A copy whose outputs may be written, so that the source stays stripped."""
+    """Copy a notebook to the folder of executed notebooks, so that the source stays without outputs."""
     into.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copyfile(source, into / source.name))
 
 
 def is_current(executed: Path, source: Path) -> bool:
-    """Whether `executed` holds the outputs of what `source` says now, all of them, without an error."""
+    """Return whether `executed` has the same cells as `source`, all executed and without errors."""
     if not executed.is_file():
         return False
     done, now = nbformat.read(executed, as_version=4), nbformat.read(source, as_version=4)
@@ -80,10 +80,10 @@ def is_current(executed: Path, source: Path) -> bool:
 
 
 def client(notebook: NotebookNode, **options: Any) -> NotebookClient:
-    """What executes a notebook, patient with a starved machine."""
+    """Return a client that executes a notebook, with time limits for a busy machine."""
     defaults: dict[str, Any] = {"timeout": LIMIT_S, "startup_timeout": LIMIT_S}
     defaults["kernel_manager_class"] = _Manager
-    defaults["extra_arguments"] = ["--IPKernelApp.log_level=ERROR"]  # it warns that it listens, if only to this machine
+    defaults["extra_arguments"] = ["--IPKernelApp.log_level=ERROR"]  # hides the warning about its local port
     return NotebookClient(notebook, **defaults | options)
 
 
@@ -91,10 +91,10 @@ def execute(path: Path) -> float:
     """Run a notebook top to bottom and write the outputs into it.
 
     Returns:
-        Seconds, the kernel's start included.
+        Time in seconds, including the start of the kernel.
 
     Raises:
-        WorkbenchError: a cell failed; the message ends with its last line.
+        WorkbenchError: a cell failed; the message ends with the last line of its error.
     """
     began = time.perf_counter()
     notebook: NotebookNode = nbformat.read(path, as_version=4)
@@ -115,14 +115,14 @@ def bring_up_to_date(
     jobs: int = 2,
     say: Callable[[str], Any] = lambda line: None,
 ) -> list[Path]:
-    """Execute what changed since it was executed last; some lessons side by side.
+    """Execute the notebooks that have changed since their last execution, several in parallel.
 
     Args:
         sources: notebooks without outputs.
         into: folder of the executed copies.
-        jobs: how many lessons are executed side by side.
-        again: execute all, whether they changed or not (the package may have).
-        say: gets a line for each notebook that was executed.
+        jobs: number of notebooks executed in parallel.
+        again: whether to execute unchanged notebooks, too (the package may have changed).
+        say: callback that gets a line for each executed notebook.
 
     Returns:
         The executed notebooks, in the order of `sources`.

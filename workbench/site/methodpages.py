@@ -1,4 +1,4 @@
-"""The methods' pages of the site, from the registry, and the boards."""
+"""Generate the site's pages about methods (from the registry), boards and metrics."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from workbench.methods.known import PROMISES, needed
 from workbench.trace.metrics import DEFINITIONS
 
 _PROMISES = {
-    "exact": "The output follows the target's own distribution, whatever the drafter.",
-    "greedy-exact": "Greedy output is the target's own; of sampling nothing is promised.",
-    "approximate": "The output deviates from the target's distribution by a stated knob.",
-    "simulation": "It uses knowledge that no real drafter has: it shows a law, not a speed.",
+    "exact": "The output follows the target's distribution with any drafter.",
+    "greedy-exact": "Greedy output equals the target's; sampled output may differ in distribution.",
+    "approximate": "The output deviates from the target's distribution; a parameter controls how far.",
+    "simulation": "It uses information that no real drafter has, to demonstrate theory, not speed.",
 }
 
 
 def pages() -> dict[str, str]:
-    """Markdown of each page by its path: an overview, a page for each method, the boards, the definitions."""
+    """Return the Markdown of each page by its path: overview, one page per method, boards, metrics."""
     methods = list(registry.methods())
     shown = board.exactness()
     return (
@@ -35,11 +35,11 @@ def pages() -> dict[str, str]:
 
 
 def navigation() -> list[dict[str, Any]]:
-    """The part of the site's navigation that holds these pages."""
+    """Return the part of the site's navigation with these pages."""
     entries: list[Any] = ["methods/index.md"]
     entries += [{method.title: f"methods/{method.name}.md"} for method in registry.methods()]
     entries += [{title: f"methods/board-{name}.md"} for title, name in _boards().items()]
-    return [*entries, {"What the figures mean": "methods/figures.md"}]
+    return [*entries, {"Definitions of the metrics": "methods/figures.md"}]
 
 
 def _overview(methods: Sequence[Method]) -> str:
@@ -48,7 +48,7 @@ def _overview(methods: Sequence[Method]) -> str:
         "",
         f"The {len(methods)} registered methods. {PROMISES}",
         "",
-        "| method | what it shows | promise | needs | from |",
+        "| method | lesson | guarantee | requirements | source |",
         "|---|---|---|---|---|",
     ]
     for method in methods:
@@ -73,15 +73,15 @@ def _page(method: Method, evidence: Sequence[dict[str, Any]]) -> str:
         "| | |",
         "|---|---|",
         _row(["Name", f"`{method.name}`"]),
-        _row(["Promise", f"**{method.promise.value}**: {_PROMISES[method.promise.value]}"]),
-        _row(["Evidence", f"{_evidence(row)} ([the board](board-exactness.md))"]),
-        _row(["Needs", needed(method.needs)]),
-        _row(["From", ", ".join(filter(None, [_paper(method), source.title, source.where]))]),
+        _row(["Guarantee", f"**{method.promise.value}**: {_PROMISES[method.promise.value]}"]),
+        _row(["Evidence", f"{_evidence(row)} ([exactness board](board-exactness.md))"]),
+        _row(["Requirements", needed(method.needs)]),
+        _row(["Source", ", ".join(filter(None, [_paper(method), source.title, source.where]))]),
         _row(["Drafter", _class(method.drafter)]),
         _row(["Verifier", "; or ".join(_judge(method, verifier) for verifier in method.verifiers)]),
         "",
         *(
-            ["## What differs from the paper", "", *(f"- {words}" for words in method.differs), ""]
+            ["## Differences from the paper", "", *(f"- {words}" for words in method.differs), ""]
             if method.differs
             else []
         ),
@@ -96,7 +96,7 @@ def _page(method: Method, evidence: Sequence[dict[str, Any]]) -> str:
             cells = [f"`{spec.name}`", f"`{spec.default}`", "true, false" if spec.kind == "bool" else allowed, meaning]
             lines.append(_row(cells))
     else:
-        lines.append("It has none.")
+        lines.append("This method has no parameters.")
     example = f'workbench generate "Once upon a time" --method {method.name}'
     if "pictures" in method.needs:
         example = (
@@ -110,13 +110,13 @@ def _evidence(row: dict[str, Any]) -> str:
     greedy = row["greedy"]
     parts = [f"**{row['standing']}**"]
     if greedy:
-        parts.append(f"{greedy['equal']} of {greedy['tried']} greedy texts equal to plain decoding's in float64")
+        parts.append(f"{greedy['equal']} of {greedy['tried']} greedy outputs equal to plain decoding in float64")
     parts += [f"sampling: χ² {board.law_words(law)}" for law in row["laws"]]
     return "; ".join(parts)
 
 
 def _judge(method: Method, verifier: Verifier) -> str:
-    """A verifier, and what is promised with it where there are several."""
+    """Return a link to a verifier, with the method's guarantee under it if there are several."""
     promised = f" (`verifier={verifier.name}`: {method.promises[verifier.name].value})" if method.promises else ""
     return _class(verifier) + promised
 
@@ -132,33 +132,33 @@ def _paper(method: Method) -> str:
 
 
 def _boards() -> dict[str, str]:
-    """Names of the boards that were made, by title."""
+    """Return the existing boards: title → name."""
     boards = {
         "Exactness": "exactness",
         "Claims of the papers": "claims",
         "Vision drafters": "vision",
-        "What verifiers cost": "verifiers",
-        "Which answers stay right": "answers",
-        "Which drafter for which work": "work",
-        "What drafters cost the host": "host",
+        "Verifier cost": "verifiers",
+        "Answer accuracy by verifier": "answers",
+        "Choosing a method for your workload": "work",
+        "Host overhead of drafters": "host",
         "Drafting heads": "heads",
-        "How a drafter scales": "scaling",
-        "Which loss, whose text": "distilling",
-        "How many tokens a drafter needs": "trimming",
-        "A head beside a target in training": "rollouts",
+        "Scaling of a drafter": "scaling",
+        "Distillation losses and texts": "distilling",
+        "Reduced output vocabularies": "trimming",
+        "Training a head with its target": "rollouts",
     }
     return {title: name for title, name in boards.items() if (board.folder() / f"{name}.md").is_file()}
 
 
 def _board(name: str) -> str:
-    """Its page; a picture beside it is of the repository alone."""
+    """Return the page of a board without its images, which are not part of the site."""
     lines = (board.folder() / f"{name}.md").read_text(encoding="utf-8").splitlines()
     return "\n".join([line for line in lines if not line.startswith("![")] + [""])
 
 
 def _figures() -> str:
     rows = [_row([f"`{name}`", title, meaning]) for name, (title, meaning) in DEFINITIONS.items()]
-    return "\n".join(["# What the figures mean", "", "| name | in words | definition |", "|---|---|---|", *rows, ""])
+    return "\n".join(["# Definitions of the metrics", "", "| name | title | definition |", "|---|---|---|", *rows, ""])
 
 
 def _row(cells: Sequence[str]) -> str:

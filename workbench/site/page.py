@@ -1,8 +1,7 @@
-"""An executed notebook as the HTML of one page of the site, in the theme's own dress and without scripts.
+"""Convert an executed notebook to the HTML of a site page, in the theme's style and without scripts.
 
-Markdown is read as Jupyter reads it (CommonMark), LaTeX becomes MathML, which browsers draw by themselves. Of a widget
-the page shows the static fallback that is stored beside it. Cells tagged `colab` are left out, those tagged `solution`
-are folded.
+Markdown is parsed as in Jupyter (CommonMark); LaTeX becomes MathML, which browsers render natively. Widgets are shown
+as their stored static fallback. Cells tagged `colab` are omitted, cells tagged `solution` are collapsed.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 _STATIC = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
-"""Kinds of output that need no program, the richest first."""
+"""Static output types, the richest first."""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _STILL = 'class="wb-still'
-"""What the picture of a widget begins with, where it is an output of its own (`workbench.widgets.view.STILL`)."""
+"""Marker of a widget's static image that is a separate output (`workbench.widgets.view.STILL`)."""
 _BAR = re.compile(r"\d%\|.*\| \d+/")
-"""A bar that moved while models loaded."""
+"""Progress bar, as shown while models load."""
 _LESSON = re.compile(r'(?<=href=")(?:\./)?(\d\d_\w+)\.(?:ipynb|py)(?=[#"])')
 
 
 @dataclass(slots=True)
 class Page:
-    """A lesson as the site shows it.
+    """Lesson as a page of the site.
 
-    `headings`: level, id and text of each heading in order, what a table of contents needs.
+    `headings`: level, id and text of each heading in order, for the table of contents.
     """
 
     title: str
@@ -45,7 +44,7 @@ class Page:
 
 
 def to_page(notebook: NotebookNode) -> Page:
-    """Everything a reader should see of an executed notebook."""
+    """Convert an executed notebook to a page."""
     words = _Words()
     parts = [_cell(cell, words) for cell in notebook.cells if "colab" not in cell.metadata.get("tags", [])]
     body = _LESSON.sub(r"\1.html", "\n".join(parts))
@@ -54,7 +53,7 @@ def to_page(notebook: NotebookNode) -> Page:
 
 
 def code_block(source: str, language: str = "python") -> str:
-    """Source code, coloured with the theme's classes."""
+    """Return source code as HTML with syntax highlighting in the theme's classes."""
     try:
         lexer = get_lexer_by_name(language)
     except ClassNotFound:
@@ -72,26 +71,26 @@ def _cell(cell: NotebookNode, words: _Words) -> str:
     code, tags = code_block(cell.source), cell.metadata.get("tags", [])
     if "solution" in tags:
         return f"<details><summary>Solution</summary>{code}{outputs}</details>"
-    if cell.metadata.get("jupyter", {}).get("source_hidden"):  # drawing: what comes of it is the point
+    if cell.metadata.get("jupyter", {}).get("source_hidden"):  # plotting code: only its output matters
         code = f"<details><summary>Code</summary>{code}</details>"
     shown = code + outputs
     return f'<div class="cell{" parameters" if "parameters" in tags else ""}">{shown}</div>'
 
 
 def _joined(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
-    """What is printed in several portions, which depends on the machine's mood, as one."""
-    found: list[NotebookNode] = []
+    """Join consecutive outputs of the same stream: how printed text is split depends on timing."""
+    joined: list[NotebookNode] = []
     for output in outputs:
-        before = found[-1] if found else None
-        if before and output.output_type == before.output_type == "stream" and output.name == before.name:
-            found[-1] = NotebookNode(before | {"text": before.text + output.text})
+        previous = joined[-1] if joined else None
+        if previous and output.output_type == previous.output_type == "stream" and output.name == previous.name:
+            joined[-1] = NotebookNode(previous | {"text": previous.text + output.text})
         else:
-            found.append(output)
-    return found
+            joined.append(output)
+    return joined
 
 
 def _drawable(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
-    """Without the widgets whose picture is the next output."""
+    """Remove widgets whose static image is the next output."""
     stills = [_STILL in output.get("data", {}).get("text/html", "") for output in outputs]
     return [
         output
@@ -109,7 +108,7 @@ def _output(output: NotebookNode, words: _Words) -> str:
     if _WIDGET in data and _BAR.search(data.get("text/plain", "")):
         return ""
     if _WIDGET in data and not {"text/html", "image/svg+xml", "image/png"} & set(data):
-        return '<p class="control">A control stands here: run the notebook to use it.</p>'
+        return '<p class="control">Interactive control: run the notebook to use it.</p>'
     kind = next((kind for kind in _STATIC if kind in data), None)
     return _SHOW[kind](data[kind], words) if kind else ""
 
@@ -134,21 +133,21 @@ _SHOW: dict[str, Any] = {
 
 
 class _Words(IPythonRenderer):
-    """Markdown's renderer: headings are noted, code gets the theme's colours, LaTeX becomes MathML."""
+    """Markdown renderer that records headings, highlights code in the theme's classes and converts LaTeX to MathML."""
 
     def __init__(self) -> None:
         super().__init__(escape=False)
         self.headings: list[tuple[int, str, str]] = []
 
     def read(self, markdown: str) -> str:
-        """The HTML of a cell."""
+        """Return the HTML of a Markdown cell."""
         return str(MarkdownWithMath(renderer=self)(markdown))
 
     def heading(self, text: str, level: int, **attrs: Any) -> str:
         plain = html.unescape(re.sub(r"<[^>]*>", "", text)).strip()
         name = self._unique(re.sub(r"[^\w]+", "-", plain.lower()).strip("-") or "part")
         self.headings.append((level, name, plain))
-        link = f'<a class="headerlink" href="#{name}" title="Link to this place">¶</a>'
+        link = f'<a class="headerlink" href="#{name}" title="Link to this section">¶</a>'
         return f'<h{level} id="{name}">{text}{link if level > 1 else ""}</h{level}>\n'
 
     def block_code(self, code: str, info: str | None = None) -> str:

@@ -1,7 +1,7 @@
-"""Notebooks and their `py:percent` pairs: the same cells, no outputs, the same first cell.
+"""Keep each notebook and its `py:percent` file in sync: the same cells, no outputs, the common first cell.
 
-Each lesson is a pair in `notebooks/`: the `.ipynb` that readers open, and the `.py` that is reviewed and linted. Either
-may be edited; `workbench notebooks` brings the other in step, and strips what running left behind.
+Each lesson is a pair in `notebooks/`: the `.ipynb` for readers, and the `.py` for review and linting. Either may be
+edited; `workbench notebooks` updates the other and removes outputs and other traces of execution.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
     subprocess.run(["git", "clone", "--depth", "1", address, clone], check=True)
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{clone}[notebooks]"], check=True)
     sys.path.insert(0, clone)"""
-"""What every notebook begins with. A clone is installed in place: the bundled models lie beside the package."""
+"""First cell of every notebook. The clone is installed in editable mode, because it contains the bundled models."""
 
 _NOTEBOOK = {
     "jupytext": {"formats": "ipynb,py:percent"},
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-_CELL_KEYS = ("tags", "jupyter", "slideshow")  # what an author says about a cell; all else is a trace of running it
+_CELL_KEYS = ("tags", "jupyter", "slideshow")  # metadata set by authors; all other metadata comes from execution
 _TEXT = JupytextConfiguration(
     notebook_metadata_filter="kernelspec,jupytext,-jupytext.text_representation.jupytext_version"
 )
@@ -50,15 +50,15 @@ _HEADER = re.compile(r"\A# ---\n(?:#.*\n)*?# ---\n\s*")
 
 
 def names(folder: Path = FOLDER) -> list[str]:
-    """Names of the lessons, without ending, in order: whatever has a notebook or a `.py`."""
+    """Return the names of the lessons (stems of `.ipynb` and `.py` files), sorted."""
     return sorted({path.stem for ending in ("ipynb", "py") for path in folder.glob(f"[0-9][0-9]_*.{ending}")})
 
 
 def stripped(notebook: Mapping[str, Any]) -> NotebookNode:
-    """A copy without outputs, counts, widget state and other traces of running it; ids stay, missing ones are made.
+    """Return a copy without outputs, counts, widget state and other traces of execution; add missing cell ids.
 
     Args:
-        notebook: as nbformat 4 reads it.
+        notebook: notebook in nbformat 4.
     """
     taken: set[str] = set()
     cells = []
@@ -78,17 +78,17 @@ def stripped(notebook: Mapping[str, Any]) -> NotebookNode:
 
 
 def as_text(notebook: NotebookNode) -> str:
-    """The `py:percent` text of a notebook."""
+    """Return a notebook as `py:percent` text."""
     return jupytext.writes(_node(notebook), fmt="py:percent", config=_TEXT)
 
 
 def tidy(name: str, folder: Path = FOLDER) -> list[Path]:
-    """Bring one pair in order: in step, stripped, with the common first cell.
+    """Synchronise one pair, remove outputs and set the common first cell.
 
-    The file that was edited last wins where both say something different.
+    If the files differ, the one that was edited last is used.
 
     Returns:
-        The files that changed.
+        The files that were changed.
     """
     book_path, text_path = folder / f"{name}.ipynb", folder / f"{name}.py"
     book = stripped(nbformat.read(book_path, as_version=4)) if book_path.is_file() else None
@@ -104,33 +104,33 @@ def tidy(name: str, folder: Path = FOLDER) -> list[Path]:
 
 
 def problems(name: str, folder: Path = FOLDER) -> list[str]:
-    """What `tidy` would mend in one pair, in words; empty if all is well. Changes nothing."""
+    """Return descriptions of the problems in one pair that `tidy` would fix. Changes nothing."""
     book_path, text_path = folder / f"{name}.ipynb", folder / f"{name}.py"
     if missing := [path.name for path in (book_path, text_path) if not path.is_file()]:
         return [f"{missing[0]} is missing"]
     book = nbformat.read(book_path, as_version=4)
-    found = []
+    messages = []
     if any(cell.get("outputs") or cell.get("execution_count") for cell in book.cells):
-        found.append(f"{book_path.name} has outputs")
+        messages.append(f"{book_path.name} has outputs")
     if "widgets" in book.metadata:
-        found.append(f"{book_path.name} has the state of widgets (metadata.widgets)")
-    clean = stripped(book)
-    if not found and (clean.cells != book.cells or clean.metadata.language_info != book.metadata.get("language_info")):
-        found.append(f"{book_path.name} has metadata that running it left")
+        messages.append(f"{book_path.name} has widget state (metadata.widgets)")
+    clean, language = stripped(book), book.metadata.get("language_info")
+    if not messages and (clean.cells != book.cells or clean.metadata.language_info != language):
+        messages.append(f"{book_path.name} has metadata from execution")
     if not clean.cells or clean.cells[0].source != FIRST_CELL or "colab" not in _tags(clean.cells[0]):
-        found.append(f"{book_path.name} does not begin with the common first cell")
+        messages.append(f"{book_path.name} does not begin with the common first cell")
     if _differs(clean, text_path):
-        found.append(f"{book_path.name} and {text_path.name} are out of step")
-    return found
+        messages.append(f"{book_path.name} and {text_path.name} have different cells")
+    return messages
 
 
 def _node(data: Mapping[str, Any]) -> NotebookNode:
-    """A copy as nbformat's own kind of dict."""
+    """Return a copy as nbformat's dict type."""
     return cast(NotebookNode, nbformat.from_dict(dict(data)))
 
 
 def _differs(book: NotebookNode, text_path: Path) -> bool:
-    """Whether the cells say different things; the header is jupytext's own affair."""
+    """Return whether the cells differ; jupytext's header is ignored."""
     return _HEADER.sub("", as_text(book)) != _HEADER.sub("", text_path.read_text(encoding="utf-8"))
 
 
@@ -139,7 +139,7 @@ def _newer(path: Path, than: Path) -> bool:
 
 
 def _from_text(path: Path, old: NotebookNode | None) -> NotebookNode:
-    """The notebook of a `.py`; cells that `old` has, too, keep their ids."""
+    """Return the notebook of a `.py` file; cells that are also in `old` keep their ids."""
     ids = {(cell.cell_type, cell.source): cell.id for cell in old.cells} if old else {}
     book = jupytext.read(path, fmt="py:percent")
     for cell in book.cells:
@@ -158,9 +158,9 @@ def _tags(cell: NotebookNode) -> list[str]:
 
 
 def _identity(cell: Mapping[str, Any], taken: set[str]) -> str:
-    """The cell's id; one made from its text where it has none, so that converting twice gives the same file."""
-    found = cell.get("id") or hashlib.sha256(cell["source"].encode()).hexdigest()[:8]
-    while found in taken:
-        found = hashlib.sha256(found.encode()).hexdigest()[:8]
-    taken.add(found)
-    return found
+    """Return the cell's id, or a hash of its text if it has none, so that repeated conversion gives the same file."""
+    identity = cell.get("id") or hashlib.sha256(cell["source"].encode()).hexdigest()[:8]
+    while identity in taken:
+        identity = hashlib.sha256(identity.encode()).hexdigest()[:8]
+    taken.add(identity)
+    return identity

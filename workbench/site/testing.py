@@ -1,7 +1,7 @@
-"""A pytest plugin for the notebooks that nbmake collects: each runs as a copy whose outputs are kept for the site.
+"""Pytest plugin for notebooks collected by nbmake: run a copy of each and save its outputs for the site.
 
-The checker of every exercise is tried with answers of `tests/notebooks/answers`, in the kernel of its notebook, right
-after the solution of the exercise. The copy holds no trace of these trials.
+The checker of every exercise is tested with the answers in `tests/notebooks/answers`, in the notebook's kernel, after
+the solution of the exercise. These tests leave no trace in the copy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 ANSWERS = Path("tests") / "notebooks" / "answers"
 MIN_RIGHT, MIN_WRONG = 2, 3
-"""Answers that a checker is tried with, at least."""
+"""Minimum numbers of right and wrong answers with which a checker is tested."""
 
 TRIAL = f"""
 def _try_checker(check, source):
@@ -36,7 +36,7 @@ def _try_checker(check, source):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each notebook as a slow test that waits for another process, its kernel."""
+    """Mark each notebook as a slow test that waits for another process (its kernel)."""
     for item in items:
         if getattr(item, "nbmake", False):
             item.add_marker(pytest.mark.slow)
@@ -45,10 +45,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Run the copy in dist/notebooks instead of the notebook, and keep the outputs there."""
+    """Run a copy in dist/notebooks instead of the notebook, and save the outputs there."""
     if not getattr(item, "nbmake", False):
         return (yield)
-    from workbench.site import execution  # slow to import, and most tests do without
+    from workbench.site import execution  # slow to import, and most tests do not need it
 
     answers = item.config.rootpath / ANSWERS / f"{item.path.stem}.py"
     with pytest.MonkeyPatch.context() as patch:
@@ -61,11 +61,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def client_with_trials(answers: Path, notebook: Any, **options: Any) -> Any:
-    """Return a client that executes a notebook and tries its checkers.
+    """Return a client that executes a notebook and tests its checkers.
 
     Args:
         answers: Python source with a function `try_CHECKER(right, wrong)` for each checker, which calls `right` and
-            `wrong` with answers; it sees the names of the notebook. If there is no such file, nothing is tried.
+            `wrong` with answers and may use the notebook's names. Without this file no checker is tested.
         notebook: the notebook to execute.
         options: traits of `nbclient.NotebookClient`.
     """
@@ -90,9 +90,9 @@ def client_with_trials(answers: Path, notebook: Any, **options: Any) -> Any:
 
 
 def checker_before(notebook: Any, index: int) -> str | None:
-    """Return the name of the checker in the cell before a solution, or None if that cell holds no checker."""
+    """Return the name of the checker in the cell before a solution, or None if that cell has no checker."""
     before = [cell for cell in notebook.cells[:index] if cell.cell_type == "code"]
     if not before or "check" not in before[-1].metadata.get("tags", []):
         return None
-    found = re.search(r"^@w\.check\ndef (\w+)", before[-1].source, re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(r"^@w\.check\ndef (\w+)", before[-1].source, re.MULTILINE)
+    return match[1] if match else None
