@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from traces import HOSTILE, hostile
@@ -173,7 +174,8 @@ def test_the_methods_page_shows_all_the_registry_has(fake_app: str, open_page: O
         assert card.locator(".wb-params tbody tr").count() == len(method.params)
         assert card.locator("figure svg .wb-node").count() > 1, "a picture of its draft"
         link = card.get_by_role("link", name=f"Run {method.title}").get_attribute("href")
-        assert link.endswith(f"/?method={method.name}&run=new")
+        wanted = {"tab": "vision"} if "pictures" in method.needs else {"run": "new"}
+        assert dict(parse_qsl(urlsplit(link).query)).items() >= {"method": method.name, **wanted}.items()
     for title, meaning in DEFINITIONS.values():
         assert title in page.inner_text("#figures")
         assert meaning in page.inner_text("#figures")
