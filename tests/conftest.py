@@ -109,6 +109,13 @@ def load() -> Iterator[Callable[[str], Method]]:
         mine.update(kept)
 
 
+def is_proof(item: pytest.Item) -> bool:
+    """Return whether only `.ci/run` runs a test: lessons but the first two, browser tests but one a page (`smoke`)."""
+    if item.path.suffix == ".ipynb":
+        return item.path.name[:2] not in ("00", "01")
+    return bool(item.get_closest_marker("browser")) and not item.get_closest_marker("smoke")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, with the reason, what this machine cannot run. WORKBENCH_REQUIRE_BROWSER makes a missing browser fail.
@@ -124,6 +131,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("gpu")
         if item.get_closest_marker("browser") or item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+        if is_proof(item):
+            item.add_marker("proof")
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if item.get_closest_marker("browser") and not has_browser and not must_have_browser:

@@ -45,6 +45,7 @@ def can_be_had() -> bool:
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.proof,
     pytest.mark.timeout(900),  # more than a minute of arithmetic: a starved machine takes long, and nothing waits
     pytest.mark.skipif(not can_be_had(), reason=SMOLLM2.install),
 ]

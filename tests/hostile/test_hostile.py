@@ -20,6 +20,8 @@ from workbench import Workbench
 from workbench.ui.hosting import safely
 from workbench.ui.session import Session
 
+pytestmark = pytest.mark.proof
+
 SECRET = "hf_aSecretOfTheEnvironment"
 LEAKS = ("Traceback", 'File "', "site-packages", "/work/", "/home/", "/root/", "/usr/lib", "root:x:0", SECRET, "0x7f")
 CASES = cases()

@@ -226,6 +226,7 @@ def test_an_own_prompt_is_a_message_unless_it_is_to_be_gone_on_with(real_app: st
     assert fresh.locator(V + ".wb-chat input").is_checked()
 
 
+@pytest.mark.smoke
 def test_every_lane_keeps_its_verdict_when_lanes_are_added(fake_app: str, open_page: Opener) -> None:
     """The line below the verdicts became the row of the next lane, and lost what it said."""
     page = open_page(f"{fake_app}/?tab=compare&lane=draft-tree", ready=READY)

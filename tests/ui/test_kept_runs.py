@@ -140,6 +140,7 @@ def test_text_of_the_wrong_kind_is_no_search() -> None:
     assert parse("fox #a #b tau>=2 x<3") == ("fox", ["a", "b"], ["tau>=2", "x<3"])
 
 
+@pytest.mark.smoke
 @pytest.mark.browser
 @pytest.mark.slow
 def test_a_run_is_kept_from_the_menu_found_in_the_gallery_and_opened(fake_app: str, open_page: Opener) -> None:

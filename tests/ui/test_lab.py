@@ -103,6 +103,7 @@ def shot(page: Any, name: str) -> None:
     page.screenshot(path=name, full_page=True)
 
 
+@pytest.mark.smoke
 @in_browser
 def test_runs_are_opened_compared_and_read_as_tables(lab_app: str, open_page: Opener, tmp_path: Path) -> None:
     ready = "#wb-lab .wb[data-ready=true]"

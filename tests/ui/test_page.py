@@ -66,6 +66,7 @@ def stop(page: Any) -> None:
     state(page, "cancelled")
 
 
+@pytest.mark.smoke
 def test_a_run_is_shown_whole_and_drawn_in_place(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app)
     page.click("[data-press=run]")

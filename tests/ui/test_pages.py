@@ -108,6 +108,7 @@ def serious(page: Any, within: str = ".wb") -> list[str]:
     ]
 
 
+@pytest.mark.smoke
 @in_browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_every_page_at_every_width(fake_app: str, open_page: Opener, width: int, scheme: str) -> None:

@@ -100,6 +100,7 @@ def test_the_panel_says_what_is_wrong_and_fits_a_phone(real_app: str, open_page:
     assert not [(v["id"], [n["target"] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")]
 
 
+@pytest.mark.smoke
 def test_axe_finds_nothing_serious(fake_app: str, open_page: Opener) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     for width, scheme in ((390, "dark"), (1280, "light")):

@@ -76,6 +76,7 @@ def step(page: Any, n: int) -> None:
     page.wait_for_function(f"Number(document.querySelector('{V}.wb-where').textContent.split(' of ')[1]) >= {n}")
 
 
+@pytest.mark.smoke
 def test_the_tab_is_loaded_when_it_is_opened(vision_app: str, open_page: Opener) -> None:
     page = open_page(vision_app)
     asked: list[str] = []

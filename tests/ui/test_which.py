@@ -218,6 +218,7 @@ def test_prompts_are_measured_stopped_and_answered(
     assert "width=3" in page.url
 
 
+@pytest.mark.smoke
 @in_browser
 def test_the_table_of_kinds_marks_the_fastest_of_each(fake_app: str, open_page: Opener) -> None:
     from workbench.bench import workboard
