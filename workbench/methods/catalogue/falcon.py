@@ -48,7 +48,7 @@ METHOD = Method(
     differs=(
         "The LSTM is a third as wide as the target, where the paper's is as wide. EAGLE's projection therefore stays "
         "beside it; otherwise the whole feature would have to pass through 96 numbers.",
-        "The LSTM runs over the positions of a block and restarts with each block. In the released code batch and "
+        "The LSTM runs over the positions of a block and restarts with each block. In the released code two and "
         "time axes are swapped, so that no state passes from one position to the next. The LSTM has no biases and no "
         "dropout: in a short training few texts are repeated.",
         "The distillation is a proper KL divergence at temperature 1; the released code weights log-probabilities at "

@@ -1,4 +1,4 @@
-"""The input is the draft: copy on behind a pointer into it, and align again where the output leaves it."""
+"""Aggressive decoding: copy the input from a pointer, and align again when the output differs from it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from workbench.models.loading import Models
 
 @dataclass(slots=True)
 class Alignment:
-    """The source, and where the output stands in it.
+    """The source, and the position of the output in it.
 
     Attributes:
-        source: the prompt, from the place where the text to be edited begins.
-        at: the place that is copied next; while it is lost, the one behind the last token that was aligned.
-        lost: whether the output has left the source.
-        realigned: how often it was found again.
+        source: the prompt, from the start of the text to be edited.
+        at: index of the token to copy next; while not aligned, the index after the last aligned token.
+        lost: whether the output differs from the source.
+        realigned: number of realignments.
     """
 
     source: Text
@@ -35,7 +35,7 @@ class Alignment:
     realigned: int = 0
 
     def follow(self, output: Sequence[int], longest: int) -> None:
-        """The output has one more token, its last: go on with it, or look for the place where it stands."""
+        """Advance with the output's newest token, or search the source for the newest tokens."""
         if not self.lost and self.at < self.source.n and self.source.tokens[self.at] == output[-1]:
             self.at += 1
             return
@@ -49,7 +49,7 @@ class Alignment:
 
 
 def chosen(found: Sequence[np.ndarray], longest: int) -> int | None:
-    """The one place behind the shortest suffix that occurs once; behind one of the full length the first; or None."""
+    """Return the index after the shortest suffix that occurs once; after the first of full length; or None."""
     for n, places in enumerate(found, 1):
         if len(places) == 1 or (len(places) and n == longest):
             return int(places[0])
@@ -58,12 +58,12 @@ def chosen(found: Sequence[np.ndarray], longest: int) -> int | None:
 
 @dataclass(frozen=True)
 class Aggressive(Drafter):
-    """Propose what comes next in the input, from its first token on; after a rejection, align output and input again.
+    """Propose the next tokens of the input, from its first token on; after a rejection, align output and input again.
 
-    The newest output tokens are looked up in what is left of the input, then in all of it: one token if it occurs
-    once, more if it does not. Until they are found rounds are plain decoding.
+    The newest output tokens are looked up in the rest of the input, then in all of it: one token if it occurs once,
+    more if it does not. Until they are found rounds are plain decoding.
 
-    Host cost of a round, CPU time on an Intel Xeon with 2 cores, English text and code cut into words: 0.02 ms
+    Host cost per round, CPU time on an Intel Xeon with 2 cores, English text and code split into words: 0.02 ms
     (median; 95 % within 0.04 ms) at 2,000 tokens of context, 0.04 ms (0.08 ms) at 32,000.
 
     Source: Ge et al. 2022, Lossless acceleration for seq2seq generation with aggressive decoding, arXiv:2205.10350,
@@ -78,18 +78,18 @@ class Aggressive(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """The place in the source."""
+        """Index in the source."""
         return "aggressive", self.begin, self.longest
 
     def prime(self, row: Row, models: Models) -> Alignment:
-        """Follow what was written so far."""
+        """Align with the text so far."""
         state = Alignment(Text())
         state.source.extend(row.committed[self.begin : row.prompt_length])
         self._follow(row, state, row.prompt_length)
         return state
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """The source from the pointer on."""
+        """Propose the source from the pointer on."""
         assert row.models is not None
         state: Alignment = row.state
         row.signals["place in the input"] = state.at
@@ -99,7 +99,7 @@ class Aggressive(Drafter):
         return DraftTree.chain(copied, source="aggressive", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Follow the new tokens."""
+        """Advance with the new tokens."""
         self._follow(row, row.state, len(row.committed) - len(outcome.emitted))
 
     def _follow(self, row: Row, state: Alignment, first: int) -> None:

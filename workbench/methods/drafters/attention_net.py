@@ -1,4 +1,4 @@
-"""One attention over a text with entries of its own: what the layers of trained drafters share."""
+"""One attention layer with its own KV cache, shared by the layers of trained drafters."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from workbench.methods.drafters.trained import TrainedNet
 
 ROPE_BASE = 10_000.0
 EPS = 1e-6
-"""Of norms, where a configuration names none."""
+"""Epsilon of norms if a configuration does not set it."""
 _Net = TypeVar("_Net", bound="AttentionNet")
 
 
 class Entries:
-    """Keys and values that a drafter keeps for one text: stable ones, and behind them speculative ones.
+    """A drafter's keys and values for one text: stable ones, followed by speculative ones.
 
-    Stable entries were computed from features of the target, speculative ones from the drafter's own guesses while it
-    grew a tree. `forget` drops the latter; a verdict always does, even for nodes that were accepted.
+    Stable entries were computed from features of the target, speculative ones from the drafter's own predictions while
+    it built a tree. `forget` drops the latter; this happens after every verification, even for accepted nodes.
     """
 
     def __init__(self, heads: int, head_size: int, capacity: int, like: Tensor) -> None:
@@ -37,22 +37,22 @@ class Entries:
         return keys, values
 
     def reserve(self, n: int) -> tuple[Float[Tensor, "two 1 H C d"], int]:
-        """Room for n more entries, which the caller writes: all of it, and where theirs begins."""
+        """Reserve n more entries, which the caller writes; return the whole buffer and the first new index."""
         start, self.used = self.used, self.used + n
         while self.used > self._buffer.shape[3]:
             self._buffer = torch.cat([self._buffer, torch.zeros_like(self._buffer)], 3)
         return self._buffer, start
 
     def replace(self, new: Float[Tensor, "two 1 H n d"]) -> None:
-        """Put others in the place of the newest n."""
+        """Replace the newest n entries."""
         self._buffer[:, :, :, self.used - new.shape[3] : self.used] = new
 
     def settle(self) -> None:
-        """Make everything stable."""
+        """Make all entries stable."""
         self.stable = self.used
 
     def keep(self, n: int) -> None:
-        """Make the first n stable, and drop the others."""
+        """Make the first n entries stable, and drop the others."""
         self.stable = self.used = n
 
     def forget(self) -> None:
@@ -66,30 +66,30 @@ class Entries:
 
 
 class Norm(nn.RMSNorm):
-    """RMS norm whose weight follows the number format of what it norms, as mixed precision in training has it."""
+    """RMS norm whose weight follows the dtype of its input, as in mixed-precision training."""
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         return torch.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 class AttentionNet(TrainedNet):
-    """Causal attention with rotary positions, added to the stream. Subclasses say what else there is, and when to norm.
+    """Causal attention with rotary positions, added to the residual stream. Subclasses add other parts and norms.
 
     Args:
-        width: D, that of the stream.
+        width: D, of the residual stream.
         heads: attention heads.
         context: longest sequence, in positions.
         eps: of the norms.
-        rope: positions, as transformers' `rope_parameters` say; none: plain ones of base 10,000.
+        rope: positions, as in transformers' `rope_parameters`; None: plain ones of base 10,000.
         bias: whether queries, keys and values have one.
-        head_size: numbers of a head; 0: the heads share the width.
+        head_size: size of a head; 0: the heads share the width.
 
     Raises:
-        ValueError: the heads do not divide the width into heads of an even size, or are given an odd one.
+        ValueError: the heads do not divide the width into heads of an even size, or have an odd size.
     """
 
     layers: ClassVar[tuple[str, ...]] = ("qkv", "out")
-    """Linear layers that are laid out for drafting."""
+    """Linear layers that are packed for drafting."""
     _rope: Tensor
 
     def __init__(
@@ -124,14 +124,14 @@ class AttentionNet(TrainedNet):
         entries: Entries | None = None,
         read: Float[Tensor, "B n R"] | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """The stream with what each input reads of the others.
+        """Return the residual stream after attention.
 
         Args:
-            x: the stream.
+            x: residual stream.
             places: positions in the text.
-            mask: which entries each input sees; None: all entries before it, and itself.
-            entries: keys and values of what came before; the new ones are appended.
-            read: what queries, keys and values are made of; None: the stream, normed.
+            mask: entries that each input attends to; None: all entries before it, and itself.
+            entries: keys and values of earlier positions; the new ones are appended.
+            read: input of the query, key and value projections; None: the normalised stream.
         """
         n = x.shape[1]
         queries, keys, values = self.turned(self.before(x) if read is None else read, places)
@@ -145,20 +145,20 @@ class AttentionNet(TrainedNet):
         return self.mixed(mixed, x)
 
     def mixed(self, read: Float[Tensor, "B H n d"], x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
-        """The stream with what its heads have read."""
+        """Return the residual stream plus the projected attention output."""
         return self._times("out", read.transpose(1, 2).flatten(2), x)
 
     def turned(self, read: Float[Tensor, "B n R"], places: Int[Tensor, "*b n"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, turned by their places, [n] or each row's own [B, n], and values: [B, H, n, d] each."""
+        """Return queries and keys after RoPE, for positions [n] or [B, n], and values: [B, H, n, d] each."""
         heads = self._times("qkv", read).view(*read.shape[:2], 3, self.heads, self.head_size)
         heads = heads.permute(2, 0, 3, 1, 4)
         angles = torch.embedding(self._rope, places).unsqueeze(-3)
-        cos, sin = angles.chunk(2, -1)  # the sign of the turned half is in the table
+        cos, sin = angles.chunk(2, -1)  # the table contains the sign of the rotated half
         turned = torch.addcmul(heads[:2] * cos, heads[:2].roll(self.head_size // 2, -1), sin)
         return turned[0], turned[1], heads[2]
 
     def _times(self, name: str, x: Float[Tensor, "*b i"], add: Tensor | None = None) -> Float[Tensor, "*b o"]:
-        """The product with a linear layer's weight, added to the stream."""
+        """Return the product with a linear layer's weight, added to the stream if given."""
         matrix = self._matrices.get(name)
         if matrix is None:
             y = getattr(self, name)(x)
@@ -167,41 +167,41 @@ class AttentionNet(TrainedNet):
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def settle(self: _Net) -> _Net:
-        """For drafting: no gradients, and on a CPU the weights in the layout that is fast for a few rows."""
+        """Prepare for drafting: no gradients, and on a CPU weights packed for few rows."""
         super().settle()
         if is_small_on_cpu(self):
             self._matrices = {name: Matrix.of(getattr(self, name)) for name in self.layers}
         return self
 
     def unpacked(self: _Net) -> _Net:
-        """For gradients, which packed weights have none of."""
+        """Undo the packing, since packed weights have no gradients."""
         self._matrices = {}
         return self
 
 
 class DecoderLayer(AttentionNet):
-    """Attention and, behind it, a gated feed-forward. Subclasses say what enters and what leaves."""
+    """Attention followed by a gated MLP. Subclasses define inputs and outputs."""
 
     layers: ClassVar[tuple[str, ...]] = (*AttentionNet.layers, "gate_up", "down")
 
     def feeds(self, ffn: int) -> None:
-        """Make the feed-forward, of so many numbers inside."""
+        """Create the MLP with this inner width."""
         self.between = Norm(self.width, eps=self.eps)
         self.gate_up = nn.Linear(self.width, 2 * ffn, bias=False)
         self.down = nn.Linear(ffn, self.width, bias=False)
 
     def fed(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """The stream behind the feed-forward."""
+        """Return the residual stream after the MLP."""
         gate, up = self._times("gate_up", self.between(x)).chunk(2, -1)
         return self._times("down", nn.functional.silu(gate) * up, x)
 
 
 def rope_table(context: int, head_size: int, rope: Mapping[str, Any] | None = None) -> Float[Tensor, "context twice"]:
-    """Cosines and signed sines of rotary positions, side by side: x · cos + x rolled by half a head · sin turns x.
+    """Return cosines and signed sines of rotary positions: x · cos + (x rolled by half a head) · sin applies RoPE.
 
     Args:
         context: longest sequence, in positions.
-        head_size: numbers of a head.
+        head_size: size of a head.
         rope: see `AttentionNet`.
     """
     said: dict[str, Any] = {"rope_type": "default", "rope_theta": ROPE_BASE} | dict(rope or {})
@@ -215,11 +215,11 @@ def rope_table(context: int, head_size: int, rope: Mapping[str, Any] | None = No
 
 
 def _scaled(said: Mapping[str, Any], head_size: int) -> tuple[Tensor, float]:
-    """Rates of scaled positions, and what cosines and sines are multiplied by."""
+    """Return frequencies of scaled positions, and the factor of cosines and sines."""
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    make: Any = LlamaConfig  # takes more than its stubs know
+    make: Any = LlamaConfig  # its stubs lack parameters
     config = make(hidden_size=head_size, num_attention_heads=1, rope_parameters=dict(said))
     rates, scale = ROPE_INIT_FUNCTIONS[said["rope_type"]](config, torch.device("cpu"))
     return rates.double(), float(scale)

@@ -1,21 +1,23 @@
-"""Block diffusion: a small drafter unmasks a whole block of places at once, with the target's own states to read.
+"""Block diffusion: a small drafter fills in a block of masked positions at once, reading the target's hidden states.
 
-A block begins with the newest token, which is known; the places behind it hold a mask. Each layer of the drafter reads
-the whole block, forwards and backwards, and the text as the target has it: streams of several depths, fused, enter each
-layer as keys and values beside the block's own, and nothing of them has to pass through the block's few places:
+A block begins with the newest token, which is known; the positions after it hold a mask. Each layer of the drafter
+attends to the whole block, in both directions, and to the text through the target's hidden states: those of several
+layers are fused and enter each layer as keys and values beside the block's own:
 
-    place     0 … t − 1                       t          t + 1    t + 2    …
-    is read   fused streams h(0) … h(t − 1)   e(x(t))    m        m        …
-    says                                                 x(t+1)   x(t+2)   …
+    position    0 … t − 1                       t          t + 1    t + 2    …
+    input       fused states h(0) … h(t − 1)    e(x(t))    m        m        …
+    predicts                                               x(t+1)   x(t+2)   …
 
-One pass says a law for every masked place. Further passes *denoise*: the places that are surest get their likeliest
-token, and the others are asked again with these in sight. A place keeps the law that it was unmasked by.
+One pass predicts a distribution for every masked position. Further passes *denoise*: the positions with the highest
+confidence get their likeliest token, and the others are predicted again with these known. A position keeps the
+distribution from the pass before it was filled in.
 
-What is put in sight is the likeliest token, never a drawn one. So all laws of a block follow from the text alone, and a
-chain draws each of its tokens from a law that no other draw had a part in: to a verifier the law of a place is the one
-that its token was drawn from, whatever stands before it, and a tree may take several tokens of each. Were drawn tokens
-put in sight, a token could depend on one that stands *behind* it; that the first was accepted would then tell something
-of the second, its law would no longer be the one that is declared, and the text no longer the target's.
+The tokens filled in are the likeliest, never sampled ones. So all distributions of a block depend on the text alone,
+and each token of a chain is drawn from a distribution that no other draw influenced: for a verifier it is the
+distribution that the token was drawn from, whatever precedes it, and a tree may take several tokens of each. With
+sampled tokens filled in, a token could depend on one that *follows* it. Accepting the first would then reveal something
+about the second, its true distribution would differ from the declared one, and the output would not be exact.
+
 """
 
 from __future__ import annotations
@@ -46,73 +48,72 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 LONGEST = 8
-"""Places of a block, at most; the released drafters have 16 and 10, behind targets whose passes cost more."""
+"""Most positions in a block; the released drafters have 16 and 10, for targets whose passes cost more."""
 AGAIN = "Train it for this target: workbench train block-diffusion --target …"
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Keys and values of whole texts in one layer, for training, where nothing is kept: asked as `Entries` are."""
+    """Keys and values of whole texts in one layer, for training, with the interface of `Entries` but nothing stored."""
 
     entries: Float[Tensor, "two B H n d"]
 
     def put(self, new: Float[Tensor, "two B H m d"]) -> tuple[Tensor, Tensor]:
-        """Keys and values with a block's own behind them, [B, H, n + m, d] each."""
+        """Return these keys and values followed by a block's own, [B, H, n + m, d] each."""
         keys, values = torch.cat([self.entries, new], 3).unbind(0)
         return keys, values
 
 
 Behind = Entries | Text
-"""What a block reads beside itself, in one layer."""
+"""Keys and values of the text that a block attends to in one layer."""
 
 
 class BlockLayer(DecoderLayer):
-    """A decoder layer that sees all of its block, and the text by keys and values that are made of something else."""
+    """A decoder layer that attends to its whole block, and to the text through separately computed keys and values."""
 
     def __init__(self, width: int, heads: int, ffn: int, context: int, head_size: int) -> None:
         super().__init__(width, heads, context, head_size=head_size)
-        del self.after  # what leaves the last layer is normed once, for the LM head
+        del self.after  # the output of the last layer is normalised once, for the LM head
         self.feeds(ffn)
 
     def injected(self, text: Float[Tensor, "B n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "two B H n d"]:
-        """Keys and values of the text, by the weights that make the block's own."""
+        """Return keys and values of the text, by the weights that compute the block's own."""
         return torch.stack(self.turned(text, places)[1:])
 
     def forward(
         self, x: Float[Tensor, "B m D"], places: Int[Tensor, "*b m"], behind: Behind, mask: Tensor | None
     ) -> Float[Tensor, "B m D"]:
-        """The block's stream. `mask`: bool [B, 1, m, n + m], what each place sees; None: everything."""
+        """Return the block's hidden states. `mask`: bool [B, 1, m, n + m], attended entries per position; None: all."""
         queries, *own = self.turned(self.before(x), places)
         keys, values = behind.put(torch.stack(own))
         return self.fed(self.mixed(nn.functional.scaled_dot_product_attention(queries, keys, values, mask), x))
 
 
 class BlockNet(TrainedNet):
-    """Layers that unmask blocks, a mask, and the fusion of the target's streams.
+    """Layers that fill in blocks, a mask vector, and the fusion of the target's hidden states.
 
     Args:
-        width: the target's hidden size D, and the stream's.
+        width: the target's hidden size D, and the drafter's.
         heads: attention heads.
-        ffn: width of the gated feed-forward.
-        taps: T layers of the target whose outputs are fused, counted from 1, rising.
-        block: places of a block, the known token's among them.
+        ffn: width of the gated MLP.
+        taps: T layers of the target whose outputs are fused, counted from 1, ascending.
+        block: positions of a block, including the known token's.
         layers: of the drafter.
-        cond: numbers that the fusion goes through on its way from T · D to D: without them it would be most of a
-            drafter of two layers.
+        cond: rank of the fusion from T · D to D: at full rank it would be most of a drafter of two layers.
         context: longest sequence, in positions.
-        head_size: numbers of an attention head; 0: the heads share the width.
+        head_size: size of an attention head; 0: the heads share the width.
 
     Raises:
-        ValueError: a block has no place for a mask, or more than `LONGEST`; taps are not distinct and rising.
+        ValueError: a block has no position for a mask, or more than `LONGEST`; taps are not distinct and ascending.
 
-    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), and its released code: streams of several depths
-    through one product and a norm, then by each layer's own weights into keys and values; the target's embedding and LM
-    head. The mask is ours, a learned vector, where theirs is the row of a token.
+    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), and its released code: hidden states of several
+    layers through one product and a norm, then by each layer's own weights into keys and values; the target's embedding
+    and LM head. The mask is ours, a learned vector, where theirs is the embedding of a token.
     """
 
     kind: ClassVar[str] = "block-diffusion"
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """How often each rank of each place is right was not measured."""
+    """Empty: how often each rank at each position is right was not measured."""
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class BlockNet(TrainedNet):
     def injected(
         self, streams: Float[Tensor, "B n TD"], places: Int[Tensor, " n"]
     ) -> list[Float[Tensor, "two B H n d"]]:
-        """Of each layer the keys and values of a text."""
+        """Return keys and values of a text for each layer."""
         text = self.norm_text(self.widen(self.narrow(streams)))
         return [layer.injected(text, places) for layer in self.each]
 
@@ -159,20 +160,20 @@ class BlockNet(TrainedNet):
         behind: Sequence[Behind],
         mask: Bool[Tensor, "B 1 m used"] | None = None,
     ) -> Float[Tensor, "B m D"]:
-        """What an LM head reads at the places of blocks.
+        """Return the inputs of the LM head at the positions of blocks.
 
         Args:
-            x: embeddings of the tokens known there, the mask at the others.
-            places: in the text, of each row [B, m] or of all [m].
-            behind: of each layer, the text's keys and values.
-            mask: which of these, and of the blocks' own, each place sees; None: all.
+            x: embeddings of the known tokens, the mask at the others.
+            places: positions in the text, per sequence [B, m] or shared [m].
+            behind: keys and values of the text, per layer.
+            mask: which of these, and of the blocks' own, each position attends to; None: all.
         """
         for layer, read in zip(self.each, behind, strict=True):
             x = layer(x, places, read, mask)
         return self.after(x)
 
     def shown(self, embeds: Float[Tensor, "*b m D"], is_known: Bool[Tensor, "*b m"]) -> Float[Tensor, "*b m D"]:
-        """What enters at places of blocks."""
+        """Return the inputs at positions of blocks: embeddings or the mask."""
         return torch.where(is_known.unsqueeze(-1), embeds, self.mask.to(embeds.dtype))
 
     def blocks(
@@ -182,15 +183,15 @@ class BlockNet(TrainedNet):
         anchors: Int[Tensor, "B A"],
         is_known: Bool[Tensor, "B A m"],
     ) -> Float[Tensor, "B A m D"]:
-        """What drafting says in blocks that begin at places of texts, all at once: what it learns from.
+        """Return the outputs for blocks that begin at several positions of texts, all at once, for training.
 
-        A block sees the text before it, itself, and no other block.
+        A block attends to the text before it and to itself, but to no other block.
 
         Args:
-            streams: of the target.
-            embeds: of its tokens.
-            anchors: where the blocks begin.
-            is_known: at which of their places the text's token is in sight; at the first always.
+            streams: fused hidden states of the target.
+            embeds: embeddings of its tokens.
+            anchors: first positions of the blocks.
+            is_known: positions where the text's token is given; the first one always is.
         """
         (b, n), (a, m) = embeds.shape[:2], is_known.shape[1:]
         places = (anchors.unsqueeze(-1) + torch.arange(m, device=anchors.device)).flatten(1)
@@ -203,7 +204,7 @@ class BlockNet(TrainedNet):
         return self(x, places, behind, torch.cat([text, own], 2).unsqueeze(1)).unflatten(1, (a, m))
 
     def settle(self) -> BlockNet:
-        """For drafting: no gradients, and the layers' weights laid out for a few rows."""
+        """Prepare for drafting: no gradients, and the layers' weights packed for few rows."""
         super().settle()
         for layer in self.each:
             layer.settle()
@@ -211,7 +212,7 @@ class BlockNet(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         layer = self.each[0]
         return {
             "width": self.width, "heads": self.heads, "ffn": layer.down.in_features, "taps": list(self.taps),
@@ -221,7 +222,7 @@ class BlockNet(TrainedNet):
 
 
 def unmasked(step: int, steps: int, masks: int) -> int:
-    """How many of a block's masks are gone behind a step, from 1, of so many: shared out evenly, more at first.
+    """Return how many of a block's masks are filled in after a step, counted from 1: spread evenly, more at first.
 
     Example:
         >>> [unmasked(step, 3, 7) for step in (1, 2, 3)]
@@ -251,12 +252,12 @@ class BlockState:
     fresh: list[Float[Tensor, "1 m TD"]] = field(default_factory=list[Tensor])
 
     def hear(self, streams: Float[Tensor, "m TD"]) -> None:
-        """Take the target's streams of the next m places."""
+        """Store the target's fused hidden states of the next m positions."""
         self.fresh.append(streams.unsqueeze(0))
         self.place += len(streams)
 
     def read(self) -> None:
-        """Keep keys and values of what was heard."""
+        """Compute and store keys and values of the stored hidden states."""
         if self.fresh:
             streams, self.fresh = torch.cat(self.fresh, 1), []
             places = torch.arange(self.place - streams.shape[1], self.place, device=streams.device)
@@ -265,11 +266,11 @@ class BlockState:
                 entries.settle()
 
     def draft(self, token: Int[Tensor, " 1"], steps: int) -> Float[Tensor, "m W"]:
-        """Logits of a block's masked places behind a token, from which each was unmasked.
+        """Return logits of a block's masked positions after a token, from the pass before each was filled in.
 
         Args:
             token: the newest of the text.
-            steps: passes; each unmasks the places that are surest, the last one all that are left.
+            steps: passes; each fills in the positions with the highest confidence, the last one all others.
         """
         net, target, masks = self.net, self.models.target, self.net.block - 1
         start = target.clock.mark()
@@ -297,23 +298,23 @@ class BlockState:
         return said
 
     def whole(self, said: Float[Tensor, "1 m W"], level: int) -> Float[Tensor, "1 V"]:
-        """Logits of one place of the block, from 0, over all of the target's tokens: those of all places are known."""
+        """Return logits of one position of the block, from 0, over all of the target's tokens."""
         return self.head.spread(said[:, level])
 
 
 @dataclass(frozen=True)
 class BlockDiffusion(LawDrafter):
-    """A block of the length that it was trained for, in one pass or a few; the plan takes the places that it wants.
+    """Draft a block of the trained length in one pass or a few; the plan uses as many positions as it needs.
 
-    A tree over them is Medusa's: the law of a level is the same behind all nodes of the level before. Of a prompt with
-    pictures it reads what stands behind them.
+    A tree over them is Medusa's: the distribution of a level is the same after all nodes of the level before. In a
+    prompt with images it reads only the text after them.
 
     Attributes:
-        unmaskings: passes that unmask a block, at most one for each mask.
+        unmaskings: passes per block, at most one per mask.
 
-    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), which has one step. Several, surest places first:
-    Chang et al. 2022, MaskGIT, arXiv:2202.04200, §3.2; of blocks behind a text: Arriola et al. 2025, Block diffusion,
-    arXiv:2503.09573, §3.
+    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), which has one step. Several, highest confidence
+    first: Chang et al. 2022, MaskGIT, arXiv:2202.04200, §3.2; of blocks after a text: Arriola et al. 2025, Block
+    diffusion, arXiv:2503.09573, §3.
     """
 
     needs: ClassVar[tuple[str, ...]] = (BlockNet.kind, "trees")
@@ -324,15 +325,15 @@ class BlockDiffusion(LawDrafter):
     )
 
     def taps(self, models: Models) -> set[int]:
-        """Indices of the layers that its net was trained to read."""
+        """Return indices of the layers that its net was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if BlockNet.kind in models.heads else set()
 
     def hears(self, models: Models) -> Wanted:
-        """The streams of the prompt that it reads."""
+        """Return the hidden states of the prompt that it reads."""
         return streams_of(_net(models).taps)
 
     def prime(self, row: Row, models: Models) -> BlockState:
-        """Hear the streams of all committed positions but the last, behind pictures."""
+        """Read the hidden states of all committed positions but the last, after images."""
         net, target, slot = _net(models), models.target, row.place
         end = len(row.committed) - 1
         first = min(slot.n_pictured, end)
@@ -347,18 +348,18 @@ class BlockDiffusion(LawDrafter):
         return state
 
     def reach(self, row: Row) -> int:
-        """One level a mask."""
+        """Return one level per mask."""
         return row.state.net.block - 1
 
     def begin(self, row: Row) -> HeadsGrowth:
-        """Unmask a block behind the newest token."""
+        """Fill in a block after the newest token."""
         state: BlockState = row.state
         token = to_device(row.committed[-1:], row.models.target.device)
         said = state.draft(token, min(self.unmaskings, state.net.block - 1))
         return HeadsGrowth(row, said, *state.head.ranked(said, RANKS))
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Hear the streams of the root and of the accepted nodes."""
+        """Read the hidden states of the root and of the accepted nodes."""
         state: BlockState = row.state
         rows = outcome.places
         state.hear(fused(outcome.taps, state.net.taps)[rows])
@@ -366,11 +367,11 @@ class BlockDiffusion(LawDrafter):
     def explain(
         self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
     ) -> None:
-        """It sees no picture."""
+        """Return None: it reads no image."""
 
 
 def _net(models: Models) -> BlockNet:
-    """The net that was trained for a target, loaded once.
+    """Return the net that was trained for a target, loaded once.
 
     Raises:
         ModelError: it cannot be read, or reads layers that the target does not have.

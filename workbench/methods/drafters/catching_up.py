@@ -1,4 +1,4 @@
-"""What a draft model has read of a row's text, and how it catches up with what was committed since."""
+"""Keep a draft model's KV cache in step with a sequence's committed tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbench.models.loading import Models
 
 
 def keep_chain(row: Row, slot: Slot, outcome: Outcome) -> None:
-    """Keep of a drafted chain what was read and accepted: the unread part, then the accepted drafts."""
+    """Keep the cache entries of a drafted chain that were read and accepted: catch-up tokens, then accepted drafts."""
     behind = len(row.committed) - len(outcome.emitted) - slot.length - slot.shift
     read = max(0, slot.scratch - behind)
     slot.length += behind + min(len(outcome.verdict.path), read) if slot.scratch else 0
@@ -26,15 +26,15 @@ def keep_chain(row: Row, slot: Slot, outcome: Outcome) -> None:
 
 
 def reach_of(row: Row, slot: Slot) -> int:
-    """Levels that the draft model has positions for: the first needs what is committed, the next one token more."""
+    """Return the levels that fit the draft model's context: the first needs the committed tokens, the next one more."""
     assert row.models.drafter is not None
     return row.models.drafter.context - (len(row.committed) - slot.shift) + 1
 
 
 def read_committed(row: Row, models: Models, blind: bool = False) -> Slot:
-    """A new row of the draft model's cache that holds everything committed but the last token.
+    """Return a new slot of the draft model's cache with everything committed but the last token.
 
-    Of a prompt with pictures, a draft model that has a processor reads the pictures its own way; any other, or with
+    For a prompt with images, a draft model that has a processor reads the images its own way; any other, or with
     `blind`, gets the text alone.
 
     Raises:
@@ -44,7 +44,7 @@ def read_committed(row: Row, models: Models, blind: bool = False) -> Slot:
     slot = models.drafter.open(id(row))
     try:
         _read_into(slot, row, models, blind)
-    except BaseException:  # whatever it was: nobody else knows of the slot
+    except BaseException:  # on any error: only this function can free the slot
         models.drafter.close(slot)
         raise
     return slot
@@ -75,17 +75,17 @@ def _read_into(slot: Slot, row: Row, models: Models, blind: bool) -> None:
 
 
 def _text_of(row: Row, models: Models) -> list[int]:
-    """The prompt without its pictures. It ends as the prompt does: the last token is read again in the first round."""
+    """Return the prompt without its images, with the same last token, which is read again in the first round."""
     read = text_only(models, row.request.prompt if len(row.request.prompt) else row.committed[: row.prompt_length])
     last = row.committed[row.prompt_length - 1]
     return read if read and read[-1] == last else [*read, last]
 
 
 def read_pictures(row: Row, models: Models) -> dict[str, torch.Tensor]:
-    """What the draft model's own processor makes of the row's prompt and of the pictures that drafters are shown.
+    """Return the output of the draft model's own processor for the sequence's prompt and images.
 
     Raises:
-        MethodUnavailableError: the pictures themselves were not given, or the two models end the prompt differently.
+        MethodUnavailableError: the images themselves were not given, or the two models end the prompt differently.
     """
     if not row.pictures:
         raise MethodUnavailableError(
@@ -103,7 +103,7 @@ def read_pictures(row: Row, models: Models) -> dict[str, torch.Tensor]:
 
 
 def unread(row: Row, models: Models, slot: Slot) -> torch.Tensor:
-    """Committed tokens that the draft model's cache lacks, int64 [n], n ≥ 1."""
+    """Return committed tokens that the draft model's cache lacks, int64 [n], n ≥ 1."""
     assert models.drafter is not None
     slot.scratch = 0
     return to_device(row.committed[slot.length + slot.shift :], models.drafter.device)

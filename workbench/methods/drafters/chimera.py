@@ -1,12 +1,13 @@
-"""Chimera: for states that the target has not computed, three tokens and the target's own states stand in.
+"""Chimera: approximate the target's missing hidden states from three tokens and its earlier hidden states.
 
-Behind a text the target's states f(≤ t) are known, and the newest token x(t + 1) has none. A trigram encoder makes
-something of each new token and the two before it, and one decoder layer, the fusion layer, lets that read all states:
-what comes out takes the place of the missing state, for the head that says the next token and for those read later.
+After a text the target's hidden states f(≤ t) are known, but the newest token x(t + 1) has none. A trigram encoder
+reads each new token and the two before it, and one decoder layer, the fusion layer, lets its output attend to all
+hidden states: the result replaces the missing state, for the head that predicts the next token and for later ones.
 
     trigram     c(s) = E( e(s − 2), e(s − 1), e(s) )
     fusion      g(t + k) = layer( c(t + k) ) over  f(1), …, f(t), g(t + 1), …, g(t + k − 1)  and itself
-    head k      f(t), g(t + k)   →  law of x(t + 1 + k)
+    head k      f(t), g(t + k)   →  distribution of x(t + 1 + k)
+
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TOKENS = 3
 
 
 class FusionLayer(DecoderLayer):
-    """A decoder layer whose inputs leave as states, which are what later inputs see of them."""
+    """A decoder layer whose outputs are the states that later inputs attend to."""
 
     def __init__(self, width: int, heads: int, ffn: int, context: int) -> None:
         super().__init__(width, heads, context)
@@ -39,27 +40,27 @@ class FusionLayer(DecoderLayer):
     def forward(
         self, x: Float[Tensor, "B n C"], places: Int[Tensor, " n"], mask: Bool[Tensor, "n used"], entries: Entries
     ) -> Float[Tensor, "B n C"]:
-        """States for inputs, which take the inputs' place among the entries. Arguments: see `AttentionNet.mix`."""
+        """Return states for inputs, which replace the inputs among the entries. Arguments: see `AttentionNet.mix`."""
         state = self.after(self.fed(self.mix(x, places, mask, entries)))
         entries.replace(self.held(state, places))
         return state
 
     def held(self, states: Float[Tensor, "B n C"], places: Int[Tensor, " n"]) -> Float[Tensor, "two B H n d"]:
-        """Keys and values of states."""
+        """Return keys and values of states."""
         return torch.stack(self.turned(self.before(states), places)[1:])
 
 
 class ChimeraHeads(PrefixHeads):
-    """The encoder, the fusion layer and K heads, C numbers wide; the LM head is the target's.
+    """The encoder, the fusion layer and K heads, of width C; the LM head is the target's.
 
-    Head k says W (f(t) + H(k) [u(t) ; g(t + k)]), u the state brought to C numbers. Each begins as the identity.
+    Head k computes W (f(t) + H(k) [u(t) ; g(t + k)]), u the state projected to width C. Each starts as the identity.
 
     Args:
         width: the target's hidden size D.
         blocks: K.
         cond: C.
         prefix_heads: attention heads of the fusion layer.
-        ffn: width of its feed-forward.
+        ffn: width of its MLP.
         context: longest sequence, in positions.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.
@@ -80,24 +81,24 @@ class ChimeraHeads(PrefixHeads):
             nn.init.zeros_(head.get_parameter("weight"))
 
     def trigram(self, told: Float[Tensor, "*b TC"]) -> Float[Tensor, "*b C"]:
-        """What three tokens in a row make. `told`: what `told` says of each, the newest last."""
+        """Return the encoding of three consecutive tokens. `told`: their projected embeddings, the newest last."""
         return self.speaks(told + nn.functional.silu(self.mixes(told)))
 
     def forward(
         self, features: Float[Tensor, "*b D"], states: Float[Tensor, "*b C"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """What the LM head reads for a level.
+        """Return the LM head's input for a level.
 
         Args:
             features: f(t).
-            states: g of the tokens behind which it says the next.
+            states: g of the tokens after which it predicts the next.
             block: the level, from 0.
         """
         return features + self.says[block](torch.cat([self.enter(features), states], -1))
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         return super().sizes | {"prefix_heads": self.layer.heads, "ffn": self.layer.down.in_features}
 
     @property
@@ -105,7 +106,7 @@ class ChimeraHeads(PrefixHeads):
         return [self.layer]
 
     def settle(self) -> ChimeraHeads:
-        """For drafting; the fusion layer is laid out for it."""
+        """Prepare for drafting; the fusion layer is packed."""
         super().settle()
         self.layer.settle()
         return self
@@ -113,7 +114,7 @@ class ChimeraHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class ChimeraState(PrefixState):
-    """The target's true states are the fusion layer's entries; what is read behind a text is its last feature."""
+    """State of a text: the target's true states are the fusion layer's entries; its last feature follows."""
 
     def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n D"]:
         assert isinstance(self.net, ChimeraHeads)
@@ -122,10 +123,10 @@ class ChimeraState(PrefixState):
 
 
 class ChimeraGrowth(Growth):
-    """A tree in which each node's state was made of the last three tokens of its path.
+    """A tree in which each node's state comes from the last three tokens of its path.
 
     Args:
-        row: whose text it is.
+        row: its sequence.
         feature: f(t).
     """
 
@@ -144,14 +145,14 @@ class ChimeraGrowth(Growth):
         return self._laws(torch.cat([above[:, self.net.cond :], self._told(tokens)], 1))
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
-        """Drop what stood in: the target has the states of what was accepted."""
+        """Drop the approximated states: the target has the true states of accepted tokens."""
         self.state.entries[0].forget()
 
     def _told(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
         return self.net.told(self.row.models.target.embed(tokens))
 
     def _laws(self, tails: Float[Tensor, "w TC"]) -> HydraLaws:
-        """Read three tokens a node: all see the text and the root's state, and of the tree what `sees` says."""
+        """Read three tokens per node: all attend to the text and the root's state, and within the tree by `sees`."""
         clock, entries = self.row.models.target.clock, self.state.entries[0]
         start, self._tails = clock.mark(), tails  # of the nodes expanded last
         w, level = len(tails), len(self.tokens)
@@ -167,7 +168,7 @@ class ChimeraGrowth(Growth):
 
 @dataclass(frozen=True)
 class Chimera(HydraPlusPlus):
-    """A state that stands in for the missing one, made of three tokens that read all true ones.
+    """Draft with approximated states, made of three tokens that attend to all true ones.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.
     """

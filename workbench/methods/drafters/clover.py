@@ -1,12 +1,13 @@
-"""Clover: one small recurrent step guesses token after token, from a state that knows the text and the path so far.
+"""Clover: one small recurrent step drafts token after token, from a state of the text and the path so far.
 
-The target's last hidden state f(s) says the next token; it was not made to say the ones behind that. An augmenting
-block, a decoder layer over the whole text, makes of it a state to speculate from. Then each drafted token is let into
-the state by a gate, and the same step is done again:
+The target's last hidden state f(s) predicts the next token; it was not trained to predict later ones. An augmenting
+block, a decoder layer over the whole text, turns it into a speculation state. Then a gate adds each drafted token to
+the state, and the same step is repeated:
 
     text        u(s) = A₁(f(s), e(s + 1))  for s ≤ t;   s₀ = norm( block(u(≤ t)) )
-    level 1     s₀                            →  law of x(t + 2)
-    level k     A₂(s, e(t + k)), e(t + k)     →  law of x(t + 1 + k)
+    level 1     s₀                            →  distribution of x(t + 2)
+    level k     A₂(s, e(t + k)), e(t + k)     →  distribution of x(t + 1 + k)
+
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHead
 
 
 class AttentionDecoder(nn.Module):
-    """A(s, e) = s + cos( q(norm s), k(e) ) · v(e), a cosine for each head: how much of a token enters a state.
+    """A(s, e) = s + cos( q(norm s), k(e) ) · v(e), a cosine per head: the weight with which a token enters a state.
 
     It attends to that token alone, so it is a gate.
 
     Args:
         width: of states, D.
-        cond: of what is told of a token, C.
+        cond: width of a token's projected embedding, C.
         heads: H.
 
     Source: Xiao et al. 2024, Clover-2, arXiv:2408.00264, §3 (the formula: the released code).
@@ -47,7 +48,7 @@ class AttentionDecoder(nn.Module):
         self.query, self.key, self.value = nn.Linear(width, cond), nn.Linear(cond, cond), nn.Linear(cond, width)
 
     def forward(self, states: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]) -> Float[Tensor, "*b D"]:
-        """The states with what of the tokens is let in."""
+        """Return the states with the gated tokens added."""
         asked, offered, brought = (
             x.unflatten(-1, (self.heads, -1)) for x in (self.query(self.norm(states)), self.key(told), self.value(told))
         )
@@ -56,14 +57,14 @@ class AttentionDecoder(nn.Module):
 
 
 class AugmentingBlock(nn.Module):
-    """Decoder layers over states that were brought to C numbers; what they make is added to the state.
+    """Decoder layers over states projected to width C; their output is added to the state.
 
     Args:
         width: of states, D.
         cond: C.
         heads: attention heads.
-        ffn: width of the feed-forwards.
-        layers: how many.
+        ffn: width of the MLPs.
+        layers: number of layers.
         context: longest sequence, in positions.
     """
 
@@ -77,16 +78,16 @@ class AugmentingBlock(nn.Module):
 
     @property
     def decoders(self) -> list[DecoderLayer]:
-        """The layers, by their type."""
+        """The layers, typed."""
         return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
 
     def forward(
         self, states: Float[Tensor, "B n D"], places: Int[Tensor, " n"], entries: list[Entries] | None = None
     ) -> Float[Tensor, "B n D"]:
-        """What they make of states at consecutive places.
+        """Return their outputs for states at consecutive positions.
 
         Args:
-            states: of a text, behind what `entries` hold.
+            states: of a text, following those in `entries`.
             places: positions.
             entries: keys and values of each layer; None: there are none before.
         """
@@ -99,18 +100,18 @@ class AugmentingBlock(nn.Module):
 class CloverHeads(PrefixHeads):
     """The augmenting block, the gates, and one step for all levels; the LM head is the target's.
 
-    What a level says is W norm(r + O P r), r the state; from the second level on O' (P' s + E e) with the token e that
-    was let in last. Every product goes through C numbers.
+    The output of a level is W norm(r + O P r), r the state; from the second level on O' (P' s + E e) with the token e
+    that was added last. Every product has rank C.
 
     Args:
         width: the target's hidden size D.
-        blocks: K, levels that it learns to draft; it has as many parameters whatever K is.
+        blocks: K, levels that it is trained to draft; its number of parameters does not depend on K.
         cond: C.
         prefix_heads: heads of the gates and of the augmenting block.
-        ffn: width of the block's feed-forwards.
+        ffn: width of the block's MLPs.
         augmenting: layers of the block: 1 is Clover's, 2 Clover-2's.
-        mixes: whether the newest token enters before the block and level 1 is said without a gate, as Clover-2 has it;
-            else it enters behind the block, as all later ones do.
+        mixes: whether the newest token enters before the block and level 1 has no gate, as in Clover-2; otherwise it
+            enters after the block, as all later ones do.
         context: longest sequence, in positions.
 
     Source: Xiao et al. 2024, Clover, arXiv:2405.00263; Clover-2, arXiv:2408.00264.
@@ -140,13 +141,13 @@ class CloverHeads(PrefixHeads):
         self, features: Float[Tensor, "B n D"], told: Float[Tensor, "B n C"] | None = None,
         places: Int[Tensor, " n"] | None = None, entries: list[Entries] | None = None,
     ) -> Float[Tensor, "B n D"]:  # fmt: skip
-        """States to speculate from, behind each place of texts.
+        """Return speculation states after each position of texts.
 
         Args:
             features: the target's.
-            told: of the token behind each place, where it `mixes`.
+            told: projected embedding of the token after each position, if `mixes`.
             places: positions; by default from 0.
-            entries: keys and values of what came before, of each of the block's layers.
+            entries: keys and values of earlier positions, for each of the block's layers.
         """
         if places is None:
             places = torch.arange(features.shape[1], device=features.device)
@@ -158,7 +159,7 @@ class CloverHeads(PrefixHeads):
     def begin(
         self, state: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
-        """State and guess of level 1. Arguments: what `over` gave, and what is told of the newest token."""
+        """Return state and prediction of level 1. Arguments: result of `over`, and the newest token's projection."""
         if self.first is None or self.first_out is None:
             return self.step(state, told)
         return state, self.after(state + self.first_out(self.first(state)))
@@ -166,13 +167,13 @@ class CloverHeads(PrefixHeads):
     def step(
         self, state: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
-        """State and guess of the level behind a token: what its LM head reads. Arguments: of the level before."""
+        """Return state and LM head input of the level after a token. Arguments: of the level before."""
         state = self.gate(state, told)
         return state, self.after(state + self.later_out(self.later(state) + self.later_told(told)))
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         block = {"prefix_heads": self.gate.heads, "ffn": self.ffn, "augmenting": len(self.block.layers)}
         return super().sizes | block | {"mixes": self.mixes}
 
@@ -181,7 +182,7 @@ class CloverHeads(PrefixHeads):
         return self.block.decoders
 
     def settle(self) -> CloverHeads:
-        """For drafting; the block's layers are laid out for it."""
+        """Prepare for drafting; the block's layers are packed."""
         super().settle()
         for layer in self.block.decoders:
             layer.settle()
@@ -190,7 +191,7 @@ class CloverHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class CloverState(PrefixState):
-    """Hydra++'s, of an augmenting block that is also told of the token behind each place."""
+    """Hydra++'s state, with an augmenting block that also reads the token after each position."""
 
     def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n D"]:
         assert isinstance(self.net, CloverHeads)
@@ -200,11 +201,11 @@ class CloverState(PrefixState):
 
 
 class CloverGrowth(Growth):
-    """A tree of which each node has a state: its parent's, its token let in.
+    """A tree in which each node has a state: its parent's, with its token added.
 
     Args:
-        row: whose text it is.
-        state: what `CloverHeads.over` made of the text.
+        row: its sequence.
+        state: the text's speculation state, from `CloverHeads.over`.
     """
 
     def __init__(self, row: Row, state: Float[Tensor, " D"]) -> None:
@@ -233,7 +234,7 @@ class CloverGrowth(Growth):
 
 @dataclass(frozen=True)
 class Clover(HydraPlusPlus):
-    """A state made of the whole text, and one recurrent step a level.
+    """Draft from a state of the whole text, with one recurrent step per level.
 
     Source: Xiao et al. 2024, Clover, arXiv:2405.00263, §3; Clover-2, arXiv:2408.00264, §3.
     """

@@ -1,4 +1,4 @@
-"""Ways to make a picture of N vision tokens smaller for a drafter: few native operations each."""
+"""Compress an image of N vision tokens for a drafter, with few native operations each."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ QUERIES = 2
 
 
 def n_kept(n: int, ratio: int) -> int:
-    """Tokens left of n at a ratio: rounded up, so that a picture never vanishes by accident."""
+    """Return the number of tokens left of n at a ratio: rounded up, so that at least one is left."""
     return -(-n // ratio)
 
 
 def subset(n: int, m: int, seed: int = 0) -> list[int]:
-    """A uniformly random subset of size m, in order; the same for the same seed."""
+    """Return a uniformly random subset of size m, in order; the same for the same seed."""
     order = sorted(range(n), key=numbers(seed, n).tolist().__getitem__)
     return sorted(order[:m])
 
 
 def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
-    """Which tokens of a grid share a window: square blocks where the ratio allows, else runs along the rows.
+    """Return which tokens of a grid share a window: square blocks if the ratio allows, otherwise stretches of a line.
 
     Example:
         >>> windows(2, 4, 4)
@@ -44,7 +44,7 @@ def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
 
 
 def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
-    """Squares of `side` tokens that tile a grid; at the lower and right edge they may be cut."""
+    """Return squares of `side` tokens that tile a grid; at the lower and right edge they may be cut."""
     return [
         [r * cols + c for r in range(top, min(top + side, rows)) for c in range(left, min(left + side, cols))]
         for top in range(0, rows, side)
@@ -53,13 +53,13 @@ def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
 
 
 def prune(x: Float[Tensor, "B N D"], kept: list[int]) -> View:
-    """Keep some tokens, as they are and where they are."""
+    """Keep some tokens, with their values and positions."""
     index = torch.tensor(kept, dtype=torch.long, device=x.device)
     return View(x[:, index], index, "prune", kept=kept)
 
 
 def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> View:
-    """The mean of each window."""
+    """Return the mean of each window."""
     found = windows(rows, cols, ratio)
     mean = x.new_zeros(len(found), x.shape[1])
     for i, window in enumerate(found):
@@ -79,7 +79,7 @@ class Convolution(nn.Module):
             self.conv.weight += torch.eye(each).repeat(GROUPS, 1)[:, :, None, None] / 4
 
     def forward(self, x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> View:
-        """Halve both sides of the grid as often as it takes; odd sides are padded with their last row or column."""
+        """Halve both sides of the grid until the ratio is reached; odd sides repeat their last row or column."""
         times = math.ceil(round(math.log(ratio, 4), 9))
         y = x.mT.reshape(x.shape[0], -1, rows, cols)
         for _ in range(times):
@@ -98,7 +98,7 @@ class Resampler(nn.Module):
         self.keys, self.values = nn.Linear(width, inner, bias=False), nn.Linear(width, width, bias=False)
 
     def forward(self, x: Float[Tensor, "B N D"]) -> View:
-        """One attention: queries on the tokens. Weights are those of the first prompt."""
+        """Attend to the tokens with the queries. The returned weights are those of the first prompt."""
         scale = self.queries.shape[1] ** -0.5
         weights = (self.queries @ self.keys(x).mT * scale).softmax(-1)  # [B, M, N]
         places = spread(QUERIES, x)
@@ -106,15 +106,15 @@ class Resampler(nn.Module):
 
 
 def none(x: Float[Tensor, "B N D"]) -> View:
-    """Nothing: the drafter sees the text alone."""
+    """Return no inputs: the drafter reads the text alone."""
     return View(x[:, :0], torch.zeros(0, dtype=torch.long, device=x.device), "none", kept=[])
 
 
 def middles(found: list[list[int]], x: Tensor) -> Tensor:
-    """The middle token of each window: where the window's input stands."""
+    """Return the middle token of each window, the position of the window's input."""
     return torch.tensor([window[(len(window) - 1) // 2] for window in found], device=x.device)
 
 
 def spread(m: int, x: Float[Tensor, "B N D"]) -> Tensor:
-    """Places spread evenly over the tokens, m of them."""
+    """Return m positions spread evenly over the tokens."""
     return torch.tensor([(2 * i + 1) * x.shape[1] // (2 * m) for i in range(m)], device=x.device)

@@ -1,4 +1,4 @@
-"""A smaller language model drafts: a chain, or a tree where one is to grow."""
+"""Draft with a smaller language model: a chain, or a tree if the plan has a tree builder."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from workbench.methods.growers.chain import Chain, draft_chain
 
 @dataclass(frozen=True)
 class DraftModel(TreeFromModel):
-    """Run a separate model ahead of the target, one token at a time, or a level of a tree.
+    """Run a separate model ahead of the target, one token at a time, or one level of a tree at a time.
 
-    The draft model keeps its own cache. Accepted tokens it has already read stay in it; the token the target added, and
-    a last draft that was accepted but never read, are fed at the start of the next round.
+    The draft model has its own KV cache. Accepted tokens that it has already read stay in it; the token that the target
+    added, and a last draft that was accepted but not read, are fed at the start of the next round.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, §2.1; Chen et al. 2023, arXiv:2302.01318, Algorithm 2.
     """
@@ -28,7 +28,7 @@ class DraftModel(TreeFromModel):
     source: ClassVar[str] = "draft-model"
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
-        """Chains in lock-step, trees one after the other."""
+        """Draft chains in lock-step, and trees one after the other."""
         chains = [row for row in rows if row.plan.grower is None or isinstance(row.plan.grower, Chain)]
         trees: dict[int, DraftTree] = {}
         if chains:
@@ -42,7 +42,7 @@ class DraftModel(TreeFromModel):
         return [trees[id(row)] if id(row) in trees else self.propose_row(row, row.plan) for row in rows]
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Keep what was read and accepted, of a tree or of a chain."""
+        """Keep the cache entries that were read and accepted, of a tree or of a chain."""
         state: GrowthState = row.state
         if state.is_tree:
             super().observe(row, outcome)

@@ -1,4 +1,4 @@
-"""Trees that grow in a draft model: its forwards level by level, and what its cache keeps of them."""
+"""Build trees with a draft model: its forwards level by level, and the entries that stay in its cache."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from workbench.models.runner import Runner
 
 
 class GrowthState:
-    """A row of the draft model's cache, and where the nodes of the last tree lie in its scratch.
+    """A slot of the draft model's cache, and the scratch indices of the last tree's nodes.
 
     Attributes:
-        slot: the row.
-        scratch_of: of each node that was read, its place in the scratch; none of nodes that were read as one.
-        is_tree: whether the last draft grew here, and was no chain drafted in lock-step with others.
+        slot: the slot.
+        scratch_of: scratch index of each node that was read; none for nodes that were read as one.
+        is_tree: whether the last draft was built here, and was no chain drafted in lock-step with others.
     """
 
     def __init__(self, slot: Slot) -> None:
@@ -40,7 +40,7 @@ class GrowthState:
 
 
 class ModelGrowth(Growth):
-    """A tree that grows in one row of a draft model's cache; begins with what that has not read of the text."""
+    """A tree built in one slot of a draft model's cache; begins with the committed tokens that it has not read."""
 
     def __init__(self, row: Row, source: str) -> None:
         assert row.models is not None
@@ -61,7 +61,7 @@ class ModelGrowth(Growth):
         return laws_of(self.row, out.logits[0], paths, out.hidden[0])
 
     def laws_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> WholeLaws:
-        """Read one position, that of no token; so its entries are of no use once the draft is over."""
+        """Read one position that belongs to no token, so its entries are dropped after the draft."""
         self._is_blurred = True
         mean = weights.to(self.runner.dtype) @ self.runner.embed(tokens)
         out = self.runner.forward([Segment(self.state.slot, tokens[:1], states=mean.unsqueeze(0))])
@@ -71,7 +71,7 @@ class ModelGrowth(Growth):
         return laws_of(self.row, out.logits[0].expand(len(paths), -1), paths, out.hidden[0])
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
-        """Remember where the nodes that are drafted lie in the cache's scratch."""
+        """Store the scratch indices of the drafted nodes."""
         if self._is_blurred:
             self.state.scratch_of = {}
             return
@@ -88,13 +88,13 @@ def laws_of(
     paths: Sequence[Sequence[int]],
     hidden: Float[Tensor, "w D"] | None = None,
 ) -> WholeLaws:
-    """The laws of a model's logits, warped as the target's are.
+    """Return the distributions of a model's logits, warped as the target's are.
 
     Args:
-        row: whose text it is.
-        logits: behind w nodes.
-        paths: tokens from the root to each of them; read where the text before counts, and only there.
-        hidden: what its LM head read there.
+        row: its sequence.
+        logits: after w nodes.
+        paths: tokens from the root to each of them; used only if sampling depends on the text before.
+        hidden: input of its LM head there.
     """
     assert row.models is not None
     logits, sampling = fit_vocabulary(logits, row.models.target.vocab_size), row.sampling
@@ -108,7 +108,7 @@ def laws_of(
 class TreeFromModel(LawDrafter):
     """Run a separate model ahead of the target, all nodes of a level at a time.
 
-    Its cache keeps the accepted nodes that it has read; what it has not is fed at the start of the next round.
+    Accepted nodes that it has read stay in its cache; unread tokens are fed at the start of the next round.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("drafter", "trees")
@@ -116,15 +116,15 @@ class TreeFromModel(LawDrafter):
     source: ClassVar[str]
 
     def prime(self, row: Row, models: Models) -> GrowthState:
-        """Take a row of the draft model's cache and read everything committed but the last token."""
+        """Open a slot of the draft model's cache and read everything committed but the last token."""
         return GrowthState(read_committed(row, models))
 
     def reach(self, row: Row) -> int:
-        """As far as the draft model has positions."""
+        """Return the number of levels that the draft model has positions for."""
         return reach_of(row, row.state.slot)
 
     def begin(self, row: Row) -> ModelGrowth:
-        """Read what is committed."""
+        """Read the committed tokens."""
         return ModelGrowth(row, self.source)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
@@ -142,14 +142,14 @@ class TreeFromModel(LawDrafter):
         state.slot.scratch, state.scratch_of, state.is_tree = 0, {}, False
 
     def release(self, row: Row, models: Models) -> None:
-        """Give the cache row back."""
+        """Free the cache slot."""
         if models.drafter is not None and row.state is not None:
             models.drafter.close(row.state.slot)
 
 
 @dataclass(frozen=True)
 class TopKTree(TreeFromModel):
-    """A tree of the draft model's likeliest continuations, where nothing else was chosen. See `BestFirst`.
+    """Draft a tree of likeliest continuations, unless the plan names another tree builder. See `BestFirst`.
 
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4, with a separate draft model.
     """
@@ -159,7 +159,7 @@ class TopKTree(TreeFromModel):
 
 @dataclass(frozen=True)
 class SampledTree(TreeFromModel):
-    """A tree of continuations drawn from the draft model without replacement, likewise. See `StochasticBeam`.
+    """Draft a tree of continuations drawn from the draft model without replacement, by default. See `StochasticBeam`.
 
     Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.2 (RSD-S).
     """

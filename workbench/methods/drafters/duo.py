@@ -1,4 +1,4 @@
-"""Duo-LLM: every layer has a small feed-forward beside its big one; the small ones draft, the big ones verify."""
+"""Duo-LLM: every layer has a small MLP beside its big one; the small ones draft, the big ones verify."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from workbench.models.loading import Models
 from workbench.models.narrowed_mlp import activity, narrowed
 
 STEP = 64
-"""Widths of small feed-forwards are multiples of it where the big one is wider: compiled products take no others."""
+"""Widths of small MLPs are multiples of it if the big one is wider: compiled products support no others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """What drafts for a row.
+    """The model that drafts for a sequence.
 
     Attributes:
-        twin: the target with its small feed-forwards.
-        kept: of each layer, the share of the prompt's activity that its feed-forward keeps; 1 where it is whole.
+        twin: weight-sharing copy of the target with its small MLPs.
+        kept: per layer, the share of the prompt's activity that its MLP keeps; 1 if it is whole.
     """
 
     twin: Twin
@@ -37,13 +37,13 @@ class Narrow:
 
 @dataclass(frozen=True)
 class Duo(Thinning):
-    """Draft with the small feed-forward of every layer, over the target's own cache; attentions are shared.
+    """Draft with the small MLP of every layer, over the target's own KV cache; attentions are shared.
 
-    The small one of a layer is the columns of its big one that added most to the stream when the row's text was read:
-    those with the largest mean |a_j| · ‖w_j‖ over its last tokens, a_j being what goes into column j of the product
-    that leads out, w_j that column. They are chosen once for a row, from its own text alone, and copied: `share` of the
-    target's feed-forwards is held while a row drafts with it, and rows that chose the same columns draft together.
-    `big` layers keep theirs whole: those that would lose most.
+    The small MLP of a layer consists of the columns of its big one that added most to the residual stream over the
+    sequence's text: those with the largest mean |a_j| · ‖w_j‖ over its last tokens, with a_j the input of column j of
+    the down projection and w_j that column. They are chosen once per sequence, from its own text alone, and copied:
+    `share` of the target's MLPs is held while a sequence drafts with it, and sequences with the same columns draft
+    together. `big` layers keep their whole MLP: those that would lose most.
 
     Source: Alizadeh et al. 2024, Duo-LLM, arXiv:2410.10846, §3 (big and small module in every layer, and routes among
     them); there both are trained, with random routes.
@@ -55,7 +55,7 @@ class Duo(Thinning):
     read: int = param(64, ge=1, le=256, doc="last tokens of the text whose activations choose the columns")
 
     def prime(self, row: Row, models: Models) -> Narrow:
-        """Read the end of the text once more, and cut the target by what it asks of each column."""
+        """Read the end of the text once more, and choose the target's columns by their activations."""
         target, slot = models.target, row.place
         begin = slot.n_pictured
         start = max(min(begin, len(row.committed) - 1), len(row.committed) - self.read)
@@ -71,14 +71,14 @@ class Duo(Thinning):
         return Narrow(twin, [kept.get(layer, 1.0) for layer in range(target.n_layers)])
 
     def part(self, row: Row) -> Thinned:
-        """The target with small feed-forwards; drawn is a strip of what they keep."""
+        """Return the target with small MLPs; record the kept share per layer."""
         state: Narrow = row.state
         row.signals.update(cells("activity that stays", {"feed-forward": state.kept}))
         return Thinned(row.models.target, twin=state.twin)
 
 
 def most_active(asked: Float[Tensor, " I"], share: float) -> Int[Tensor, " k"]:
-    """The columns with the largest activity, in their order in the feed-forward.
+    """Return the columns with the largest activity, in their order in the MLP.
 
     Example:
         >>> most_active(torch.tensor([0.5, 0.1, 0.9, 0.3]), 0.5).tolist()

@@ -1,7 +1,8 @@
-"""DEL: where a draft leaves the target is decided every round, by what each layer would have said of the text so far.
+"""DEL: choose the exit layer in every round, by what each layer would have predicted for the text so far.
 
-The *shadow token* of layer E at a place is what final norm and LM head name for the stream behind it. Verification runs
-all layers at all accepted places, so that one look at the streams it left says of every exit how often it is right.
+The *shadow token* of layer E at a position is the likeliest token by the final norm and LM head after that layer.
+Verification runs all layers at all accepted positions, so their hidden states show how often each exit is right.
+
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from workbench.models.runner import Runner
 from workbench.models.side_passes import said_of
 
 PRIOR = 0.5
-"""Acceptance of a layer before it was seen, as if of one trial."""
+"""Prior acceptance of a layer, with the weight of one trial."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What a row knows of each exit.
+    """Statistics of each exit for a sequence.
 
     Attributes:
-        layers: the exits that may be taken, in layers from the first, ascending.
+        layers: the possible exits, in layers from the first, ascending.
         whole: layers of the target.
-        head: what the LM head costs, in layers.
-        hits: forgetful count of shadow tokens that were right, by exit.
-        trials: of all shadow tokens.
-        sure: forgetful sums of the probability of the shadow tokens that were wrong (row 0) and right (row 1), and,
-            behind these, of how many they were.
+        head: cost of the LM head, in layers.
+        hits: decayed count of shadow tokens that were right, by exit.
+        trials: decayed count of all shadow tokens.
+        sure: decayed sums of the probability of the shadow tokens that were wrong (row 0) and right (row 1), followed
+            by their counts.
         exit: states of the draft.
     """
 
@@ -56,20 +57,20 @@ class Ledger:
         return self.hits / self.trials
 
     def rates(self, depth: int) -> Float[np.ndarray, "m depth_plus_1"]:
-        """Expected tokens of a round / its cost in layers, for each exit and 0 … `depth` drafted tokens."""
+        """Return expected tokens per round / its cost in layers, for each exit and 0 … `depth` drafted tokens."""
         return tokens_per_layer(self.acceptance, np.array(self.layers), depth, self.whole, self.head)
 
     def best(self, depth: int) -> int:
-        """Which exit is best for drafts of this length, as its place in `layers`."""
+        """Return the best exit for drafts of this length, as its index in `layers`."""
         return int(self.rates(depth)[:, depth].argmax())
 
     def threshold(self, at: int) -> float:
-        """Between the mean probability of right and of wrong shadow tokens of an exit; 0 while either is not known."""
+        """Return the midpoint between mean probabilities of right and wrong shadow tokens; 0 if one is unknown."""
         wrong, right, n_wrong, n_right = self.sure[:, at]
         return float(wrong / n_wrong + right / n_right) / 2 if n_wrong and n_right else 0.0
 
     def count(self, right: np.ndarray, sure: np.ndarray, forgetting: float) -> None:
-        """Take in a round: bool and float [m, places], whether shadow tokens were right and their probabilities."""
+        """Add a round: bool and float [m, positions], whether shadow tokens were right and their probabilities."""
         self.hits = forgetting * self.hits + right.sum(1)
         self.trials = forgetting * self.trials + right.shape[1]
         new = np.stack([(sure * ~right).sum(1), (sure * right).sum(1), (~right).sum(1), right.sum(1)])
@@ -94,11 +95,11 @@ def tokens_per_layer(
 
 @dataclass(frozen=True)
 class DynamicExit(Exiting):
-    """Draft with the first E layers, where E has most tokens a layer for the length that is planned.
+    """Draft with the first E layers, with the E that has the most tokens per layer for the planned length.
 
-    Which length that is, is the policy's affair: `TokensPerLayer` chooses both together. After each round the target's
-    own head reads the streams behind all exits at the places that became text, and counts which named the next token;
-    places behind a rejection are not looked at, for what stands there was never written.
+    The policy chooses the length: `TokensPerLayer` chooses both together. After each round the target's own LM head
+    reads the hidden states of all exits at the positions that became text, and counts which predicted the next token;
+    positions after a rejection are ignored, since their tokens were never emitted.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
     """
@@ -108,35 +109,35 @@ class DynamicExit(Exiting):
     remembering: float = param(0.95, ge=0.5, le=1.0, doc="ω, decay of past rounds' weight per round")
 
     def layers(self, n_layers: int) -> list[int]:
-        """The exits: some of 1 … L − 1."""
+        """Return the exits: some of 1 … L − 1."""
         last = max(1, n_layers - 1)
         seen = min(self.exits_seen, last)
         return sorted({round(1 + i * (last - 1) / seen) for i in range(seen)})
 
     def taps(self, models: Models) -> set[int]:
-        """The streams behind the exits."""
+        """Return the layers of the exits, whose hidden states are read."""
         return {layer - 1 for layer in self.layers(models.target.n_layers)}
 
     def prime(self, row: Row, models: Models) -> Ledger:
-        """Nothing is known."""
+        """Return empty statistics."""
         target = models.target
         layers = self.layers(target.n_layers)
         m, one = len(layers), np.ones(len(layers))
         return Ledger(layers, target.n_layers, head_in_layers(target), PRIOR * one, one, np.zeros((4, m)))
 
     def kept(self, row: Row) -> ExitStates:
-        """In the ledger."""
+        """Return the exit states in the ledger."""
         return row.state.exit
 
     def exit_of(self, row: Row) -> int:
-        """The best for this length."""
+        """Return the best exit for this length."""
         ledger: Ledger = row.state
         exit_ = ledger.layers[ledger.best(row.plan.depth)]
         row.signals["exit layer"] = exit_
         return exit_
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Ask the head what each exit would have said at the places that became text."""
+        """Compute each exit's shadow tokens at the positions that became text, and count them."""
         ledger: Ledger = row.state
         places = outcome.places
         streams = torch.cat([outcome.taps[layer - 1][places] for layer in ledger.layers])
@@ -149,6 +150,6 @@ class DynamicExit(Exiting):
 
 
 def head_in_layers(target: Runner) -> float:
-    """Weights of the LM head / weights of a layer: what is read for a token, and so about what it costs."""
+    """Return weights of the LM head / weights of a layer: weights read per token, about proportional to cost."""
     layer = sum(p.numel() for p in decoder_layers(target.model)[1][0].parameters())
     return target.lm_head.get_parameter("weight").numel() / max(1, layer)

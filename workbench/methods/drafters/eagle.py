@@ -1,4 +1,4 @@
-"""EAGLE-2: one decoder layer on the target's features grows a tree where it is sure."""
+"""EAGLE and EAGLE-2: draft a tree with one decoder layer on the target's features."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 
 @dataclass(frozen=True)
 class Eagle(FeatureDrafter):
-    """Features and the tokens that follow them go into one decoder layer; its guesses grow a tree by their promise.
+    """Draft with one decoder layer on features and the tokens after them; the tree is chosen by score.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1 (the layer); EAGLE-2, arXiv:2406.16858, §4 (the tree).
     """

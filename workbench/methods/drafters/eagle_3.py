@@ -1,11 +1,12 @@
-"""EAGLE-3: the target's streams of three depths are fused, and what the layer says is never held against a feature.
+"""EAGLE-3: fuse the target's hidden states of three layers; train without a loss on features.
 
-A pair is a state g and the embedding of the token behind it. Behind true text g is made of what the target thought at
-three depths; behind a draft it is the layer's own last state, of which nothing is asked but good guesses:
+The layer's input is a state g and the embedding of the token after it. For true text g is made of the target's hidden
+states of three layers; within a draft it is the layer's own last state, which has no loss of its own:
 
     position     s                    s + 1                         s + 2
-    enters       g(s) = W h(s), e(s + 1)    g(s + 1) = layer's own, e(s + 2)
-    answers                           law of x(s + 2)               law of x(s + 3)
+    input        g(s) = W h(s), e(s + 1)    g(s + 1) = layer's own, e(s + 2)
+    predicts                          distribution of x(s + 2)      distribution of x(s + 3)
+
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ from workbench.models.runner import SCRATCH
 
 
 class Eagle3Net(FeatureNet):
-    """One decoder layer on [embedding ; state], each normed, with a draft vocabulary's LM head of its own, or without.
+    """One decoder layer on [embedding ; state], each normalised, with or without an LM head for a draft vocabulary.
 
     Args:
         width: the target's hidden size D.
         heads: attention heads.
-        ffn: width of the gated feed-forward.
-        taps: T layers of the target whose outputs are fused, counted from 1, rising.
-        draft_vocab_size: W, tokens of its own LM head; 0: it has none and speaks by the target's.
+        ffn: width of the gated MLP.
+        taps: T layers of the target whose outputs are fused, counted from 1, ascending.
+        draft_vocab_size: W, tokens of its own LM head; 0: it uses the target's.
         context: longest sequence, in positions.
 
     Raises:
-        ValueError: the taps are fewer than two, or not distinct and rising. The released code compares a layer's number
-            with three formulas, so that in a shallow target two of them are one, and the fusion has too few inputs.
+        ValueError: the taps are fewer than two, or not distinct and ascending. The released code computes layer numbers
+            by three formulas; in a shallow target two of them coincide, and the fusion has too few inputs.
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.
     """
@@ -68,13 +69,13 @@ class Eagle3Net(FeatureNet):
         if len(taps) < 2 or any(a >= b for a, b in zip((0, *taps), taps, strict=False)):
             raise ValueError(f"taps={list(taps)}: give two or more layer numbers from 1, ascending and distinct")
         self.taps = tuple(taps)
-        del self.norm_feature  # a state is normed by `before`, and fused only where it is true
+        del self.norm_feature  # `before` normalises a state; only true states are fused
         self.fuse = nn.Linear(len(taps) * width, width, bias=False)
         self.qkv = nn.Linear(2 * width, 3 * width, bias=False)
         if draft_vocab_size:
             self.lm_head = nn.Linear(width, draft_vocab_size, bias=False)
             self.register_buffer("d2t", torch.zeros(draft_vocab_size, dtype=torch.int64))
-            """Of each of its tokens, the target's number for it less its own, int64 [W]; as in the released weights."""
+            """Target id of each of its tokens minus its own id, int64 [W]; as in the released weights."""
 
     @property
     def speaks(self) -> bool:
@@ -83,34 +84,34 @@ class Eagle3Net(FeatureNet):
 
     @property
     def kept(self) -> Int[Tensor, " W"]:
-        """The target's ids of its tokens, rising."""
+        """Target ids of its tokens, ascending."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def taken(self, features: Float[Tensor, "*b TD"]) -> Float[Tensor, "*b D"]:
-        """The target's streams, one behind the other, as one state."""
+        """Fuse the target's concatenated hidden states into one state."""
         return self._times("fuse", features)
 
     def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
-        """The token that follows, normed, and the state as it is: the stream goes on from that."""
+        """Concatenate the normalised next embedding and the state; the residual stream continues from the state."""
         return torch.cat([self.norm_embed(following), features], -1)
 
     def reads(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """The stream goes on from the state; the embedding is read beside it, and no product fuses them."""
+        """Return the state as residual stream, and the layer's input with the embedding beside it."""
         embeds, state = x.chunk(2, -1)
         return state, torch.cat([embeds, self.before(state)], -1)
 
     def logits(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b W"]:
-        """What a state says of the next token by its own LM head, over its own tokens."""
+        """Return logits of the next token by its own LM head, over its own tokens."""
         return self.lm_head(self.said(state))
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         return super().sizes | {"taps": list(self.taps), "draft_vocab_size": len(self.d2t) if self.speaks else 0}
 
 
 def usual_taps(layers: int) -> tuple[int, ...]:
-    """Low, middle and high: the outputs of layers 2, L/2 and L − 3 of L, as released; distinct where L is small.
+    """Return low, middle and high layers: 2, L/2 and L − 3 of L, as released; distinct also for small L.
 
     Raises:
         ValueError: there are no two layers below the last.
@@ -128,7 +129,7 @@ def usual_taps(layers: int) -> tuple[int, ...]:
 
 
 class OwnHead(SharedHead):
-    """The drafter's own LM head over its own tokens, asked as if it were a part of the target's.
+    """The drafter's own LM head over its own tokens, with the interface of a part of the target's.
 
     Args:
         net: the drafter.
@@ -157,9 +158,9 @@ class OwnHead(SharedHead):
 
 @dataclass(frozen=True)
 class Eagle3(FeatureDrafter):
-    """Streams of three depths of the target, fused, begin a draft; from then on the layer reads its own states.
+    """Draft from the target's fused hidden states of three layers, then from the layer's own states.
 
-    Of a prompt with pictures it reads what stands behind them.
+    In a prompt with images it reads only the text after them.
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3; the tree is EAGLE-2's.
     """
@@ -168,15 +169,15 @@ class Eagle3(FeatureDrafter):
     net: ClassVar[type[FeatureNet]] = Eagle3Net
 
     def taps(self, models: Models) -> set[int]:
-        """Indices of the layers that its net was trained to read."""
+        """Return indices of the layers that its net was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if Eagle3Net.kind in models.heads else set()
 
     def hears(self, models: Models) -> Wanted:
-        """The streams of the prompt that it reads."""
+        """Return the hidden states of the prompt that it reads."""
         return streams_of(_net(models).taps)
 
     def prime(self, row: Row, models: Models) -> FeatureState:
-        """Read the streams of all committed positions but the last, behind pictures."""
+        """Read the hidden states of all committed positions but the last, after images."""
         net, target, slot = _net(models), models.target, row.place
         end = len(row.committed) - 1
         first = min(slot.n_pictured, end)
@@ -194,14 +195,14 @@ class Eagle3(FeatureDrafter):
         return state
 
     def begin(self, row: Row) -> Growth | None:
-        """As its kin; where it keeps a part of the tokens it tells how many of the last round's it had not."""
+        """Start a tree as other feature drafters do; record how many of the last tokens its draft vocabulary lacks."""
         state: FeatureState = row.state
         if (known := state.head.vocabulary) is not None:
             row.signals["outside the draft vocabulary"] = sum(t not in known for t in state.tokens)
         return super().begin(row)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Take the true streams of the root and of the accepted nodes; what was guessed has been forgotten."""
+        """Store the true hidden states of the root and of the accepted nodes; predicted ones were dropped."""
         rows = outcome.places
         row.state.features.append(fused(outcome.taps, row.state.net.taps)[rows])
         row.state.tokens += outcome.emitted
@@ -209,11 +210,11 @@ class Eagle3(FeatureDrafter):
     def explain(
         self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
     ) -> None:
-        """It sees no picture."""
+        """Return None: it reads no image."""
 
 
 def _net(models: Models) -> Eagle3Net:
-    """The net that was trained for a target, loaded once.
+    """Return the net that was trained for a target, loaded once.
 
     Raises:
         ModelError: it cannot be read, or reads layers that the target does not have.
@@ -229,10 +230,10 @@ def _net(models: Models) -> Eagle3Net:
 
 
 def _head(net: Eagle3Net, models: Models) -> SharedHead:
-    """By which it speaks: its own, or the target's for the tokens that it keeps; laid out once.
+    """Return its LM head: its own, or the target's for the tokens of its draft vocabulary; packed once.
 
     Raises:
-        ModelError: it keeps tokens that the target does not have.
+        ModelError: its draft vocabulary has tokens that the target does not have.
     """
     if not net.speaks:
         return head_of(Eagle3Net, models)
@@ -243,10 +244,10 @@ def _head(net: Eagle3Net, models: Models) -> SharedHead:
 
 
 def streams_of(taps: Sequence[int]) -> Wanted:
-    """Of a prompt, what leaves these layers, counted from 1."""
+    """Return the outputs of these layers, counted from 1, as wanted states of a prompt."""
     return Wanted(layers=frozenset(layer - 1 for layer in taps))
 
 
 def fused(streams: Mapping[int, Float[Tensor, "*b D"]], taps: Sequence[int]) -> Float[Tensor, "*b TD"]:
-    """The streams behind these layers, counted from 1, one behind the other; `streams` is by index."""
+    """Return the concatenated outputs of these layers, counted from 1; `streams` is by index."""
     return torch.cat([streams[layer - 1] for layer in taps], -1)

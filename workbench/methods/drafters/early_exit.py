@@ -1,4 +1,4 @@
-"""The first layers of the target draft for the whole of it."""
+"""LayerSkip: draft with the first layers of the target."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from workbench.models.loading import Models
 
 @dataclass(slots=True)
 class ExitStates:
-    """What a row keeps of its draft.
+    """A sequence's draft and its exit states.
 
     Attributes:
         tree: the draft.
-        layer: how many layers made it.
-        states: by layer, its states at the root and behind each node, of all that are wanted.
+        layer: number of layers that drafted it.
+        states: by layer, hidden states at the root and at each node, for all wanted layers.
     """
 
     tree: DraftTree | None = None
@@ -40,18 +40,18 @@ class ExitStates:
 
 @dataclass(frozen=True, slots=True)
 class Exit(PartOfTarget):
-    """The target's first layers, asked as if they were a model; what they say on the way is kept. See `draft_chain`."""
+    """The target's first layers with the interface of a model; stores the exit states. See `draft_chain`."""
 
     layer: int
     wanted: Collection[int]
     states: dict[Slot, list[dict[int, Tensor]]]
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
-        """Logits by the final norm and head, in the order of the rows in the cache."""
+        """Return logits by the final norm and LM head, in the order of the sequences in the cache."""
         return self.read(batch, head=True)
 
     def read(self, batch: Sequence[Segment], head: bool) -> Output:
-        """Run new tokens, and keep the states of the wanted layers."""
+        """Run new tokens, and store the hidden states of the wanted layers."""
         out = self.target.forward(batch, layers=range(self.layer), head=head, taps=self.wanted)
         for b, segment in enumerate(sorted(batch, key=lambda segment: segment.slot.index)):
             kept = {layer: found[b, : len(segment.tokens)] for layer, found in out.taps.items()}
@@ -60,12 +60,12 @@ class Exit(PartOfTarget):
 
 
 class Exiting(Drafter):
-    """Drafts with layers 0 … E − 1, the final norm and the head, over the target's own cache; the others verify.
+    """Draft with layers 0 … E − 1, the final norm and the LM head, over the target's own KV cache; the others verify.
 
-    Drafting writes keys and values of the first E layers behind the committed part, and keeps the exit states. The last
-    drafted token is read by the first E layers, too; then verification runs layers E … over all exit states at once. So
-    there is no second model, no second cache, nothing to keep in step, and no layer reads a token twice. Subclasses say
-    what E is; `row.state`, or what it holds, are the exit states.
+    Drafting writes keys and values of the first E layers after the committed part, and stores the exit states. The
+    first E layers also read the last drafted token; then verification runs layers E … over all exit states at once. So
+    there is no second model, no second cache to keep in step, and no layer reads a token twice. Subclasses define E;
+    `row.state`, or its content, are the exit states.
 
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3 (drafting), §3.4 (the exit states are used again).
     """
@@ -74,19 +74,19 @@ class Exiting(Drafter):
     source: ClassVar[str]
 
     def exit_of(self, row: Row) -> int:
-        """How many layers draft in this round."""
+        """Return the number of layers that draft in this round."""
         raise NotImplementedError
 
     def kept(self, row: Row) -> ExitStates:
-        """Where the row keeps its exit states."""
+        """Return the object with the sequence's exit states."""
         return row.state
 
     def speaker(self, rows: Sequence[Row], exit_layer: int, wanted: Collection[int]) -> Exit:
-        """What these rows, which leave at one layer, draft with."""
+        """Return the truncated target for sequences with the same exit layer."""
         return Exit(rows[0].models.target, exit_layer, wanted, {row.place: [] for row in rows})
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
-        """Chains, together for rows that leave at the same layer."""
+        """Draft chains, batched for sequences with the same exit layer."""
         trees: dict[int, DraftTree] = {}
         exits = {id(row): cast(Exiting, row.drafter).exit_of(row) for row in rows}
         for exit_layer in sorted(set(exits.values())):
@@ -104,7 +104,7 @@ class Exiting(Drafter):
         exit_ = self.speaker(rows, exit_layer, wanted)
         trees = draft_chain(rows, exit_, slots, first, self.source)
         unread = [
-            Segment(slot, tree.tokens[-1:])  # where a policy stopped the draft, its last token was read before
+            Segment(slot, tree.tokens[-1:])  # if a policy stopped the draft, its last token has been read
             for slot, tree in zip(slots, trees, strict=True)
             if slot.scratch == len(tree)
         ]
@@ -137,7 +137,7 @@ class EarlyExit(Exiting):
     exit_layer: int = param(2, ge=1, le=64, doc="number of target layers that draft")
 
     def prime(self, row: Row, models: Models) -> ExitStates:
-        """Check that the target is deep enough; its cache is all the state there is between two rounds."""
+        """Check that the target is deep enough; its cache is the only state between rounds."""
         n_layers = models.target.n_layers
         if self.exit_layer > n_layers:
             raise MethodUnavailableError(
@@ -146,5 +146,5 @@ class EarlyExit(Exiting):
         return ExitStates()
 
     def exit_of(self, row: Row) -> int:
-        """As set."""
+        """Return the parameter."""
         return self.exit_layer

@@ -1,17 +1,19 @@
-"""Falcon: a drafter that writes blocks, whose places see each other, and so runs once for a few tokens.
+"""Falcon: draft blocks whose positions attend to each other, with one forward per few tokens.
 
-EAGLE's layer guesses one place ahead. Here each place guesses k ahead, so the last k of a text guess the next k:
+EAGLE's layer predicts one position ahead. Here each position predicts k ahead, so the last k of a text predict the next
+k:
 
-    block       …   s            s + 1          …   s + k − 1          the newest places of the text, or of the draft
-    enters          f(s), e(s+1)                    f(s + k − 1), e(s + k)
-    sees            everything up to the end of its own block: s + k − 1
-    answers         f̂(s + k)     f̂(s + k + 1)   …   f̂(s + 2k − 1)      →  laws of x(s + k + 1), …, x(s + 2k)
+    block       …   s            s + 1          …   s + k − 1          the newest positions of the text, or of the draft
+    input           f(s), e(s+1)                    f(s + k − 1), e(s + k)
+    attends to      everything up to the end of its own block: s + k − 1
+    predicts        f̂(s + k)     f̂(s + k + 1)   …   f̂(s + 2k − 1)      →  distributions of x(s + k + 1), …, x(s + 2k)
 
-The k guesses and the tokens drawn from them make the next block, and so on: a draft of d levels costs ⌈d / k⌉ forwards.
-What that costs: a block's later tokens do not know its earlier ones. Their law is the block's, the same behind all that
-was drawn before them in it, and that is the law that they are drawn from, so a verifier may take it at its word.
+The k predictions and the tokens drawn from them make the next block, and so on: a draft of d levels costs ⌈d / k⌉
+forwards. In return, a block's later tokens do not depend on its earlier ones. Their distribution is the block's,
+whatever was drawn before them in it, and they are drawn from exactly that one, so verification is sound.
 
-Within a block an LSTM carries what was read of its earlier places to the later ones.
+Within a block an LSTM carries information from earlier positions to later ones.
+
 """
 
 from __future__ import annotations
@@ -31,31 +33,31 @@ from workbench.methods.drafters.feature import FeatureDrafter, FeatureGrowth, Fe
 from workbench.methods.drafters.feature_net import NORMS, FeatureNet
 
 LONGEST = 4
-"""Most places of a block."""
+"""Most positions of a block."""
 MEMORY = (("enter_1", "carry_1"), ("enter_2", "carry_2"))
-"""Of each layer of the LSTM, what makes gates of what enters, and what of its state at the place before."""
+"""Names of the LSTM's weights: gates from the input, and gates from the previous state."""
 
 
 class FalconNet(FeatureNet):
-    """EAGLE's layer over blocks of places that see each other, beside an LSTM over each block.
+    """EAGLE's layer over blocks of positions that attend to each other, beside an LSTM over each block.
 
-    Blocks are counted from the end of what is read at once, so the first may be shorter. The LSTM has no biases: zeros
-    leave it as empty as it began, and it does not know what stands before its block.
+    Blocks are counted from the end of the positions read at once, so the first may be shorter. The LSTM has no biases:
+    zero inputs leave its state at zero, and it reads nothing before its block.
 
     Args:
         width: the target's hidden size D.
         heads: attention heads.
-        ffn: width of the gated feed-forward.
+        ffn: width of the gated MLP.
         context: longest sequence, in positions.
-        block: k, places of a block, which guess as many places ahead; with 1 it is EAGLE's layer and an LSTM that
-            remembers nothing.
-        cond: C, numbers of the LSTM's state; 0: a third of D.
+        block: k, positions of a block, which predict as many positions ahead; with 1 it is EAGLE's layer and an LSTM
+            without memory.
+        cond: C, size of the LSTM's state; 0: a third of D.
         norms: as of `FeatureNet`.
         head_size: as of `FeatureNet`.
         options: of `AttentionNet`.
 
     Raises:
-        ValueError: a block has no place, or more than `LONGEST`.
+        ValueError: a block has no position, or more than `LONGEST`.
 
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (the LSTM, the relaxed causal mask). EAGLE's projection
     beside the LSTM is ours.
@@ -65,7 +67,7 @@ class FalconNet(FeatureNet):
     layers: ClassVar[tuple[str, ...]] = (*MEMORY[0], *MEMORY[1], "recall", *FeatureNet.layers)
     begins: ClassVar[tuple[str, ...]] = ("enter_", "carry_", "recall")
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """How often each rank of each level is right was not measured."""
+    """Empty: how often each rank of each level is right was not measured."""
 
     def __init__(
         self, width: int, heads: int, ffn: int, context: int = 1024, block: int = 2, cond: int = 0,
@@ -79,23 +81,23 @@ class FalconNet(FeatureNet):
             setattr(self, entering, nn.Linear(read, 4 * self.cond, bias=False))
             setattr(self, going_on, nn.Linear(self.cond, 4 * self.cond, bias=False))
         self.recall = nn.Linear(self.cond, width, bias=False)
-        nn.init.zeros_(self.recall.weight)  # it begins as EAGLE's
+        nn.init.zeros_(self.recall.weight)  # it starts as EAGLE's
 
-    # -- what enters ----------------------------------------------------------------------------------------------
+    # -- inputs ----------------------------------------------------------------------------------------------------
 
     def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
-        """Embeddings and features side by side, E = 2 D: they are fused where it is known what block they are in."""
+        """Concatenate embeddings and features, E = 2 D: they are fused later, when their block is known."""
         return torch.cat([self.norm_embed(following), self.norm_feature(features)], -1)
 
     def reads(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """Each pair fused, and what the LSTM has read of its block so far."""
+        """Return each fused pair plus the LSTM's output for its block so far."""
         stream = self._times("recall", self.remembered(x), self._times("fuse", x))
         return stream, self.before(stream)
 
     def remembered(self, x: Float[Tensor, "B n E"]) -> Float[Tensor, "B n C"]:
-        """The LSTM's state at each pair, which has read those of its block up to it.
+        """Return the LSTM's state at each pair, after the pairs of its block up to it.
 
-        By hand, as torch's own takes twice as long over so few places. Gates are in torch's order.
+        Written by hand, as torch's own takes twice as long over so few positions. Gates are in torch's order.
         """
         n = x.shape[1]
         read = nn.functional.pad(x, (0, 0, -n % self.block, 0)).reshape(-1, self.block, x.shape[2])
@@ -113,7 +115,7 @@ class FalconNet(FeatureNet):
     # -- the layer ------------------------------------------------------------------------------------------------
 
     def sees(self, n: int, device: torch.device) -> Bool[Tensor, "n n"]:
-        """Which of n pairs that are read at once each of them sees: all up to the end of its own block."""
+        """Return which of n pairs read at once each attends to: all up to the end of its own block."""
         places = torch.arange(n, device=device)
         end = n - 1 - (n - 1 - places) // self.block * self.block
         return places <= end.unsqueeze(1)
@@ -125,13 +127,13 @@ class FalconNet(FeatureNet):
         mask: Bool[Tensor, "*b n used"] | None = None,
         entries: Entries | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """The layer's state at each pair: its guess at the feature `block` places on.
+        """Return the layer's state at each pair: its prediction of the feature `block` positions ahead.
 
         Args:
             x: pairs, in blocks that are counted from the last.
             places: their positions in the text.
-            mask: which entries each pair sees; None: all that were there before, and of the new ones what `sees` says.
-            entries: keys and values of what came before; the new ones are appended.
+            mask: entries that each pair attends to; None: all earlier ones, and of the new ones those by `sees`.
+            entries: keys and values of earlier positions; the new ones are appended.
         """
         if mask is None:
             own = self.sees(x.shape[1], x.device)
@@ -139,23 +141,23 @@ class FalconNet(FeatureNet):
         return super().forward(x, places, mask, entries)
 
     def attention(self, x: Float[Tensor, "B n E"], places: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
-        """What each pair gives to those that it sees, the mean over heads."""
+        """Return each pair's attention weights, the mean over heads."""
         queries, keys, _ = self.turned(self.reads(x)[1], places)
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(~self.sees(x.shape[1], x.device), -torch.inf).softmax(-1).mean(1)
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         return super().sizes | {"block": self.block, "cond": self.cond}
 
 
 @dataclass(slots=True)
 class FalconState(FeatureState):
-    """What the drafter knows about one text; `guess` has one feature for each place of the newest block, [k, D].
+    """State of the drafter for one text; `guess` has one feature per position of the newest block, [k, D].
 
     Attributes:
-        recent: the newest k − 1 pairs that were read for good, [1, k − 1, E]; fewer where the text has fewer.
+        recent: the newest k − 1 stable pairs, [1, k − 1, E]; fewer if the text has fewer.
     """
 
     recent: Tensor | None = None
@@ -163,7 +165,7 @@ class FalconState(FeatureState):
     def stay(
         self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Read true pairs, whose entries stay; what the last block guesses. It is shorter where the text is."""
+        """Read true pairs, whose entries are stable; return the last block's predictions (fewer for a short text)."""
         assert isinstance(self.net, FalconNet)
         states = self._run(x, places, since=since)[0, -self.net.block :]
         self.entries.settle()
@@ -171,10 +173,10 @@ class FalconState(FeatureState):
         return states
 
     def newest(self) -> Float[Tensor, "k D"] | None:
-        """What the newest block guesses, once all that was accepted has been read, in one call, for good.
+        """Read all accepted pairs as stable in one call, and return the newest block's predictions.
 
-        The newest block ends at the newest pair, wherever that is. So if what was accepted is not a number of whole
-        blocks, the pairs before it that fill the first of them are read again, in their new block. None as long as the
+        The newest block ends at the newest pair, wherever that is. So if the accepted pairs are not a whole number of
+        blocks, the pairs before them that fill the first block are read again, in their new block. None as long as the
         text is shorter than a block.
         """
         assert isinstance(self.net, FalconNet)
@@ -191,21 +193,21 @@ class FalconState(FeatureState):
 
 
 class BlockGrowth(FeatureGrowth):
-    """A tree that grows in blocks of k levels behind the newest pair.
+    """A tree built in blocks of k levels after the newest pair.
 
-    A node's children are guessed in the block that its path is in: below the block's last level all of the path's
-    tokens in it are known, and enter, each with the guess that it was drawn from, as the next block. Above that there
-    is nothing to compute.
+    A node's children are predicted in the block that its path is in. Below the block's last level, all of the path's
+    tokens in it are known and enter as the next block, each with the prediction that it was drawn from. Above that
+    level nothing has to be computed.
 
     Args:
-        row: whose text it is.
-        source: what the trace calls the drafter.
+        row: its sequence.
+        source: name of the drafter in the trace.
         guess: of the newest block.
     """
 
     def __init__(self, row: Row, source: str, guess: Float[Tensor, "k D"]) -> None:
         super().__init__(row, source, guess[:1])
-        # of each node expanded last: its block's guesses, its path's tokens in it, and the speculative entries it sees
+        # per expanded node: its block's predictions, its path's tokens in it, and the speculative entries it attends to
         self._blocks: Float[Tensor, "w k D"] = guess.unsqueeze(0)
         self._path: Int[Tensor, "w j"] = torch.zeros(1, 0, dtype=torch.long, device=guess.device)
         self._behind: Bool[Tensor, "w s"] = torch.zeros(1, 0, dtype=torch.bool, device=guess.device)
@@ -229,7 +231,7 @@ class BlockGrowth(FeatureGrowth):
 
 @dataclass(frozen=True)
 class Falcon(FeatureDrafter):
-    """Blocks of levels, one forward each, in a tree that grows as the plan says, or as EAGLE-2's.
+    """Draft blocks of levels, one forward each, in a tree by the plan's builder, or EAGLE-2's.
 
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3.
     """
@@ -240,6 +242,6 @@ class Falcon(FeatureDrafter):
     recipe: ClassVar[str] = "chat-heads"
 
     def begin(self, row: Row) -> BlockGrowth | None:
-        """Read what was accepted; a text that is shorter than a block has nothing to go on from."""
+        """Read the accepted pairs; a text shorter than a block gives None."""
         guess = row.state.newest()
         return None if guess is None else BlockGrowth(row, self.net.kind, guess)

@@ -1,4 +1,4 @@
-"""Drafting with a feature drafter: prime it with the target's features, grow a tree, keep what was true."""
+"""Draft with a feature drafter: prefill it with the target's features, build a tree, keep true entries."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ FEATURES = Wanted(features=True)
 
 @dataclass(slots=True)
 class FeatureState:
-    """What a feature drafter knows about one text.
+    """State of a feature drafter for one text.
 
     Attributes:
         net: the drafter.
-        models: whose target's embedding and LM head it shares.
-        head: the target's LM head, over the tokens that the drafter keeps.
+        models: models whose target embedding and LM head it shares.
+        head: the target's LM head, over the tokens of the draft vocabulary.
         entries: its keys and values.
         place: position of the next pair.
-        guess: the state at the newest stable pair, [1, D], or as many as the drafter guesses at once; None before the
+        guess: the state at the newest stable pair, [1, D], or as many as the drafter predicts at once; None before the
             first.
         features: true features, [m, D] each, that have not been read yet.
         tokens: the tokens that follow them.
-        twin: what runs the net's layer and the head where passes are compiled.
+        twin: compiled version of the net's layer and the LM head, if available.
     """
 
     net: FeatureNet
@@ -62,7 +62,7 @@ class FeatureState:
     _said: Level | None = None
 
     def read(self, entered: Entered, place: int) -> None:
-        """Read a prompt; `place` is the position behind its last pair."""
+        """Read a prompt; `place` is the position after its last pair."""
         if entered.inputs.shape[1]:
             self.guess = self.stay(entered.inputs, entered.places)
         self.place = place
@@ -70,13 +70,13 @@ class FeatureState:
     def stay(
         self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Read true inputs, whose entries stay; what is guessed behind the last of them. `since`: see `_run`."""
+        """Read true inputs, whose entries are stable; return the prediction after the last. `since`: see `_run`."""
         state = self._run(x, places, since=since)[:, -1]
         self.entries.settle()
         return state
 
     def newest(self) -> Float[Tensor, "k D"] | None:
-        """What is guessed behind the newest pair, once all that was accepted has been read: in one call, for good."""
+        """Read all accepted pairs as stable in one call, and return the prediction after the newest."""
         since = self.models.target.clock.mark()
         if self.twin is not None and self.features and self.twin.takes(n := len(self.tokens)):
             places = torch.arange(self.place, self.place + n)
@@ -90,7 +90,7 @@ class FeatureState:
         return self.guess
 
     def fresh(self) -> Float[Tensor, "1 n E"] | None:
-        """The pairs of what was accepted and not read yet, which the caller reads; None where there are none."""
+        """Return accepted pairs that were not read yet, for the caller to read; None if there are none."""
         if not self.features:
             return None
         tokens = to_device(self.tokens, self.features[0].device)
@@ -101,13 +101,13 @@ class FeatureState:
     def speculate(
         self, features: Float[Tensor, "w D"], tokens: Int[Tensor, " w"], places: Int[Tensor, " w"], sees: Tensor | None
     ) -> Float[Tensor, "w D"]:
-        """States at guessed features: speculative entries, which the next verdict drops.
+        """Return states at predicted features; their entries are speculative and dropped after verification.
 
         Args:
-            features: guesses.
+            features: predictions.
             tokens: the drafted tokens that follow them.
             places: their positions, counted from the newest stable pair.
-            sees: bool [w, s + w] over all speculative entries, the new ones last; None: a chain that sees them all.
+            sees: bool [w, s + w] over all speculative entries, the new ones last; None: a chain that attends to all.
         """
         since, places = self.models.target.clock.mark(), places + (self.place - 1)
         if self.twin is not None and self.twin.takes(tokens.shape[0]):
@@ -123,7 +123,7 @@ class FeatureState:
         since: Mark,
         last_only: bool = False,
     ) -> Float[Tensor, "k D"]:
-        """States behind pairs, by the twin; what it says behind them is kept until the next level."""
+        """Return states after pairs, by the compiled version; its logits are cached until the next level."""
         assert self.twin is not None
         self._said = self.twin.level(tokens, features, places, sees, self.entries, last_only)
         self.models.meter.add(since, self.models.target.clock.mark())
@@ -139,9 +139,9 @@ class FeatureState:
         sees: Tensor | None = None,
         since: Mark | None = None,
     ) -> Tensor:
-        """States, [1, n, D].
+        """Return states, [1, n, D].
 
-        `since`: when fusing the inputs began, which is a part of the forward.
+        `since`: start of the fusion of the inputs, which is a part of the forward.
         """
         clock, meter = self.models.target.clock, self.models.meter
         start = since or clock.mark()
@@ -154,7 +154,7 @@ class FeatureState:
         return state
 
     def logits(self, features: Float[Tensor, "w D"]) -> Float[Tensor, "w K"]:
-        """Return logits of the tokens that the drafter keeps behind each feature, by the target's own LM head."""
+        """Return logits over the draft vocabulary after each feature, by the target's own LM head."""
         if (said := self._said_of(features)) is not None:
             return said.logits
         start = self.models.target.clock.mark()
@@ -163,13 +163,13 @@ class FeatureState:
         return logits
 
     def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Log-probabilities and ids of the k likeliest tokens behind each feature."""
+        """Return log-probabilities and ids of the k likeliest tokens after each feature."""
         if (said := self._said_of(features)) is not None and k <= said.weighed.top.shape[1]:
             return said.weighed.logs[:, :k].contiguous(), self.head.tokens(said.weighed.top[:, :k])
         return self.head.ranked(self.logits(features), k)
 
     def _said_of(self, features: Float[Tensor, "w D"]) -> Level | None:
-        """What the twin said with these states, if they are those that it gave last."""
+        """Return the compiled version's output for these states, if they are those that it returned last."""
         said = self._said
         if said is None or said.states.data_ptr() != features.data_ptr() or said.states.shape != features.shape:
             return None
@@ -178,28 +178,28 @@ class FeatureState:
 
 @dataclass(frozen=True)
 class FeatureLaws(Laws):
-    """What features say of the tokens behind them, by the target's own LM head."""
+    """Distributions after features, by the target's own LM head."""
 
     state: FeatureState
     features: Float[Tensor, "w D"]
     sampling: SamplingParams
 
     def whole(self) -> Float[Tensor, "w V"]:
-        """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
+        """Return distributions over all of the target's tokens, without penalties, which depend on the text before."""
         return WholeLaws.of(self.state.head.spread(self.state.logits(self.features)), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Of the tokens that the drafter keeps, plain: without temperature."""
+        """Return the best of the draft vocabulary, without temperature."""
         return self.state.best(self.features, k)
 
 
 class FeatureGrowth(Growth):
-    """A tree that grows behind the newest stable pair: each node enters with its parent's guess at the next feature."""
+    """A tree after the newest stable pair: each node enters with its parent's prediction of the next feature."""
 
     def __init__(self, row: Row, source: str, guess: Float[Tensor, "1 D"]) -> None:
         super().__init__(row, source, guess.device)
         self.state: FeatureState = row.state
-        self._states = guess  # at the nodes expanded last
+        self._states = guess  # of the nodes expanded last
         self.root = self._laws()
 
     def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureLaws:
@@ -209,7 +209,7 @@ class FeatureGrowth(Growth):
         return self._laws()
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
-        """Drop what was guessed."""
+        """Drop the speculative entries."""
         self.state.entries.forget()
 
     def _laws(self) -> FeatureLaws:
@@ -218,9 +218,9 @@ class FeatureGrowth(Growth):
 
 @dataclass(frozen=True)
 class FeatureDrafter(LawDrafter):
-    """What the feature drafters share; each of them is a dataclass that names its net.
+    """Base class of feature drafters; each subclass is a dataclass that names its net.
 
-    The tree grows as the plan says, or as EAGLE-2's: see `BestFirst`.
+    The tree is built as the plan says, or as EAGLE-2's: see `BestFirst`.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1; EAGLE-2, arXiv:2406.16858, §4.
     """
@@ -230,19 +230,19 @@ class FeatureDrafter(LawDrafter):
     state: ClassVar[type[FeatureState]] = FeatureState
     usual: ClassVar[Grower | None] = BestFirst()
     recipe: ClassVar[str] = "vision-heads"
-    """What trains its net."""
+    """Recipe that trains its net."""
 
     @property
     def how(self) -> Any:
-        """What the parameters say about looking at a picture, for `FeatureNet.look`."""
+        """Return the parameters about images, for `FeatureNet.look`."""
         return None
 
     def hears(self, models: Models) -> Wanted:
-        """The features of the prompt."""
+        """Return the features of the prompt as wanted states."""
         return FEATURES
 
     def prime(self, row: Row, models: Models) -> FeatureState:
-        """Read the features of everything committed, as the target has them, pictures as this drafter sees them."""
+        """Read the target's features of everything committed, with images as this drafter reads them."""
         net, head = load_net(self.net, models, self.recipe), head_of(self.net, models)
         return self.primed(row, models, read_features(row, models), net, head, twin_of(net, head, models))
 
@@ -255,7 +255,7 @@ class FeatureDrafter(LawDrafter):
         head: SharedHead,
         twin: FeatureTwin | None,
     ) -> FeatureState:
-        """The state of a row whose features are read by a net; the others: see `FeatureState`."""
+        """Return the state of a sequence whose features a net reads; other arguments: see `FeatureState`."""
         clock = models.target.clock
         capacity = len(row.committed) + row.remaining + SCRATCH
         entries = Entries(net.heads, net.head_size, capacity, features)
@@ -271,12 +271,12 @@ class FeatureDrafter(LawDrafter):
         return state
 
     def begin(self, row: Row) -> Growth | None:
-        """Read what was accepted; a prompt of one token has nothing to go on from: the target has read nothing yet."""
+        """Read the accepted pairs; after a prompt of one token there are none, so return None."""
         guess = row.state.newest()
         return None if guess is None else FeatureGrowth(row, self.net.kind, guess)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Take the true features of the root and of the accepted nodes; what was guessed has been forgotten."""
+        """Store the true features of the root and of the accepted nodes; predicted ones were dropped."""
         state: FeatureState = row.state
         assert outcome.hidden is not None
         state.features.append(outcome.hidden[outcome.places])
@@ -285,14 +285,14 @@ class FeatureDrafter(LawDrafter):
     def explain(
         self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
     ) -> dict[str, Any] | None:
-        """Maps over the target's patches: see `explain_feature_drafter`."""
+        """Return attribution maps over the target's patches: see `explain_feature_drafter`."""
         return explain_feature_drafter(load_net(self.net, models), self.how, models, request, tokens, told)
 
 
 def read_features(row: Row, models: Models) -> Float[Tensor, "n_minus_1 D"]:
-    """The target's features at all committed positions but the last.
+    """Return the target's features at all committed positions but the last.
 
-    Those of a prompt with pictures are there since its prefill.
+    Those of a prompt with images are stored since its prefill.
     """
     target, pictured, end = models.target, row.place.pictured, len(row.committed) - 1
     seen = torch.empty(0, target.hidden_size, dtype=target.dtype, device=target.device)
@@ -303,7 +303,7 @@ def read_features(row: Row, models: Models) -> Float[Tensor, "n_minus_1 D"]:
 
 
 def what_was_seen(row: Row, models: Models, features: Float[Tensor, "n_minus_1 D"]) -> Seen:
-    """The committed text as the target saw it."""
+    """Return the committed text as the target read it."""
     pictured = row.place.pictured
     known = 0 if pictured is None else len(pictured.embeds)
     embeds = models.target.embed(torch.tensor(row.committed[known:], device=features.device, dtype=torch.long))
@@ -316,7 +316,7 @@ def what_was_seen(row: Row, models: Models, features: Float[Tensor, "n_minus_1 D
 
 
 def shown(seen: Seen, entered: Entered, state: FeatureState) -> dict[str, Any]:
-    """What the drafter sees of the pictures, for the trace: patches are numbered through all pictures."""
+    """Return what the drafter reads of the images, for the trace: patches are numbered through all images."""
     sizes = [end - start for start, end in seen.spans]
     views, each = entered.views, state.entries.bytes_each
     n_drafter = sum(view.inputs.shape[1] for view in views)
@@ -344,12 +344,12 @@ def shown(seen: Seen, entered: Entered, state: FeatureState) -> dict[str, Any]:
 
 
 def load_net(kind: type[FeatureNet], models: Models, recipe: str = "vision-heads") -> FeatureNet:
-    """The trained net of a kind, loaded once for its target.
+    """Return the trained net of a kind, loaded once for its target.
 
     Raises:
         ModelError: the folder cannot be read, or was made for another target.
     """
-    one = recipe == "chat-heads"  # which one command does with all that they learn from
+    one = recipe == "chat-heads"  # one command trains these with all their data
     how = f"{kind.kind} --target …" if one else f"{recipe} --set method={kind.kind}"
     again = f"Train them for this target: workbench train {how}"
     return load_fitting(kind, models, f"{kind.kind} weights", again)

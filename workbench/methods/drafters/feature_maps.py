@@ -1,4 +1,4 @@
-"""On which patches the words of a feature drafter lean, computed after a run."""
+"""Attribution maps of a feature drafter over image patches, computed after a run."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def explain_feature_drafter(
     tokens: Sequence[int],
     told: Callable[[float], None] = lambda _: None,
 ) -> dict[str, Any] | None:
-    """The maps of a feature drafter over the target's patches, for `Trace.attribution`; None where it is shown none.
+    """Return the attribution maps of a feature drafter over the target's patches, for `Trace.attribution`, or None.
 
-    Each token is taken as the drafter would draft it right behind the true text before it, under the picture that it
-    was shown then. *Attention* is the mean over heads of what that position gives to the picture's entries; an entry
-    that stands for several patches hands its weight on to them. *Gradient* is |Σ (∂ log q(token) / ∂x) · (x − x̄)|
-    over the embedding x and the feature x that the drafter is given at a patch, x̄ their mean over the patches of that
-    picture: how much log q falls or rises, to first order, if the patch looked like the picture's mean. (Not gradient ×
-    input: these drafters norm what enters, a patch's length cancels, and ∂/∂x · x would be what the norms' ε leaves of
-    it, 1e-13 and rounding.) Both are about the picture itself: what the target's features of the *text* carry of the
-    picture reaches the drafter, too, and is not counted.
+    None: the drafter reads no image. Each token is taken as drafted right after the true text before it, with the image
+    that the drafter had then. *Attention* is the mean over heads of the weights from that position to the image's
+    entries; an entry that stands for several patches distributes its weight over them. *Gradient* is
+    |Σ (∂ log q(token) / ∂x) · (x − x̄)| over the embedding x and the feature x at a patch, with x̄ their mean over the
+    patches of that image: the first-order change of log q if the patch looked like the image's mean. (Not gradient ×
+    input: these drafters normalise their inputs, a patch's length cancels, and ∂/∂x · x would be the remainder of the
+    norms' ε, 1e-13 and rounding.) Both are about the image itself: information about the image in the target's
+    features of the *text* also reaches the drafter, and is not counted.
 
     Args:
         net: the drafter.
-        how: what the method's parameters say about looking at a picture.
+        how: the method's parameters about images.
         models: the run's.
-        request: the run's, with its pictures and their changes.
-        tokens: all that was emitted.
-        told: called as it goes on with the share that is done.
+        request: the run's, with its images and their changes.
+        tokens: all emitted tokens.
+        told: progress callback, called with the share that is done.
     """
     twin = twin_of(models.target.model)
     lm_head = cast("Callable[[Tensor], Tensor]", twin.get_output_embeddings())
@@ -83,7 +83,7 @@ def explain_feature_drafter(
 
 
 def contrast(x: Float[Tensor, "1 n D"], spans: Sequence[tuple[int, int]]) -> Float[Tensor, "1 n D"]:
-    """What each patch has that the mean of its picture's patches has not; zero at the text."""
+    """Return each patch minus the mean of its image's patches; zero at the text."""
     found = torch.zeros_like(x)
     for start, end in spans:
         found[:, start:end] = x[:, start:end] - x[:, start:end].mean(1, keepdim=True)
@@ -93,7 +93,7 @@ def contrast(x: Float[Tensor, "1 n D"], spans: Sequence[tuple[int, int]]) -> Flo
 def _on_patches(
     weights: Float[Tensor, "T m"], entered: Entered, spans: Sequence[tuple[int, int]], n_prompt: int
 ) -> Float[Tensor, "T n_prompt"]:
-    """The weights of a picture's entries, handed on to the patches they were made of."""
+    """Distribute the weights of an image's entries over the patches they were made of."""
     found = weights.new_zeros(len(weights), n_prompt)
     for view, (start, end) in zip(entered.views, spans, strict=True):
         at, m = int((entered.places < start).sum()), view.inputs.shape[1]
@@ -102,7 +102,7 @@ def _on_patches(
 
 
 def _made_of(view: View, size: int) -> Float[Tensor, "M N"]:
-    """What share of each entry comes from which patch."""
+    """Return the share of each patch in each entry."""
     if view.weights is not None:
         return view.weights
     parts = view.blocks or [[i] for i in (range(size) if view.kept is None else view.kept)]

@@ -1,16 +1,17 @@
-"""The drafter of the EAGLE family: one decoder layer that reads features of the target and guesses the next one.
+"""The drafter of the EAGLE family: one decoder layer that reads features of the target and predicts the next one.
 
-A *feature* f(s) is what the target's LM head read at position s. It decides the token at s + 1, and of that token only
-the embedding e(s + 1) is known to the drafter, so the two enter together; the layer answers with a guess at f(s + 1),
-which the target's own LM head turns into the law of the token at s + 2:
+A *feature* f(s) is the target's LM head input at position s. It decides the token at s + 1, and the drafter knows only
+the embedding e(s + 1) of that token, so the two enter together; the layer returns a prediction of f(s + 1), which the
+target's own LM head turns into the distribution of the token at s + 2:
 
     position     s         s + 1        s + 2
-    enters       f(s)      e(s + 1)
-    answers                f̂(s + 1)  →  law of x(s + 2)
+    input        f(s)      e(s + 1)
+    output                 f̂(s + 1)  →  distribution of x(s + 2)
 
-What a *picture* looks like to the drafter is the only thing in which the methods for vision-language targets differ:
-each is a subclass that overrides `look`, and here and there what follows a position or how far a state looks ahead.
+The methods for vision-language targets differ only in how an *image* enters the drafter: each is a subclass that
+overrides `look`, and in places the embedding that follows a position or the number of positions predicted ahead.
 Training and drafting run this same code.
+
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from workbench.methods.drafters.attention_net import EPS, DecoderLayer, Entries,
 from workbench.models.checkpoints.description import Checkpoint
 
 NORMS = ("norm_embed", "norm_feature", "before", "after")
-"""Norms of the embedding and of the feature that enter, of what the attention reads, and of what leaves."""
+"""Norms of the embedding and the feature, of the attention's input, and of the output."""
 FUSED, BESIDE, OWN_WAY = "fused", "beside", ""
 """One product fuses embedding and feature to the stream; or the stream is the state, and queries, keys and values read
 the embedding beside it; or neither."""
@@ -35,14 +36,14 @@ the embedding beside it; or neither."""
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Prompts as the target saw them. All prompts of a batch have their pictures in the same places.
+    """Prompts as the target read them. All prompts of a batch have their images at the same positions.
 
     Attributes:
-        embeds: what entered the target's decoder, at every position.
-        features: what its LM head read, at every position but the last.
-        spans: positions [start, end) of each picture's vision tokens, in order.
-        grids: rows and columns of each picture's vision tokens.
-        question: which positions hold the question's text; None: all text.
+        embeds: inputs of the target's decoder, at every position.
+        features: inputs of its LM head, at every position but the last.
+        spans: positions [start, end) of each image's vision tokens, in order.
+        grids: rows and columns of each image's vision tokens.
+        question: positions of the question's text; None: all text.
     """
 
     embeds: Float[Tensor, "B n D"]
@@ -52,7 +53,7 @@ class Seen:
     question: Bool[Tensor, "B n_minus_1"] | None = None
 
     def of_question(self) -> Float[Tensor, "B D"]:
-        """The mean feature of the question."""
+        """Return the mean feature of the question."""
         keep = self.question
         if keep is None:
             keep = torch.ones(self.features.shape[:2], dtype=torch.bool, device=self.features.device)
@@ -64,18 +65,18 @@ class Seen:
 
 @dataclass(slots=True)
 class View:
-    """What one picture of N vision tokens becomes for the drafter: M inputs, and where each came from.
+    """One image of N vision tokens as the drafter reads it: M inputs, and their origin.
 
     Attributes:
-        inputs: what enters the layer.
-        places: position of each input, counted from the picture's first token, increasing.
-        compressor: name of what was done to the picture.
+        inputs: inputs of the layer.
+        places: position of each input, counted from the image's first token, increasing.
+        compressor: name of the compression.
         visible: in training, which inputs of each prompt count; None: all.
-        kept: indices of the tokens kept, where some were dropped.
-        blocks: indices of the tokens that were merged into each input, where some were merged.
-        weights: weight of each token in each input, where inputs attend to them all.
-        gate: how a gate weighed its alternatives.
-        cost: in training, the share of the picture's tokens that a gate expects to keep, averaged over prompts.
+        kept: indices of the tokens kept, if some were dropped.
+        blocks: indices of the tokens that were merged into each input, if some were merged.
+        weights: weight of each token in each input, if inputs attend to them all.
+        gate: a gate's weights of its alternatives.
+        cost: in training, the share of the image's tokens that a gate expects to keep, averaged over prompts.
     """
 
     inputs: Float[Tensor, "B M D"]
@@ -91,7 +92,7 @@ class View:
 
 @dataclass(slots=True)
 class Entered:
-    """What enters the layer for a prompt: text and what became of the pictures, in order. Shapes as in `View`."""
+    """Inputs of the layer for a prompt: text and compressed images, in order. Shapes as in `View`."""
 
     inputs: Float[Tensor, "B m D"]
     places: Int[Tensor, " m"]
@@ -105,25 +106,25 @@ class FeatureNet(DecoderLayer):
     Args:
         width: the target's hidden size D.
         heads: attention heads.
-        ffn: width of the gated feed-forward.
+        ffn: width of the gated MLP.
         context: longest sequence, in positions.
         norms: which of `NORMS` there are; EAGLE's own layer has none of them.
         fuse_bias: whether the fusion has a bias.
         head_size: of `AttentionNet`.
         options: of `AttentionNet`.
 
-    Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1. The norms on what enters are those of EagleVLM (Huang et al.
-    2025, arXiv:2509.11815, §3.1); the norm on what leaves, which starts as the target's last norm, is ours.
+    Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1. The input norms are those of EagleVLM (Huang et al. 2025,
+    arXiv:2509.11815, §3.1); the output norm, initialised as the target's final norm, is ours.
     """
 
     kind: ClassVar[str] = "eagle"
     layers: ClassVar[tuple[str, ...]] = ("fuse", *DecoderLayer.layers)
     ahead: int = 1
-    """Future features that one state answers with."""
+    """Number of future features that one state predicts."""
     guesses_features: ClassVar[bool] = True
-    """Whether a state is a guess at a feature and so leaves through the last norm; else that norm is the LM head's."""
+    """Whether a state predicts a feature and so passes the output norm; otherwise that norm belongs to the LM head."""
     enters: ClassVar[str] = FUSED
-    """How a pair comes into the layer, for compiled passes (`feature_twin`); a class whose code is its own says so."""
+    """How a pair enters the layer, for compiled passes (`feature_twin`); set by subclasses."""
     norm_embed: nn.Module
     norm_feature: nn.Module
 
@@ -148,7 +149,7 @@ class FeatureNet(DecoderLayer):
     # -- what enters ----------------------------------------------------------------------------------------------
 
     def taken(self, features: Float[Tensor, "*b F"]) -> Float[Tensor, "*b D"]:
-        """What the target's own features are when they enter: here what they are."""
+        """Return the target's features as inputs: here unchanged."""
         return features
 
     def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
@@ -156,24 +157,24 @@ class FeatureNet(DecoderLayer):
         return self._times("fuse", torch.cat([self.norm_embed(following), self.norm_feature(features)], -1))
 
     def following(self, seen: Seen) -> Float[Tensor, "B n_minus_1 D"]:
-        """What counts as the embedding behind each position: that of the next one."""
+        """Return the embedding after each position: that of the next one."""
         return seen.embeds[:, 1:]
 
     def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
-        """What a picture becomes. Here nothing happens to it: the drafter is fed what the target saw.
+        """Return an image as the drafter reads it: here unchanged, as the target read it.
 
         Args:
             seen: the prompt.
             pairs: features and embeddings, fused at every position as if all were text.
-            picture: its number in the prompt.
-            how: what the method's parameters say about it.
+            picture: index of the image in the prompt.
+            how: the method's parameters about it.
         """
         start, end = seen.spans[picture]
         inputs = pairs[:, start:end]
         return View(inputs, torch.arange(inputs.shape[1], device=inputs.device))
 
     def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> Any:
-        """How a batch of training looks at its pictures, for `look`: a drafter that can see less of them learns to.
+        """Return how a training batch compresses its images, for `look`; variable compression is sampled.
 
         Args:
             n_prompts: of the batch.
@@ -183,7 +184,7 @@ class FeatureNet(DecoderLayer):
         return None
 
     def enter(self, seen: Seen, how: Any = None) -> Entered:
-        """A prompt: its text as pairs, its pictures as they look to this drafter, in order."""
+        """Return a prompt's inputs: its text as pairs, its images as this drafter reads them, in order."""
         pairs = self.pairs(self.following(seen), self.taken(seen.features))
         inputs, places, views, done = list[Tensor](), list[Tensor](), list[View](), 0
         visible: list[Tensor | None] = []
@@ -207,7 +208,7 @@ class FeatureNet(DecoderLayer):
     # -- the layer ------------------------------------------------------------------------------------------------
 
     def reads(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """The stream, and what queries, keys and values are made of."""
+        """Return the residual stream, and the input of queries, keys and values."""
         return x, self.before(x)
 
     def forward(
@@ -217,40 +218,40 @@ class FeatureNet(DecoderLayer):
         mask: Bool[Tensor, "*b n used"] | None = None,
         entries: Entries | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """The layer's state at each input: its guess at the next feature.
+        """Return the layer's state at each input: its prediction of the next feature.
 
         Args:
             x: inputs.
             places: their positions in the text.
-            mask: which entries each input sees; None: all entries before it, and itself.
-            entries: keys and values of what came before; the new ones are appended.
+            mask: entries that each input attends to; None: all entries before it, and itself.
+            entries: keys and values of earlier positions; the new ones are appended.
         """
         stream, read = self.reads(x)
         return self.left(self.mix(stream, places, mask, entries, read))
 
     def left(self, mixed: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
-        """The state that leaves, given the stream behind the attention."""
+        """Return the output state, given the residual stream after the attention."""
         state = self.fed(mixed)
         return self.after(state) if self.guesses_features else state
 
     def said(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """What an LM head reads of a state."""
+        """Return the LM head's input for a state."""
         return state if self.guesses_features else self.after(state)
 
     def attention(self, x: Float[Tensor, "B n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
-        """What each input gives to those up to it, the mean over heads."""
+        """Return each input's attention weights over those up to it, the mean over heads."""
         queries, keys, _ = self.turned(self.reads(x)[1], places)
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(later, -torch.inf).softmax(-1).mean(1)
 
     def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
-        """The `ahead` next features that a state stands for: here the one."""
+        """Return the `ahead` next features that a state predicts: here one."""
         return state.unsqueeze(-2)
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         names = {name for name, _ in self.named_parameters()}
         mine: dict[str, tuple[Any, Any]] = {
             "norms": (list(self.norms), list(NORMS)),
@@ -265,7 +266,7 @@ class FeatureNet(DecoderLayer):
 
     @classmethod
     def adopted(cls, checkpoint: Checkpoint, context: int, layers: int) -> FeatureNet:
-        """EAGLE's layer out of somebody's checkpoint."""
+        """Return EAGLE's layer from an external checkpoint."""
         if checkpoint.architecture != "eagle":  # a subclass of another kind adopts its own
             return super().adopted(checkpoint, context, layers)
         facts, weights = checkpoint.facts, layer_weights(checkpoint)
@@ -285,7 +286,7 @@ class FeatureNet(DecoderLayer):
 
 
 def layer_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """A checkpoint's tensors with those of its decoder layer joined as they are here.
+    """Return a checkpoint's tensors with those of its decoder layer joined as they are here.
 
     Heads that share keys and values get copies of them.
     """
@@ -301,5 +302,5 @@ def layer_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _repeated(weight: Tensor, heads: int, groups: int) -> Tensor:
-    """Rows of shared heads, each head's as often as it is shared."""
+    """Repeat the rows of shared heads, once per query head."""
     return weight.view(heads, -1, *weight.shape[1:]).repeat_interleave(groups, 0).flatten(0, 1)

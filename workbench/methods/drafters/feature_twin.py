@@ -1,10 +1,11 @@
-"""A feature drafter's layer on the target's own compiled passes: drafting then takes about as long as reading weights.
+"""Run a feature drafter's layer on compiled passes: drafting then takes about as long as reading its weights.
 
-Such a layer, its last norm and the rows of the LM head that it keeps are a decoder of the Llama kind with one layer,
-whose input is not an embedding but a pair (see `feature_net`). EAGLE-3's reads the embedding beside the stream: what it
-makes of that is added to queries, keys and values, as a bias of each token's own. So `Fused` runs it: a dozen small
-operations a level become one, and bfloat16 is read at the pace of memory. Drafts may differ by rounding from those of
-the net's own code, which decides nothing but how many of them are right; the target judges them all the same.
+Such a layer, its last norm and the rows of the LM head for the draft vocabulary are a Llama decoder with one layer,
+whose input is not an embedding but a pair (see `feature_net`). EAGLE-3's layer reads the embedding beside the residual
+stream: its projection is added to queries, keys and values, as a bias per token. So `Fused` runs it: a dozen small
+operations per level become one, and bfloat16 is read at memory bandwidth. Drafts may differ by rounding from those of
+the net's own code, which changes only how many of them are accepted; the target verifies them either way.
+
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _NOTHING = np.empty(0, np.float32)
 
 
 class Level(NamedTuple):
-    """What is said behind pairs.
+    """Outputs after pairs.
 
     Attributes:
-        states: [k, D], guesses at features.
-        logits: bfloat16 [k, K], of the tokens kept.
+        states: [k, D], predicted features.
+        logits: bfloat16 [k, K], over the draft vocabulary.
         weighed: the likeliest of them, `TOP` at most.
     """
 
@@ -48,33 +49,33 @@ class Level(NamedTuple):
 
 
 OWN = ("forward", "reads", "left", "said", "pairs", "taken")
-"""What a net must do as the class does that says how its pairs enter."""
+"""Methods that a net must share with the class that defines how its pairs enter."""
 
 
 class FeatureTwin:
-    """The compiled layer and head of a net. Make it with `FeatureTwin.of`."""
+    """The compiled layer and LM head of a net. Create it with `FeatureTwin.of`."""
 
     def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: Fused) -> None:
         levels: Any = compiled("levels")
         self._fused, self._run, self._list, self._eps = fused, levels.level, levels.list_seen, np.float32(net.eps)
         self._width, self._is_state = net.width, not net.guesses_features
         beside = net.qkv.weight[:, : net.width].contiguous() if net.enters == BESIDE else None
-        self._kept = (embed.weight, net.fuse.weight, beside)  # or their memory may be freed
+        self._kept = (embed.weight, net.fuse.weight, beside)  # keeps their memory alive
         self._table, self._fuse = _bits(embed.weight), _bits(net.fuse.weight)
         self._beside = None if beside is None else _bits(beside)
         norms = (getattr(net, name, None) for name in NORMS[:2])
         first, second = (n.weight.detach().float().numpy() if isinstance(n, Norm) else _NOTHING for n in norms)
         self._norms = first, second
         none, entries = torch.zeros(1, dtype=torch.long), Entries(net.heads, net.head_size, 1, embed.weight)
-        self.level(none, embed.weight[:1], none, None, entries)  # which compiles it where it never was
+        self.level(none, embed.weight[:1], none, None, entries)  # compiles it if that was not done
 
     @classmethod
     def of(cls, net: FeatureNet, head: SharedHead, embed: nn.Module, capacity: int) -> FeatureTwin | None:
-        """The twin of a net, or None where there is none: the net does something in a way of its own.
+        """Return the compiled version of a net, or None if the net overrides a part of the forward.
 
         Args:
             net: settled.
-            head: the target's, over the tokens that the net keeps, or the net's own.
+            head: the target's, over the draft vocabulary, or the net's own.
             embed: the target's embedding.
             capacity: longest sequence with its scratch, in tokens.
         """
@@ -95,7 +96,7 @@ class FeatureTwin:
             return None if fused is None else cls(net, embed, fused)
 
     def takes(self, n: int) -> bool:
-        """Whether a pass over so many inputs is one for compiled passes."""
+        """Return whether compiled passes support this number of inputs."""
         return self._fused.takes((1, n))
 
     def level(
@@ -107,15 +108,15 @@ class FeatureTwin:
         entries: Entries,
         last_only: bool = False,
     ) -> Level:
-        """Read pairs of a token and a feature, which become entries; all of it in one call of what is compiled.
+        """Read pairs of a token and a feature, which become entries; all in one compiled call.
 
         Args:
             tokens: ids.
-            features: the target's, as an engine has them, or states at which a draft goes on.
+            features: the target's, as the engine provides them, or states from which a draft continues.
             places: their positions in the text.
-            sees: which of the newest entries each of them sees, all others are seen; None: all before it, and itself.
+            sees: which of the newest entries each attends to, besides all others; None: all before it, and itself.
             entries: as of `FeatureNet.forward`.
-            last_only: what is said behind the last pair alone.
+            last_only: return outputs after the last pair alone.
         """
         n = tokens.shape[0]
         room, start = entries.reserve(n)
@@ -130,20 +131,20 @@ class FeatureTwin:
         left = stream[-1:] if last_only else stream
         logits, states, read = self._fused.reading(left)
         weighed, weigh = weighing(logits, min(TOP, logits.shape[1]))
-        together(lambda room=room: self._run(joined, beside, layered, read, weigh))  # whose address is among them
+        together(lambda room=room: self._run(joined, beside, layered, read, weigh))  # its address is an argument
         return Level((left if self._is_state else states).to(features.dtype), logits, weighed)
 
     def _entering(
         self, tokens: np.ndarray, features: Float[Tensor, "n F"]
     ) -> tuple[Float[Tensor, "n D"], tuple[Any, ...], tuple[Any, ...]]:
-        """The stream, and what `joining.join` takes to write it, and to write what is read beside it."""
+        """Return the residual stream, and the arguments of `joining.join` for it and for the input beside it."""
         of_token, of_feature = self._norms
         none = self._join(None, tokens, None, (of_token, of_feature), np.empty((0, 0), np.int16))
         if self._beside is None:
             joined = self._join(self._table, tokens, features, (of_token, of_feature), self._fuse)
             return of_numpy(joined[-2]), joined, none
         beside = self._join(self._table, tokens, None, (of_token, of_feature), self._beside)
-        if features.shape[1] == self._width:  # a state, and not the streams that are fused to the first one
+        if features.shape[1] == self._width:  # a state, not the hidden states to fuse
             return features.to(torch.float32, copy=True), none, beside
         joined = self._join(None, tokens, features, (of_feature, of_feature), self._fuse)
         return of_numpy(joined[-2]), joined, beside
@@ -156,7 +157,7 @@ class FeatureTwin:
         norms: tuple[np.ndarray, np.ndarray],
         weight: np.ndarray,
     ) -> tuple[Any, ...]:
-        """What `joining.join` takes; the last but one is what it writes. None: embeddings or features are left out."""
+        """Return arguments of `joining.join`; the last but one is its output. None: no embeddings or features."""
         n = len(tokens)
         embeds = np.empty((len(self._table), 0), np.int16) if table is None else table
         beside = np.empty((n, 0), np.int16) if features is None else _bits(features)
@@ -165,18 +166,18 @@ class FeatureTwin:
 
 
 def _bits(numbers: Tensor) -> np.ndarray:
-    """Of bfloat16 the bits, as compiled functions read and write them."""
+    """Return the bits of bfloat16 numbers, as compiled functions read and write them."""
     return numbers.detach().contiguous().view(torch.int16).numpy()
 
 
 @lru_cache(maxsize=32)
 def _in_order(n: int) -> Bool[Tensor, "n n"]:
-    """Each of n pairs sees those before it, and itself. Shared, never written to."""
+    """Return a causal mask over n pairs. Shared, never written to."""
     return torch.ones(n, n, dtype=torch.bool).tril_()
 
 
 def twin_of(net: FeatureNet, head: SharedHead, models: Models) -> FeatureTwin | None:
-    """The twin of a net for its target, made once; None where there is none, or where the target has none either."""
+    """Return the compiled version of a net for its target, created once; None if the net or the target has none."""
     key = ("twin of", net.kind, models.heads[net.kind].name)
     if key not in models.shared:
         models.shared[key] = made_twin(net, head, models.target)
@@ -184,20 +185,20 @@ def twin_of(net: FeatureNet, head: SharedHead, models: Models) -> FeatureTwin | 
 
 
 def made_twin(net: FeatureNet, head: SharedHead, target: Runner) -> FeatureTwin | None:
-    """A twin of a net as it is now; None where there is none."""
+    """Return a compiled version of a net as it is now; None if there is none."""
     if target.lean is None or target.lean.fused is None:
         return None
     try:
         return FeatureTwin.of(net, head, target.embed, target.cache.capacity)
-    except Exception as error:  # numba raises many kinds, and the net's own code is there
+    except Exception as error:  # numba raises many kinds; the net's own code still works
         log.warning("%s is not compiled: %s: %s", net.kind, type(error).__name__, error)
         return None
 
 
 def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> LlamaForCausalLM:
-    """A decoder of one layer that shares the net's weights, with these rows as its LM head."""
+    """Return a decoder of one layer that shares the net's weights, with these rows as its LM head."""
     inner, ffn = net.heads * net.head_size, net.down.in_features
-    make: Any = LlamaConfig  # takes more than its stubs know
+    make: Any = LlamaConfig  # its stubs lack parameters
     config = make(
         vocab_size=4, hidden_size=net.width, num_hidden_layers=1, num_attention_heads=net.heads,
         num_key_value_heads=net.heads, head_dim=net.head_size, intermediate_size=ffn, rms_norm_eps=net.eps,
@@ -207,9 +208,9 @@ def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> Lla
     model: Any = LlamaForCausalLM(config)
     rates = model.model.rotary_emb.inv_freq.clone()
     model = model.to(net.qkv.weight.dtype).requires_grad_(False).eval()
-    model.model.rotary_emb.inv_freq = rates  # rounded to bfloat16 they turn by 0.4 too much at place 1,000
+    model.model.rotary_emb.inv_freq = rates  # in bfloat16 the rotation would be off by 0.4 at position 1,000
     layer = model.model.layers[0]
-    read = net.qkv.weight.detach()[:, -net.width :]  # what is read beside the stream is no part of the decoder's
+    read = net.qkv.weight.detach()[:, -net.width :]  # the input beside the stream is not part of the decoder
     q, k, v = torch.split(read.contiguous(), inner)
     gate, up = torch.split(net.gate_up.weight.detach(), ffn)
     attention, mlp = layer.self_attn, layer.mlp

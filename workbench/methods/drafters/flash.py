@@ -1,4 +1,4 @@
-"""FLASH: a picture becomes a few latent vectors, and one state answers with several future features."""
+"""FLASH: compress an image to a few latent vectors, and predict several future features from one state."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from workbench.methods.growers.template import PUBLISHED, template_of
 
 
 class FlashNet(FeatureNet):
-    """The picture's features, mixed by C learned queries: softmax(A Fᵀ) F. And a head with k − 1 more features ahead.
+    """The image's features, combined by C learned queries: softmax(A Fᵀ) F; and a head for k − 1 more features ahead.
 
-    Features at vision positions have been through the whole target, hence "latent-aware"; no embedding is fused with
-    them. State s(t) answers f̂(t + 1), as EAGLE's; an MLP on it adds f̂(t + 2) … f̂(t + k), which know nothing of the
-    tokens drafted before them. So k = 1 is EAGLE with shorter pictures.
+    Features at vision positions have passed through the whole target, hence "latent-aware"; no embedding is fused with
+    them. State s(t) predicts f̂(t + 1), as EAGLE's; an MLP on it adds f̂(t + 2) … f̂(t + k), which do not depend on the
+    tokens drafted before them. So k = 1 is EAGLE with compressed images.
 
-    The paper trains one drafter for one C. Here training draws how many of the queries are used, the first ones always
-    among them, so that one drafter can be measured at every size.
+    The paper trains one drafter per C. Here training samples how many of the queries are used, always including the
+    first ones, so that one drafter can be measured at every size.
     """
 
     kind = "flash"
@@ -52,19 +52,19 @@ class FlashNet(FeatureNet):
             nn.init.zeros_(self.later.bias)
 
     def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
-        """C mixtures of the picture's features, or the first `how` of them. Weights are those of the first prompt."""
+        """Return C mixtures of the image's features, or the first `how`. Weights are those of the first prompt."""
         start, end = seen.spans[picture]
         features, queries = seen.features[:, start:end], self.queries[:how]
         weights = (queries @ features.mT).softmax(-1)  # [B, C, N]
         return View(weights @ features, spread(len(queries), features), "latent", weights=weights[0].detach())
 
     def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> int:
-        """With all of the queries, a half, a quarter, and so on."""
+        """Return the number of queries for a batch: all, a half, a quarter, and so on."""
         queries = len(self.queries)
         return queries >> int(chance(1) * queries.bit_length())
 
     def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
-        """State s(t) → f̂(t + 1) … f̂(t + k)."""
+        """Return f̂(t + 1) … f̂(t + k) from state s(t)."""
         if self.ahead == 1:
             return super().futures(state)
         later = self.later(nn.functional.silu(self.widen(state))).unflatten(-1, (self.ahead - 1, self.width))
@@ -78,12 +78,12 @@ class FlashNet(FeatureNet):
 
 @dataclass(frozen=True)
 class Flash(FeatureDrafter):
-    """Draft k levels with one forward; further forwards go on at the end of the likeliest path.
+    """Draft k levels with one forward; further forwards continue at the end of the likeliest path.
 
-    The levels of a block do not know each other, so their guesses are combined as Medusa's are: a path's promise is the
-    product of the probabilities of its tokens, each at its own level. Each block has the shape that the plan's template
-    names: a published one, as the paper has one static tree, or the best by the probabilities of the round itself. A
-    plan's stops are not asked.
+    The levels of a block do not depend on each other, so their predictions are combined as Medusa's are: a path's score
+    is the product of the probabilities of its tokens, each at its own level. Each block has the shape that the plan's
+    template names: a published one, as the paper has one static tree, or the best by the probabilities of the round. A
+    plan's stops are ignored.
 
     Source: Wang et al. 2025, FLASH, arXiv:2505.12728, §3.1 (compression), §3.2 (semi-autoregressive head).
     """
@@ -98,11 +98,11 @@ class Flash(FeatureDrafter):
         return self.latents
 
     def siblings(self) -> frozenset[Sampling]:
-        """The likeliest ones of each level."""
+        """Return the kind of siblings: the likeliest tokens of each level."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """Blocks of k levels, one forward each. A node is named by the ranks of the tokens on its path."""
+        """Draft blocks of k levels, one forward each. A node's key is the ranks of the tokens on its path."""
         state, depth, shape = cast(FeatureState, row.state), plan.depth, template_of(plan)
         guess = state.newest()
         if guess is None:

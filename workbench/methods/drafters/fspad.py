@@ -1,12 +1,13 @@
-"""FSPAD: EAGLE's layer, but the drawn token selects from the feature, and what speaks need not be a feature.
+"""FSPAD: the drawn token's embedding gates the feature, and the LM head reads a projection of the predicted feature.
 
-Two things are asked of EAGLE's layer that get into each other's way. A feature f(s) holds all tokens that may follow;
-which of them was drawn is told by its embedding, and one projection of both is a weak way to pick it out. And one
-vector answers: it is held against the next feature, because it will enter in its place, and has to make a sure law.
+EAGLE's layer has two conflicting tasks at its input and output. A feature f(s) contains all tokens that may follow; the
+embedding of the drawn one has to select it, and one projection of both is a weak selection. And a single output vector
+both approximates the next feature, since it is fed back, and has to give a peaked distribution.
 
-    selects     g(s) = W ( silu( S e(s + 1) ) ⊙ ( O f(s) ) )     in a space some times as wide
-    answers     f̂(s + 1) = layer( g(≤ s) )                       held against f(s + 1), and enters the next step
-    says        f̂ + V f̂  →  LM head  →  law of x(s + 2)          of which nothing is asked but the law
+    selection   g(s) = W ( silu( S e(s + 1) ) ⊙ ( O f(s) ) )     in a space `wide` times as wide
+    prediction  f̂(s + 1) = layer( g(≤ s) )                       trained towards f(s + 1), and fed back
+    output      f̂ + V f̂  →  LM head  →  distribution of x(s + 2) trained on the distribution alone
+
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from workbench.methods.drafters.feature_net import NORMS, FeatureNet
 
 
 class FSPADNet(FeatureNet):
-    """Feature sampling in front of EAGLE's layer, and partial alignment behind it.
+    """Feature sampling before EAGLE's layer, and partial alignment after it.
 
     Args:
         width: the target's hidden size D.
         heads: attention heads.
-        ffn: width of the gated feed-forward.
+        ffn: width of the gated MLP.
         context: longest sequence, in positions.
-        wide: in so many times D numbers the token selects.
-        apart: whether the LM head reads a map of the guess, and not the guess itself.
+        wide: width of the gated space, in multiples of D.
+        apart: whether the LM head reads a projection of the prediction instead of the prediction.
         norms: as of `FeatureNet`.
         head_size: as of `FeatureNet`.
         options: of `AttentionNet`.
@@ -39,8 +40,8 @@ class FSPADNet(FeatureNet):
     Raises:
         ValueError: `wide` is less than 1.
 
-    Source: Gui et al. 2024, FSPAD, arXiv:2408.15562, §3. The wiring is ours: no code was released. What is aligned is
-    the state, so that it can go on as it is, and what speaks is a map of it.
+    Source: Gui et al. 2024, FSPAD, arXiv:2408.15562, §3. The wiring is ours: no code was released. The state is
+    aligned with the feature, so that it can be fed back; the LM head reads a projection of it.
     """
 
     kind: ClassVar[str] = "fspad"
@@ -60,26 +61,26 @@ class FSPADNet(FeatureNet):
         self.fuse = nn.Linear(wide * width, width, bias=False)
         self.voice = nn.Linear(width, width, bias=False) if apart else None
         if self.voice is not None:
-            nn.init.zeros_(self.voice.weight)  # it begins as EAGLE: what speaks is the guess
+            nn.init.zeros_(self.voice.weight)  # it starts as EAGLE: the LM head reads the prediction
 
     def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Of each feature what the token that follows it selects."""
+        """Return each feature gated by the token that follows it."""
         gate = nn.functional.silu(self._times("select", self.norm_embed(following)))
         return self._times("fuse", gate * self._times("offer", self.norm_feature(features)))
 
     def said(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """What the LM head reads: the guess, moved to where it speaks."""
+        """Return the LM head's input: the prediction plus its learned projection."""
         return state if self.voice is None else state + self.voice(state)
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         return super().sizes | {"wide": self.wide, "apart": self.voice is not None}
 
 
 @dataclass(frozen=True)
 class FSPAD(FeatureDrafter):
-    """The layer drafts EAGLE-2's tree.
+    """Draft EAGLE-2's tree with FSPAD's layer.
 
     Source: Gui et al. 2024, FSPAD, arXiv:2408.15562, §3.
     """

@@ -1,4 +1,4 @@
-"""What a drafter that improves on its own guesses begins with: tokens of the text, drawn from the run's numbers."""
+"""Initial guesses of drafters that refine their guesses: random tokens of the text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from workbench.engine.request import Row
 
 
 def drawn_from_text(row: Row, n: int, level: int = 0) -> list[int]:
-    """`n` tokens of the row's text, each place of it alike.
+    """Return `n` random tokens of the sequence's text, uniformly over its positions.
 
     Args:
-        row: whose text it is; drawn are the numbers that belong to its length.
-        n: how many.
-        level: apart from others at that length.
+        row: its sequence; random numbers belong to the text's length.
+        n: number of tokens.
+        level: index of the random stream at that length.
     """
     text = row.committed
     return [text[int(u * len(text))] for u in row.draw.uniform(len(text), Purpose.GUESS, n, level)]

@@ -1,13 +1,14 @@
-"""Hidden transfer: half way up, hidden states of tokens to come are made of those of the draft, and go on as if true.
+"""Hidden transfer: predict hidden states of future tokens at a middle layer, and run them through the layers above.
 
-What a layer in the middle makes of the token at place t is turned by trained matrices P(k) into *pseudo hidden states*
-of the tokens at t + 1, t + 2, …. They enter the pass there, beside the draft, and the layers above refine them:
+Trained matrices P(k) turn the output of a middle layer at position t into *pseudo hidden states* of the tokens at
+t + 1, t + 2, …. They enter the pass there, beside the draft, and the layers above refine them:
 
     layers 1 … l       x(t) → h(t)
-    between            h(t) → P(1) h(t), P(2) h(t), …, at places t + 1, t + 2, …
-    layers l + 1 … L   see the text, the draft as far as their node, and those before them → guesses
+    between            h(t) → P(1) h(t), P(2) h(t), …, at positions t + 1, t + 2, …
+    layers l + 1 … L   attend to the text, the draft up to their node, and the pseudo states before them → predictions
 
-Where such probes stand and what is done with their guesses, `InPass` says.
+`InPass` defines the positions of such probes and the use of their predictions.
+
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ AGAIN = "Train it for this target: workbench train hidden-transfer --target …"
 
 
 class Transfers(ProbeNet):
-    """K matrices, D², each of which begins as the identity; nothing else is trained.
+    """K matrices of D², each initialised as the identity; nothing else is trained.
 
     Args:
         width: the target's hidden size D.
         transfers: K.
-        transfer_layer: l, how many of the target's layers come before, counted from 1.
-        context: longest sequence, in positions; of no account here.
+        transfer_layer: l, number of the target's layers before the transfer, counted from 1.
+        context: longest sequence, in positions; unused here.
 
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3.
     """
@@ -57,18 +58,18 @@ class Transfers(ProbeNet):
             nn.init.eye_(step.get_parameter("weight"))
 
     def forward(self, states: Float[Tensor, "*b D"]) -> Float[Tensor, "*b K D"]:
-        """Pseudo hidden states of the K places behind each, of residual streams behind layer l."""
+        """Return pseudo hidden states of the K positions after each, from residual streams after layer l."""
         return torch.stack([step(states) for step in self.steps], -2)
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         return {"width": self.width, "transfers": self.levels, "transfer_layer": self.transfer_layer}
 
 
 @dataclass(frozen=True)
 class HiddenTransfer(InPass):
-    """Pseudo hidden states as probes. See `InPass`.
+    """Draft with pseudo hidden states as probes. See `InPass`.
 
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3.
     """
@@ -77,10 +78,10 @@ class HiddenTransfer(InPass):
     called: ClassVar[str] = "pseudo states"
 
     def prime(self, row: Row, models: Models) -> ProbeState:
-        """The matrices, loaded once for the target.
+        """Return the matrices, loaded once for the target.
 
         Raises:
-            ModelError: they cannot be read, or are none for this target; its passes cannot be parted.
+            ModelError: they cannot be read, or are for another target; its passes cannot be split at that layer.
         """
         net, target = load_fitting(Transfers, models, "transfer matrices", AGAIN), models.target
         if net.transfer_layer > target.n_layers:
@@ -95,7 +96,7 @@ class HiddenTransfer(InPass):
         return ProbeState(net)
 
     def asked(self, row: Row, tree: DraftTree, at: Layout, bare: Probes) -> Probes:
-        """Pseudo states; a trace shows at each the token that it was made behind."""
+        """Return pseudo states; a trace shows for each the token that it was computed after."""
         net: Transfers = row.state.net
         tokens = torch.cat([to_device(row.committed[-1:], tree.tokens.device), tree.tokens])[at.place]
 

@@ -1,10 +1,11 @@
-"""Hydra: Medusa's heads, each of which is told the tokens drafted before its own.
+"""Hydra: Medusa's heads, each of which also reads the tokens drafted before its own.
 
-The target's last hidden state f(t) was read to draw the newest committed token x(t + 1), which has not been through the
-target. Head k guesses x(t + 1 + k), and reads beside f(t) the embeddings of x(t + 1) and of the path drafted behind it:
+The target's last hidden state f(t) was used to draw the newest committed token x(t + 1), which has not been through the
+target. Head k predicts x(t + 1 + k), and reads beside f(t) the embeddings of x(t + 1) and of the path drafted after it:
 
-    head 1      f(t), e(t + 1)                          →  law of x(t + 2)
-    head k      f(t), e(t + 1), …, e(t + k)             →  law of x(t + 1 + k)
+    head 1      f(t), e(t + 1)                          →  distribution of x(t + 2)
+    head k      f(t), e(t + 1), …, e(t + k)             →  distribution of x(t + 1 + k)
+
 """
 
 from __future__ import annotations
@@ -30,34 +31,34 @@ _Heads = TypeVar("_Heads", bound="ToldHeads")
 
 
 class ToldHeads(TrainedNet):
-    """Heads that are told of tokens: what Hydra's kinds have in common.
+    """Base class of heads that read drafted tokens: Hydra and its variants.
 
     Args:
         width: the target's hidden size D.
         blocks: K.
-        cond: C, numbers that are left of an embedding.
-        context: longest sequence, in positions; for kinds that look at places.
+        cond: C, width of a projected embedding.
+        context: longest sequence, in positions; for variants that use positions.
     """
 
     def __init__(self, width: int, blocks: int = 4, cond: int = 64, context: int = 1024) -> None:
         super().__init__()
         self.width, self.blocks, self.cond = width, blocks, cond
         self.accuracy: tuple[tuple[float, ...], ...] = ()
-        """How often the r-th best token of each block was right on held-out text, the path before it right, [K, 10]."""
+        """How often the r-th best token of each block was right on held-out text after a right path, [K, 10]."""
         self.norm = Norm(width, eps=1e-6)
         self.narrow = nn.Linear(width, cond, bias=False)
 
     def told(self, embeds: Float[Tensor, "*b D"]) -> Float[Tensor, "*b C"]:
-        """What the blocks are told of tokens."""
+        """Return projected embeddings of tokens."""
         return self.narrow(self.norm(embeds))
 
     def over(self, features: Float[Tensor, "B n D"]) -> Float[Tensor, "B n R"]:
-        """What the blocks read behind each place of whole texts, given the target's features there."""
+        """Return the blocks' input at each position of whole texts, given the target's features there."""
         return features
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         return {"width": self.width, "blocks": self.blocks, "cond": self.cond}
 
     def config(self) -> dict[str, Any]:
@@ -71,16 +72,16 @@ class ToldHeads(TrainedNet):
 
 
 class HydraHeads(ToldHeads):
-    """K blocks on the vector that the target's LM head reads and on the tokens since; all share that LM head.
+    """K blocks on the target's LM head input and on the tokens since; all share that LM head.
 
-    Block k: f + A(k) u + SiLU(W(k) f + B(k) u + b(k)), u the k embeddings, each normed and brought to `cond` numbers by
-    one product that all blocks share. Without A and B it is Medusa's block. Each begins as the identity.
+    Block k: f + A(k) u + SiLU(W(k) f + B(k) u + b(k)), u the k embeddings, each normalised and projected to `cond`
+    numbers by one matrix that all blocks share. Without A and B it is Medusa's block. Each starts as the identity.
 
     Args:
         width: the target's hidden size D.
         blocks: K.
-        cond: numbers that are left of an embedding.
-        context: longest sequence, in positions; of no account here.
+        cond: width of a projected embedding.
+        context: longest sequence, in positions; unused here.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3.
     """
@@ -100,11 +101,11 @@ class HydraHeads(ToldHeads):
     def forward(
         self, features: Float[Tensor, "*b D"], told: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """What a block makes of features and of the tokens since.
+        """Return a block's output for features and the tokens since.
 
         Args:
             features: of the target.
-            told: what `told` says of block + 1 tokens, the newest committed one first.
+            told: projected embeddings of block + 1 tokens, the newest committed one first.
             block: its number, from 0.
         """
         inner = self.read[block](features) + self.beside[block](told)
@@ -113,7 +114,7 @@ class HydraHeads(ToldHeads):
 
 @dataclass(slots=True)
 class HydraState:
-    """What drafting needs of the heads: the blocks, and the target's LM head over the tokens that they keep."""
+    """Drafting state of the heads: the blocks, and the target's LM head over the draft vocabulary."""
 
     net: ToldHeads
     head: SharedHead
@@ -121,22 +122,22 @@ class HydraState:
 
 @dataclass(frozen=True, slots=True)
 class HydraLaws(Laws):
-    """What a block says behind each of w nodes, by the target's own LM head."""
+    """Distributions of a block after each of w nodes, by the target's own LM head."""
 
     state: HydraState
     features: Float[Tensor, "w D"]
     row: Row
 
     def whole(self) -> Float[Tensor, "w V"]:
-        """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
+        """Return distributions over all of the target's tokens, without penalties, which depend on the text before."""
         return WholeLaws.of(self.state.head.spread(self._logits()), self.row.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Of the tokens that the heads keep, plain: without temperature."""
+        """Return the best of the draft vocabulary, without temperature."""
         return self.state.head.ranked(self._logits(), k)
 
     def _logits(self) -> Float[Tensor, "w K"]:
-        """Return logits of the tokens that the heads keep; the time counts as the block's."""
+        """Return logits over the draft vocabulary; the time counts as the block's."""
         models = self.row.models
         start = models.target.clock.mark()
         logits = self.state.head(self.features)
@@ -145,11 +146,11 @@ class HydraLaws(Laws):
 
 
 class HydraGrowth(Growth):
-    """A tree in which the block of each level reads the path to the node that it guesses behind.
+    """A tree in which the block of each level reads the path to each node.
 
     Args:
-        row: whose text it is.
-        hidden: what the blocks read: what the target's LM head read to draw the newest token, or what was made of it.
+        row: its sequence.
+        hidden: input of the blocks: the target's LM head input for the newest token, or a state computed from it.
     """
 
     def __init__(self, row: Row, hidden: Float[Tensor, " R"]) -> None:
@@ -178,9 +179,9 @@ class HydraGrowth(Growth):
 
 @dataclass(frozen=True)
 class Hydra(LawDrafter):
-    """One head a level; each reads the target's last hidden state and the tokens of the path that it goes on from.
+    """Draft with one head per level; each reads the target's last hidden state and the tokens of the node's path.
 
-    So a head's guesses differ from node to node, where all of Medusa's nodes of a level have the same ones.
+    So a head's predictions differ from node to node, where all of Medusa's nodes of a level have the same ones.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3.
     """
@@ -189,20 +190,20 @@ class Hydra(LawDrafter):
     reads_target: ClassVar[bool] = True
 
     def prime(self, row: Row, models: Models) -> HydraState:
-        """The heads, loaded once for the target.
+        """Return the heads, loaded once for the target.
 
         Raises:
-            ModelError: they cannot be read, or are none for this target.
+            ModelError: they cannot be read, or are for another target.
         """
         again = "Train heads for this target: workbench train hydra --target …"
         net = load_fitting(HydraHeads, models, "Hydra heads", again)
         return HydraState(net, head_of(HydraHeads, models))
 
     def reach(self, row: Row) -> int:
-        """One level a head."""
+        """Return one level per head."""
         return row.state.net.blocks
 
     def begin(self, row: Row) -> Growth | None:
-        """A prompt of one token has nothing to go on from: the target has read nothing yet."""
+        """Start a tree, or return None after a prompt of one token: the target has no hidden state yet."""
         hidden = row.place.last_hidden
         return None if hidden is None else HydraGrowth(row, hidden)

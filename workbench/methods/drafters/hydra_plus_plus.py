@@ -1,10 +1,11 @@
-"""Hydra++: deeper heads, which read what one more attention made of the whole text instead of the newest state alone.
+"""Hydra++: deeper heads on one more attention layer over the whole text, instead of on the newest state alone.
 
-The prefix layer stands behind the target's last one. It reads the features f(≤ t) of everything that the target has
-read, so it runs once a round, over true features only: nothing of it is ever taken back.
+The prefix layer follows the target's last one. It reads the features f(≤ t) of everything that the target has read, so
+it runs once per round, over true features only, and never has to be rolled back.
 
     prefix      f(≤ t)  →  g(t)
-    head k      g(t), e(t + 1), …, e(t + k)   →  law of x(t + 1 + k)
+    head k      g(t), e(t + 1), …, e(t + k)   →  distribution of x(t + 1 + k)
+
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from workbench.models.runner import SCRATCH
 
 
 class Prefix(DecoderLayer):
-    """One decoder layer over features that were brought to C numbers."""
+    """One decoder layer over features projected to width C."""
 
     def __init__(self, width: int, cond: int, heads: int, ffn: int, context: int) -> None:
         super().__init__(cond, heads, context)
@@ -39,33 +40,33 @@ class Prefix(DecoderLayer):
     def forward(
         self, features: Float[Tensor, "B n D"], places: Int[Tensor, " n"], entries: Entries | None = None
     ) -> Float[Tensor, "B n C"]:
-        """What it makes of features at consecutive places. Arguments: see `AttentionNet.mix`."""
+        """Return its outputs for features at consecutive positions. Arguments: see `AttentionNet.mix`."""
         return self.after(self.fed(self.mix(self.enter(features), places, None, entries)))
 
 
 class PrefixHeads(ToldHeads):
-    """Heads behind layers that read the text: what the kinds after Hydra++ have in common."""
+    """Base class of heads after layers that read the text: Hydra++ and its variants."""
 
     @property
     def readers(self) -> list[DecoderLayer]:
-        """The layers that read the text."""
+        """Return the layers that read the text."""
         raise NotImplementedError
 
 
 class HydraPlusPlusHeads(PrefixHeads):
-    """K stacks of n layers, C numbers wide, on the prefix layer's state and on the tokens since.
+    """K stacks of n layers, of width C, on the prefix layer's state and on the tokens since.
 
-    Of u, the state and the k embeddings, the first layer makes R(k) u + SiLU(W(k) u + b(k)), and each further one
-    y + SiLU(V(k, j) y + b(k, j)). One product that all heads share leads back to the width of a feature; to that comes
-    what of f(t) head k lets through, number by number. Each head begins as the identity of f(t).
+    From u, the state and the k embeddings, the first layer computes R(k) u + SiLU(W(k) u + b(k)), and each further one
+    y + SiLU(V(k, j) y + b(k, j)). One shared matrix projects back to the width of a feature; f(t) is added with a
+    learned weight per dimension and head. Each head starts as the identity of f(t).
 
     Args:
         width: the target's hidden size D.
         blocks: K.
-        cond: C, the width of everything inside.
+        cond: C, the inner width.
         deep: n, layers of each stack.
         prefix_heads: attention heads of the prefix layer.
-        ffn: width of its feed-forward.
+        ffn: width of its MLP.
         context: longest sequence, in positions.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §4 (the first layer's two products: the released code).
@@ -91,7 +92,7 @@ class HydraPlusPlusHeads(PrefixHeads):
 
     def over(self, features: Float[Tensor, "B n D"], places: Int[Tensor, " n"] | None = None,
              entries: Entries | None = None) -> Float[Tensor, "B n DC"]:  # fmt: skip
-        """The features and behind each the prefix layer's state, which knows those before it."""
+        """Return the features, each followed by the prefix layer's state, which depends on those before it."""
         if places is None:
             places = torch.arange(features.shape[1], device=features.device)
         return torch.cat([features, self.prefix(features, places, entries)], -1)
@@ -99,7 +100,7 @@ class HydraPlusPlusHeads(PrefixHeads):
     def forward(
         self, features: Float[Tensor, "*b DC"], told: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """What a head makes of what `over` gave and of the tokens since. Arguments: see `HydraHeads`."""
+        """Return a head's output for the result of `over` and the tokens since. Arguments: see `HydraHeads`."""
         own, state = features[..., : self.width], features[..., self.width :]
         u = torch.cat([state, told], -1)
         y = self.around[block](u) + nn.functional.silu(self.first[block](u))
@@ -111,7 +112,7 @@ class HydraPlusPlusHeads(PrefixHeads):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         prefix = {"prefix_heads": self.prefix.heads, "ffn": self.prefix.down.in_features}
         return super().sizes | {"deep": self.deep} | prefix
 
@@ -120,7 +121,7 @@ class HydraPlusPlusHeads(PrefixHeads):
         return [self.prefix]
 
     def settle(self) -> HydraPlusPlusHeads:
-        """For drafting; the prefix layer is laid out for it."""
+        """Prepare for drafting; the prefix layer is packed."""
         super().settle()
         self.prefix.settle()
         return self
@@ -128,11 +129,11 @@ class HydraPlusPlusHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class PrefixState(HydraState):
-    """What drafting needs of the heads and of one text.
+    """Drafting state of the heads and of one text.
 
     Attributes:
         entries: keys and values of each layer that reads the text; all of them are true.
-        newest: what the heads read behind the newest feature, [R]; None before the first.
+        newest: the heads' input at the newest feature, [R]; None before the first.
         features: true features, [m, D] each, that those layers have not read yet.
     """
 
@@ -141,7 +142,7 @@ class PrefixState(HydraState):
     features: list[Tensor] = field(default_factory=list[Tensor])
 
     def read(self, row: Row) -> Tensor | None:
-        """What the heads read now, once the text's layers have read all that was accepted, in one call."""
+        """Let the text's layers read all accepted features in one call, and return the heads' input."""
         found, self.features = self.features, []
         if any(map(len, found)):
             features, begin = torch.cat(found), self.entries[0].used
@@ -152,14 +153,14 @@ class PrefixState(HydraState):
         return self.newest
 
     def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n R"]:
-        """What the net makes of features at consecutive places behind those that it has read."""
+        """Return the net's states for features at consecutive positions after those already read."""
         assert isinstance(self.net, HydraPlusPlusHeads)
         return self.net.over(features, places, self.entries[0])
 
 
 @dataclass(frozen=True)
 class HydraPlusPlus(Hydra):
-    """Hydra's heads, n layers deep, on a state that one attention over the text's features made.
+    """Draft with Hydra's heads, n layers deep, on the state of one attention over the text's features.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §4.
     """
@@ -170,14 +171,14 @@ class HydraPlusPlus(Hydra):
     called: ClassVar[str] = "Hydra++"
 
     def hears(self, models: Models) -> Wanted:
-        """The features of the prompt."""
+        """Return the features of the prompt as wanted states."""
         return FEATURES
 
     def prime(self, row: Row, models: Models) -> PrefixState:
         """Read the features of everything committed but the last token.
 
         Raises:
-            ModelError: the heads cannot be read, or are none for this target.
+            ModelError: the heads cannot be read, or are for another target.
         """
         again = f"Train heads for this target: workbench train {self.heads.kind} --target …"
         net = load_fitting(self.heads, models, f"{self.called} heads", again)
@@ -189,7 +190,7 @@ class HydraPlusPlus(Hydra):
         return state
 
     def begin(self, row: Row) -> Growth | None:
-        """Read what was accepted; a prompt of one token has nothing to go on from."""
+        """Read the accepted features; after a prompt of one token there are none, so return None."""
         clock = row.models.target.clock
         start = clock.mark()
         hidden = row.state.read(row)

@@ -1,15 +1,16 @@
-"""Guesses that the target itself makes in the pass that verifies the draft before.
+"""Drafts that the target predicts at probe positions of the pass that verifies the previous draft.
 
-Behind nodes of the draft stand probes, each in the place of a token that is not known yet, and what the target says
-there is a guess at the token after it. So one pass verifies a draft, and makes the next one's guesses:
+Probes follow nodes of the draft, each in the position of an unknown token, and the target's prediction there is a guess
+at the token after it. So one pass verifies a draft, and makes the next one's guesses:
 
-    places      t        t + 1    t + 2    t + 3    …
-    verified    x(t)     draft
-    behind x(t)          s(1)     s(2)     s(3)     s(j) guesses x(t + 1 + j); x(t + 1) the pass itself decides
-    behind the draft              s(1)     s(2)     …
+    positions     t        t + 1    t + 2    t + 3    …
+    verified      x(t)     draft
+    after x(t)             s(1)     s(2)     s(3)     s(j) guesses x(t + 1 + j); the pass itself decides x(t + 1)
+    after the draft                 s(1)     s(2)     …
 
-Only the guesses behind the node that the walk ends at are used; each other node's are computed in vain. What a probe
-is made of is the subclass's affair; how many stand behind each node is decided here, or by `DynamicSparse`.
+Only the guesses after the last accepted node are used; those after other nodes are discarded. The subclass defines the
+content of a probe; the number of probes after each node is decided here, or by `DynamicSparse`.
+
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from workbench.methods.drafters.trained import TrainedNet
 from workbench.methods.growers.dynamic_sparse import planned_behind
 
 Attached = tuple[int, ...]
-"""How many probes stand behind the root and behind each node of a draft, one behind the other."""
+"""Number of probes after the root and after each node of a draft, in sequence."""
 _Net = TypeVar("_Net", bound="ProbeNet")
 
 
 class ProbeNet(TrainedNet):
-    """What makes probes."""
+    """Net that computes probes."""
 
     levels: int
-    """Probes behind one place, at most: so many levels can be drafted."""
+    """Most probes after one position: as many levels can be drafted."""
     ensemble: int = 1
-    """Several stand for each of them, whose guesses are averaged; each reads those of its own number alone."""
+    """Probes per step, whose guesses are averaged; each attends only to those of its own number."""
     accuracy: tuple[tuple[float, ...], ...] = ()
     """How often the r-th best token of each probe was right on held-out text, [levels, 10]."""
 
     def said(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
-        """Logits of probes, of what the target said at them, in `laid_out`'s order."""
+        """Return logits of probes from the target's logits, in `laid_out`'s order."""
         *batch, _, vocabulary = logits.shape
         return logits.reshape(*batch, -1, self.ensemble, vocabulary).mean(-2)
 
@@ -66,13 +67,13 @@ class ProbeNet(TrainedNet):
 
 @dataclass(slots=True)
 class ProbeState:
-    """What drafting needs of the probes and of one text.
+    """Drafting state of the probes and of one text.
 
     Attributes:
-        net: what makes the probes.
-        guesses: logits of s ≤ m probes behind the place where the last round ended, [s, V].
-        end: tokens of the text for which they are.
-        attached: of the pass that goes on.
+        net: computes the probes.
+        guesses: logits of s ≤ m probes after the position where the last round ended, [s, V].
+        end: length of the text that they are for.
+        attached: probes per node of the current pass.
         probing: its probes.
     """
 
@@ -83,35 +84,35 @@ class ProbeState:
     probing: Probes | None = None
 
     def known(self, row: Row) -> Float[Tensor, "s V"] | None:
-        """The guesses for the text as it stands."""
+        """Return the guesses for the current text, or None."""
         return self.guesses if self.end == len(row.committed) else None
 
     def whole(self, hidden: Float[Tensor, "B s V"], level: int) -> Float[Tensor, "B V"]:
-        """Logits of one level, from 0: there was nothing to compute but the target's pass."""
+        """Return logits of one level, from 0, which the target's pass has computed already."""
         return hidden[:, level]
 
 
 class InPass(LawDrafter):
-    """Guesses that the target made at probes, in the pass that verified the draft before.
+    """Draft from the target's predictions at probes, in the pass that verified the previous draft.
 
-    A text's first pass has nothing to draft: the root and its probes go through it. So has a pass behind a place that
-    no probe stood at. Subclasses give a `ProbeState` to each row.
+    A text's first pass has nothing to draft: the root and its probes go through it. The same holds after a position
+    without probes. Subclasses give a `ProbeState` to each sequence.
     """
 
     reads_target: ClassVar[bool] = True
     called: ClassVar[str]
-    """What its probes are, in the plural, for a round's signals."""
+    """Name of its probes, in the plural, for a round's signals."""
 
     def asked(self, row: Row, tree: DraftTree, at: Layout, bare: Probes) -> Probes:
-        """The probes with what is read at them. `bare`: where they stand and what they see; its tokens are −1."""
+        """Return the probes with their inputs. `bare`: their positions and attention mask; its tokens are −1."""
         raise NotImplementedError
 
     def reach(self, row: Row) -> int:
-        """One level a probe; without any the one of a draft that is always empty."""
+        """Return one level per probe; without any, one level of an empty draft."""
         return max(1, row.state.net.levels)
 
     def begin(self, row: Row) -> HeadsGrowth | None:
-        """The tree over the guesses; None where there are none."""
+        """Start the tree over the guesses; None if there are none."""
         guesses = row.state.known(row)
         if guesses is None:
             return None
@@ -119,13 +120,13 @@ class InPass(LawDrafter):
         return HeadsGrowth(row, guesses, best.values, best.indices)
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """A tree of as many levels as probes stood where the last round ended."""
+        """Draft a tree with one level per probe after the last round's end."""
         guesses = row.state.known(row)
         row.signals["guessed levels"] = 0 if guesses is None else len(guesses)
         return super().propose_row(row, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses))))
 
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
-        """Probes behind the places of the draft; none in rounds that are planned without one."""
+        """Return probes after the nodes of the draft; none in rounds that are planned without any."""
         state: ProbeState = row.state
         useful = min(state.net.levels, row.remaining - 2) if row.plan.depth else 0
         state.probing, state.attached = None, attached(row, tree, useful)
@@ -145,11 +146,11 @@ class InPass(LawDrafter):
         return state.probing
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Keep what was said at the probes behind the last node that was kept."""
+        """Store the logits at the probes after the last accepted node."""
         state: ProbeState = row.state
         state.guesses, probed = None, outcome.probed
         if probed is None or probed.probes is not state.probing:
-            return  # there was no room for them
+            return  # the cache had no room for them
         last = outcome.verdict.path[-1] + 1 if outcome.verdict.path else 0
         begin, n = sum(state.attached[:last]), state.attached[last]
         if n:
@@ -158,19 +159,19 @@ class InPass(LawDrafter):
 
 
 def attached(row: Row, tree: DraftTree, useful: int) -> Attached:
-    """How many probes stand behind the root and each node: as the grower has planned, else as many as there are.
+    """Return the number of probes after the root and each node: as the tree builder planned, otherwise as many as fit.
 
     Args:
-        row: whose round it is.
+        row: its sequence.
         tree: its draft.
-        useful: most behind one place, none of them for a token behind the text's end.
+        useful: most after one position; none for a token after the text's end.
     """
     planned = planned_behind(row, tree) if len(tree) else None
     wanted = [useful] * (1 + len(tree)) if planned is None else [min(n, useful) for n in planned]
     room = (ROOM - len(tree)) // row.state.net.ensemble
-    while sum(wanted) > room:  # other growers' trees may be large
+    while sum(wanted) > room:  # other tree builders' trees may be large
         most = max(wanted)
-        if most == 1:  # the last places are the least likely ones
+        if most == 1:  # the last positions are the least likely
             wanted = [n if sum(wanted[:i]) < room else 0 for i, n in enumerate(wanted)]
             break
         wanted = [min(n, most - 1) for n in wanted]
@@ -179,14 +180,14 @@ def attached(row: Row, tree: DraftTree, useful: int) -> Attached:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Probes in a pass, place by place, step by step.
+    """Probes in a pass, position by position, step by step.
 
     Attributes:
-        place: behind which place each stands: 0 the root, i + 1 node i.
-        step: how many stand before it there, of its part of the ensemble.
-        own: its row among all that the net has, step by step.
-        before: number of the one that it goes on from; −1: it is the first behind its place.
-        sees: which of them each reads: of its place and its part of the ensemble those up to itself.
+        place: position that each follows: 0 the root, i + 1 node i.
+        step: number of probes before it there, of its part of the ensemble.
+        own: its index among all that the net has, step by step.
+        before: index of its predecessor; −1: it is the first after its position.
+        sees: attention mask: each attends to those of its position and its part of the ensemble up to itself.
     """
 
     place: Int[Tensor, " P"]
@@ -198,8 +199,8 @@ class Layout:
 
 @lru_cache(maxsize=256)
 def laid_out(attached: Attached, ensemble: int, device: torch.device) -> Layout:
-    """Where so many probes, `ensemble` for each, stand. Shared, never written to, by training too."""
-    with torch.inference_mode(False):  # who asks first may be a round, and nothing is learnt through its tensors
+    """Return the layout of these probes, `ensemble` per step. Shared, also by training, and never written to."""
+    with torch.inference_mode(False):  # the first caller may be in inference mode, whose tensors training cannot use
         cells = [(place, step, i) for place, n in enumerate(attached) for step in range(n) for i in range(ensemble)]
         place, step, part = torch.tensor(cells, device=device).unbind(1)
         number = torch.arange(len(cells), device=device)

@@ -1,4 +1,4 @@
-"""Jacobi decoding: guess a block, let the target correct all of it at once, and guess again what it said."""
+"""Jacobi decoding: guess a block, let the target correct all of it at once, and draft its corrections."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ITERATED = GrowthRule(
 
 @dataclass(slots=True)
 class Iterate:
-    """The guesses at the coming tokens, nearest first.
+    """Guesses at the next tokens, nearest first.
 
     Attributes:
         tokens: y(1) … y(n).
-        stood: of each, iterations that have left it as it is.
-        drafted: how many of them the round that goes on has drafted.
+        stood: per guess, iterations in which it did not change.
+        drafted: number of them drafted in the current round.
     """
 
     tokens: list[int] = field(default_factory=list[int])
@@ -41,28 +41,29 @@ class Iterate:
     drafted: int = 0
 
     def step(self, said: list[int], emitted: int) -> None:
-        """One iteration: y(i) ← what the target said behind y(1) … y(i − 1); those that are text by now are dropped.
+        """Apply one iteration: y(i) ← the target's token after y(1) … y(i − 1); drop those that are text now.
 
         Args:
-            said: its likeliest tokens behind the last committed token and behind each guess that was drafted.
+            said: the target's likeliest tokens after the last committed token and after each drafted guess.
             emitted: tokens of the round.
         """
         stood = [
             rounds + 1 if old == new else 0
-            for old, new, rounds in zip(self.tokens, said, self.stood, strict=False)  # those that were read
+            for old, new, rounds in zip(self.tokens, said, self.stood, strict=False)  # those that the target read
         ]
-        last = [0] * (len(said) - len(stood))  # behind the last guess, too, the target has said something
+        last = [0] * (len(said) - len(stood))  # the target also predicted a token after the last guess
         self.stood = [*stood, *last, *self.stood[len(said) :]][emitted:]
         self.tokens = [*said, *self.tokens[len(said) :]][emitted:]
 
 
 @dataclass(frozen=True)
 class Jacobi(Drafter):
-    """Draft a block of guesses; what the target says at each of its places is the guess of the next round.
+    """Draft a block of guesses; the target's prediction at each of its positions is the next round's guess.
 
-    A guess is right once all before it are: then the target says it again, and it is kept. So a block of K tokens is
-    written in at most K rounds, and in fewer where a guess is right though one before it was wrong. The block slides:
-    places behind it begin as tokens of the text. The guesses are the target's likeliest tokens at every temperature.
+    A guess is right once all before it are: then the target predicts it again, and it is accepted. So a block of K
+    tokens takes at most K rounds, and fewer if a guess is right although one before it was wrong. The block moves with
+    the text: new positions start with random tokens of the text. The guesses are the target's likeliest tokens at every
+    temperature.
 
     Source: Santilli et al. 2023, Accelerating transformer inference for translation via parallel decoding,
     arXiv:2305.10427, §3.2 (Jacobi and Gauss–Seidel–Jacobi decoding).
@@ -77,11 +78,11 @@ class Jacobi(Drafter):
         return "jacobi"
 
     def prime(self, row: Row, models: Models) -> Iterate:
-        """No guesses yet."""
+        """Return an empty block."""
         return Iterate()
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """The guesses, filled up to the plan's length."""
+        """Propose the guesses, filled up to the plan's length."""
         assert row.models is not None
         state: Iterate = row.state
         state.drafted = plan.within(plan.depth)
@@ -93,7 +94,7 @@ class Jacobi(Drafter):
         return replace(tree, grown=Grown((ITERATED,), before=to_device(stood, device, torch.float32)))
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """The next iteration; a round of another drafter says nothing of the guesses, and has left some behind."""
+        """Apply the next iteration; after another drafter's round, drop guesses that are text now."""
         state: Iterate = row.state
         said = [top[0] for top in outcome.top] if state.drafted == len(outcome.tokens) else []
         state.step(said, len(outcome.emitted))

@@ -1,11 +1,12 @@
-"""Kangaroo: the target's first layers and a small adapter behind them draft for the whole of it.
+"""Kangaroo: draft with the target's first layers and a small adapter after them.
 
-An *exit state* h(s) is the residual stream at position s behind the target's E-th layer. The adapter, one attention
-over the exit states of the text, turns it into a guess at the feature that the target's LM head would read there:
+An *exit state* h(s) is the residual stream at position s after the target's E-th layer. The adapter, one attention over
+the exit states of the text, turns it into a prediction of the LM head's input there:
 
     position        s
     target          x(s) → layers 1 … E → h(s)
-    adapter         h(≤ s) → f̂(s)  →  LM head  →  law of x(s + 1)
+    adapter         h(≤ s) → f̂(s)  →  LM head  →  distribution of x(s + 1)
+
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CHUNK = 512
 
 
 class ExitAdapter(AttentionNet):
-    """One attention between two norms, without a feed-forward: 4 D² weights.
+    """One attention between two norms, without an MLP: 4 D² weights.
 
     Args:
         width: the target's hidden size D.
@@ -62,31 +63,31 @@ class ExitAdapter(AttentionNet):
     def forward(
         self, x: Float[Tensor, "B n D"], places: Int[Tensor, " n"], entries: Entries | None = None
     ) -> Float[Tensor, "B n D"]:
-        """Guesses at features, from exit states at consecutive positions.
+        """Return predicted features from exit states at consecutive positions.
 
         Args:
             x: exit states.
             places: their positions in the text.
-            entries: keys and values of what came before; the new ones are appended.
+            entries: keys and values of earlier positions; the new ones are appended.
         """
         return self.after(self.mix(x, places, None, entries))
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         return {"width": self.width, "heads": self.heads, "exit_layer": self.exit_layer}
 
 
 @dataclass(slots=True)
 class KangarooState:
-    """What the drafter knows about one text.
+    """State of the drafter for one text.
 
     Attributes:
         net: the adapter.
-        head: the target's LM head, over the tokens that the adapter keeps.
+        head: the target's LM head, over the adapter's draft vocabulary.
         entries: the adapter's keys and values.
-        first: position of the first entry: what stands before it (pictures) the adapter never read.
-        place: position behind the last entry that is true.
+        first: position of the first entry; the adapter did not read earlier ones (images).
+        place: position after the last true entry.
     """
 
     net: ExitAdapter
@@ -96,26 +97,26 @@ class KangarooState:
     place: int
 
     def guess(self, states: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
-        """Guesses at the next features, behind everything read since the last `keep`."""
+        """Return predictions of the next features, after all states read since the last `keep`."""
         start = self.first + self.entries.used
         places = torch.arange(start, start + len(states), device=states.device)
         return self.net(states.unsqueeze(0), places, self.entries)[0]
 
     def keep(self, place: int) -> None:
-        """Take the entries before a position for true, and drop the others."""
+        """Keep the entries before a position as true, and drop the others."""
         self.place = min(place, self.first + self.entries.used)
         self.entries.keep(self.place - self.first)
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyTarget(PartOfTarget):
-    """The target's first layers with the adapter behind them, asked as if they were a model. See `draft_chain`."""
+    """The target's first layers followed by the adapter, with the interface of a model. See `draft_chain`."""
 
     meter: Meter
     states: Mapping[Slot, KangarooState]
 
     def forward(self, batch: Sequence[Segment], layers: Sequence[int] | None = None) -> Output:
-        """Logits of all tokens behind each segment's tokens; of those that the adapter does not keep, −∞."""
+        """Return logits after each segment's tokens; −∞ for tokens outside the draft vocabulary."""
         target = self.target
         order = sorted(batch, key=lambda segment: segment.slot.index)
         exit_layer = self.states[order[0].slot].net.exit_layer
@@ -133,11 +134,11 @@ class EarlyTarget(PartOfTarget):
 
 @dataclass(frozen=True)
 class Kangaroo(Drafter):
-    """Draft with the target's first layers over its own cache, then a trained adapter with a cache of its own.
+    """Draft with the target's first layers over its own KV cache, then a trained adapter with its own cache.
 
-    The adapter reads exit states of true tokens only: those of a draft are true as far as it was accepted, so that a
-    verdict cuts its cache and nothing is read twice. After a draft that was accepted whole its last token is read late,
-    together with the next one.
+    The adapter's entries are valid for true tokens only: those of a draft are true as far as it was accepted, so the
+    adapter's cache is cut after verification and nothing is read twice. After a fully accepted draft its last token is
+    read late, together with the next one.
 
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1 (adapter), §3.2 (double early exit: `policy=confidence`).
     """
@@ -146,11 +147,11 @@ class Kangaroo(Drafter):
     reads_target: ClassVar[bool] = True
 
     def hears(self, models: Models) -> Wanted:
-        """The exit states of the prompt."""
+        """Return the exit states of the prompt as wanted states."""
         return Wanted(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
     def prime(self, row: Row, models: Models) -> KangarooState:
-        """Read the exit states of everything committed but the last token; of pictures none are read."""
+        """Read the exit states of everything committed but the last token, without images."""
         net, head = load_adapter(models), head_of(ExitAdapter, models)
         target, slot = models.target, row.place
         first = slot.n_pictured
@@ -168,7 +169,7 @@ class Kangaroo(Drafter):
         return state
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
-        """Chains, together: what the adapter has not read yet is fed first."""
+        """Draft chains together; states that the adapter has not read yet are fed first."""
         models = rows[0].models
         slots = [row.place for row in rows]
         states = [cast(KangarooState, row.state) for row in rows]
@@ -179,11 +180,11 @@ class Kangaroo(Drafter):
         try:
             return draft_chain(rows, early, slots, first, "kangaroo")
         finally:
-            for row, slot in zip(rows, slots, strict=True):  # the other layers' entries there are as they were
+            for row, slot in zip(rows, slots, strict=True):  # other layers' entries there are unchanged
                 slot.length, slot.scratch = len(row.committed) - 1, 0
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Keep what the adapter read of the committed text: the root and what was accepted behind it."""
+        """Keep the adapter's entries of the committed text: the root and the accepted nodes after it."""
         row.state.keep(len(row.committed) - 1)
         if len(outcome.verdict.path) < len(outcome.tokens):
             root = len(row.committed) - len(outcome.emitted) - 1
@@ -191,7 +192,7 @@ class Kangaroo(Drafter):
 
 
 def load_adapter(models: Models) -> ExitAdapter:
-    """The adapter that was trained for a target, loaded once.
+    """Return the adapter that was trained for a target, loaded once.
 
     Raises:
         ModelError: the folder cannot be read, or was made for another target.

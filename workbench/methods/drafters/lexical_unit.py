@@ -1,4 +1,4 @@
-"""Lexical Unit Decoding: the target reads placeholders behind its text, and what it says of them is the next draft."""
+"""Lexical unit decoding: the target's predictions at placeholders after its text are the next draft."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import read_again
 
 GAP = "_"
-"""What stands for a token that is not there yet; where a tokenizer has none of it, the text's first token does."""
+"""Placeholder for an unknown token; if a tokenizer lacks it, the text's first token is used."""
 
 
 @dataclass(slots=True)
 class Unit:
-    """What a row knows of the coming tokens.
+    """Predictions of a sequence's next tokens.
 
     Attributes:
         blank: id of the placeholder.
-        said: logits at the placeholders behind the newest token that the target has read: row j is of the token j + 1
-            places behind the last committed one. None: nothing is known.
+        said: logits at the placeholders after the newest token that the target has read: row j is for the token j + 1
+            positions after the last committed one. None: there are none.
     """
 
     blank: int
@@ -42,7 +42,7 @@ class Unit:
 
 
 class UnitGrowth(Growth):
-    """A chain over laws that are known for every level, whatever stands on the levels before."""
+    """A chain over distributions that are known for every level, whatever the tokens on earlier levels."""
 
     def __init__(self, row: Row, said: Float[Tensor, "m V"]) -> None:
         super().__init__(row, "lexical-unit", said.device)
@@ -50,7 +50,7 @@ class UnitGrowth(Growth):
         self.root = self.of_level()
 
     def of_level(self) -> WholeLaws:
-        """The law of the next level; penalties and processors read the chain so far."""
+        """Return the distribution of the next level; penalties and processors read the chain so far."""
         logits, row = self.said[len(self.tokens)][None], self.row
         if row.sampling.needs_history:
             past = to_device(row.committed, self.device)
@@ -64,16 +64,16 @@ class UnitGrowth(Growth):
 
 @dataclass(frozen=True)
 class LexicalUnit(LawDrafter):
-    """Draft what the target said at placeholders behind the text: several places at once, blind to each other.
+    """Draft from the target's predictions at placeholders after the text: several positions at once, independently.
 
-    Behind every place at which a round may end, the last committed token and each drafted one, `places` placeholders
-    go into the verifying pass as probes: they read the text up to there, and each other. Those behind the place where
-    it did end guess at the tokens behind the one that the target writes there: that is the next draft. So drafting has
-    no pass of its own, and a round reads (K + 1) · m more tokens beside its K drafts. Nothing reads a placeholder but
-    those behind it, and none is kept, so that text and law are the target's.
+    After every position at which a round may end (the last committed token and each drafted one), `places` placeholders
+    go into the verifying pass as probes: they attend to the text up to there, and to each other. Those after the
+    position where the round did end predict the tokens after the one that the target emits there: that is the next
+    draft. So drafting has no pass of its own, and a round reads (K + 1) · m more tokens beside its K drafts. Only later
+    placeholders attend to a placeholder, and none is kept, so text and distribution are the target's.
 
-    Source: Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208, §3; there the target is trained to read them, and
-    its guesses are kept unseen where it is sure (`verifier=as-drafted`).
+    Source: Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208, §3; there the target is trained with placeholders,
+    and its confident predictions are accepted without verification (`verifier=as-drafted`).
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
@@ -82,7 +82,7 @@ class LexicalUnit(LawDrafter):
     places: int = param(2, ge=1, le=6, doc="m, placeholders after each position where a round may end")
 
     def prime(self, row: Row, models: Models) -> Unit:
-        """Read placeholders behind all but the last committed token: what they say is the first draft."""
+        """Read placeholders after all but the last committed token: their predictions are the first draft."""
         found = [*models.tokenizer.encode(GAP, add_special_tokens=False), row.committed[0]]
         blank = next(token for token in found if token < models.target.vocab_size)
         state, start = Unit(blank), len(row.committed) - 1
@@ -91,20 +91,20 @@ class LexicalUnit(LawDrafter):
         return state
 
     def reach(self, row: Row) -> int:
-        """A level a placeholder."""
+        """Return one level per placeholder."""
         return self.places
 
     def begin(self, row: Row) -> UnitGrowth | None:
-        """The laws of this round's levels."""
+        """Return the distributions of this round's levels."""
         state: Unit = row.state
         return None if state.said is None else UnitGrowth(row, state.said)
 
     def probes(self, row: Row, tree: DraftTree) -> Probes:
-        """The placeholders: of each place where the round may end, one behind the other."""
+        """Return the placeholders: for each position where the round may end, a sequence of them."""
         n, m, device = len(tree), self.places, tree.tokens.device
         ends = torch.arange(-1, n, device=device)
         sees = ancestors(tree.parents, n)
-        above = torch.cat([sees.new_zeros(1, n), sees])  # of each end, the draft that it stands behind
+        above = torch.cat([sees.new_zeros(1, n), sees])  # per end, the draft nodes before it
         which = torch.arange((n + 1) * m, device=device)
         unit = which // m
         among = (unit.unsqueeze(1) == unit) & (which.unsqueeze(1) >= which)
@@ -117,7 +117,7 @@ class LexicalUnit(LawDrafter):
         return Probes(tokens, parents, places, whole, tree.depth + m, "lexical-unit")
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """What was said behind the place where the round ended; nothing after another drafter's round."""
+        """Store the predictions after the position where the round ended; none after another drafter's round."""
         state: Unit = row.state
         state.said = None
         if outcome.probed is not None:

@@ -1,4 +1,4 @@
-"""Lookahead decoding: Jacobi iteration on a window beside the text writes n-grams, and these are the drafts."""
+"""Lookahead decoding: Jacobi iteration on a window beside the text yields n-grams, which are the drafts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from workbench.methods.growers.shapes import MOST_NODES
 from workbench.models.loading import Models
 
 ENTRY_BYTES = 600
-"""Of an n-gram in memory: its tail, its round, and its share of its first token's dictionary."""
+"""Bytes of an n-gram in memory: its tail, its round, and its share of its first token's dictionary."""
 KEPT = 16_384
-"""N-grams that a pool keeps at most; first tokens that were written longest ago go first."""
+"""Most n-grams in a pool; the first tokens written longest ago are dropped first."""
 
 POOLED = GrowthRule(
     "n-gram pool",
@@ -42,16 +42,14 @@ POOLED = GrowthRule(
 
 
 class Pool:
-    """First token → the `guesses` tails that were written last behind it, each with the round it was written in."""
+    """First token → its `guesses` newest tails, each with the round it was written in."""
 
     def __init__(self, guesses: int, most: int = KEPT) -> None:
         self.guesses, self.most, self.n = guesses, most, 0
-        self._tails: dict[
-            int, dict[tuple[int, ...], int]
-        ] = {}  # both dicts: from the least to the most recently written
+        self._tails: dict[int, dict[tuple[int, ...], int]] = {}  # both dicts: in order of their last write
 
     def add(self, first: int, tail: tuple[int, ...], now: int = 0) -> None:
-        """Write an n-gram, its first token apart."""
+        """Add an n-gram, given as first token and tail."""
         tails = self._tails.pop(first, {})
         self.n -= tails.pop(tail, None) is not None
         if len(tails) >= self.guesses:
@@ -64,16 +62,16 @@ class Pool:
             self.n -= len(self._tails.pop(next(iter(self._tails))))
 
     def read(self, text: Sequence[int], ngram: int, begin: int = 0) -> None:
-        """Write all n-grams of a text that end at or behind the place `begin`."""
+        """Add all n-grams of a text that end at or after index `begin`."""
         for end in range(max(ngram, begin + 1), len(text) + 1):
             self.add(text[end - ngram], tuple(text[end - ngram + 1 : end]))
 
     def behind(self, first: int) -> list[tuple[tuple[int, ...], int]]:
-        """The tails behind a token, newest first, with their rounds."""
+        """Return the tails after a token, newest first, with their rounds."""
         return list(self._tails.get(first, {}).items())[::-1]
 
     def newest(self) -> Iterator[tuple[int, tuple[int, ...], int]]:
-        """All n-grams: first tokens from the last written on, and behind each the newest tail first."""
+        """Yield all n-grams: the first tokens written last come first, and for each the newest tail first."""
         for first, tails in reversed(self._tails.items()):
             for tail, written in reversed(tails.items()):
                 yield first, tail, written
@@ -81,16 +79,16 @@ class Pool:
 
 @dataclass
 class LookaheadState(Owned):
-    """One row's window and pool.
+    """Window and pool of one sequence.
 
     Attributes:
         pool: the n-grams.
-        rows: the window, oldest guesses first. Row r, column c is a guess at the token c + r places behind the last
-            committed one; that one is column 0 of row 0, whatever is written there. Empty: there is no window.
-        now: rounds seen.
-        drafted: nodes of the round that goes on.
-        won: drafted tokens that were kept.
-        probing: the window in the target's pass of the round that goes on.
+        rows: the window, oldest guesses first. Row r, column c is a guess at the token c + r positions after the last
+            committed one; that one is column 0 of row 0, whatever is stored there. Empty: there is no window.
+        now: number of rounds.
+        drafted: nodes of the current round.
+        won: drafted tokens that were accepted.
+        probing: the window in the target's pass of the current round.
     """
 
     title = "Pool of n-grams"
@@ -124,38 +122,40 @@ class LookaheadState(Owned):
         for first, row in zip(firsts.tolist(), rows, strict=True):
             if tail := tuple(itertools.takewhile((0).__le__, row)):
                 self.pool.add(first, tail)
-        for first, tail, written in own:  # what this run has written is newer
+        for first, tail, written in own:  # this run's own entries are newer
             self.pool.add(first, tail, written)
 
     @property
     def size(self) -> int:
-        """Guesses in it: all places but that of the last committed token."""
+        """Number of guesses in it: all positions but that of the last committed token."""
         return len(self.rows) * len(self.rows[0]) - 1 if self.rows else 0
 
 
 @dataclass(frozen=True)
 class Lookahead(Drafter):
-    """Guess ahead in a window of `window` columns, and draft the n-grams that its columns have written.
+    """Guess ahead in a window of `window` columns, and draft the n-grams that its columns have yielded.
 
-    Row after row the window holds the last n − 1 steps of Jacobi iteration on the coming tokens: its newest row is what
-    the target said behind the row before it. All of it goes into the target's pass as probes, beside the draft: row 0
-    is a chain behind the last committed token, and a guess below it reads row 0 up to its own column and the column
-    above itself. What the target says behind the last row is the next row; each column with it is an n-gram, which goes
-    into the pool. The draft is what the pool has behind the newest token, up to `guesses` tails of n − 1 tokens.
+    The window's rows are the last n − 1 steps of Jacobi iteration on the next tokens: its newest row contains the
+    target's predictions for the row before it. All of it goes into the target's pass as probes, beside the draft: row 0
+    is a chain after the last committed token, and a guess below it attends to row 0 up to its own column and to the
+    column above itself. The target's predictions after the last row are the next row; each column extended by it is an
+    n-gram, which goes into the pool. The draft consists of the pool's tails after the newest token, up to `guesses`
+    tails of n − 1 tokens.
 
-    The window guesses the likeliest token at every temperature, and no draft reads a probe; so drafts are a function of
-    the past, and text and law are the target's. A pass reads window · (n − 1) − 1 tokens besides the draft.
+    The window guesses the likeliest token at every temperature, and no draft attends to a probe; so drafts depend on
+    the past alone, and text and distribution are the target's. A pass reads window · (n − 1) − 1 tokens besides the
+    draft.
 
     Attributes:
-        window: W; 0: no window, so that the pool holds what `from_text` gives it.
-        ngram: N, rows and one.
+        window: W; 0: no window, so the pool contains only n-grams by `from_text`.
+        ngram: N, number of rows plus one.
         guesses: G.
-        follow: after a round of more than one token the window moves along, and its last columns are drawn anew. The
-            released code moves it by one place a round, so that its guesses fall behind.
-        from_text: the pool gets the n-grams of the text, too.
+        follow: after a round of more than one token the window moves along, and its last columns are new random tokens.
+            The released code moves it by one position per round, so that its guesses lag.
+        from_text: add the n-grams of the text to the pool, too.
 
     Source: Fu et al. 2024, Break the sequential dependency of LLM inference using lookahead decoding, arXiv:2402.02057,
-    §3 and Figure 3. The window begins with tokens of the prompt, and fills in n − 2 rounds, as the released code does.
+    §3 and Figure 3. The window starts with tokens of the prompt, and fills in n − 2 rounds, as in the released code.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
@@ -166,15 +166,15 @@ class Lookahead(Drafter):
     from_text: bool = param(False, doc="add n-grams of the text to the pool, too")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Looked up."""
+        """Return the kind of siblings: looked up, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """Window and pool."""
+        """Parameters of window and pool."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
     def prime(self, row: Row, models: Models) -> LookaheadState:
-        """An empty pool, and a first row of tokens drawn from the text; a column is lost by each row that follows."""
+        """Return an empty pool, and a first row of random tokens of the text; each later row is one column shorter."""
         state = LookaheadState(Pool(self.guesses))
         if self.window:
             state.rows = [[-1, *drawn_from_text(row, self.window + self.ngram - 3)]]
@@ -183,7 +183,7 @@ class Lookahead(Drafter):
         return state
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """The tails behind the newest token, those with one beginning as branches of a tree."""
+        """Draft the tails after the newest token; those with a common prefix share a branch."""
         assert row.models is not None
         state: LookaheadState = row.state
         tails = state.pool.behind(row.committed[-1])
@@ -203,7 +203,7 @@ class Lookahead(Drafter):
         return replace(tree, grown=Grown((POOLED,), before=to_device(ages, device, torch.float32)))
 
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
-        """The window: all of it but the last committed token."""
+        """Return the window without the last committed token."""
         state: LookaheadState = row.state
         if not state.size:
             return None
@@ -216,7 +216,7 @@ class Lookahead(Drafter):
         return state.probing
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """A new row for the window, n-grams for the pool."""
+        """Add a row to the window, and n-grams to the pool."""
         state: LookaheadState = row.state
         state.now += 1
         state.won += len(outcome.verdict.path) if state.drafted else 0
@@ -226,7 +226,7 @@ class Lookahead(Drafter):
         probed = outcome.probed if outcome.probed is not None and outcome.probed.probes is state.probing else None
         state.probing = None
         if not state.rows or (probed is None and state.size):
-            return  # another drafter's round, be it one with a window of its own, or one without room
+            return  # another drafter's round, or no room for the window
         state.rows[0][0] = outcome.root
         width, said = len(state.rows[0]), outcome.top[0][:1]
         if probed is not None:
@@ -248,7 +248,7 @@ class Lookahead(Drafter):
 def laid_out(
     rows: int, width: int, device: torch.device
 ) -> tuple[Int[Tensor, " P"], Int[Tensor, " P"], Bool[Tensor, "P P"]]:
-    """Places, parents and views of a window's guesses among themselves, row by row. Shared, never written to.
+    """Return positions, parents and attention mask of a window's guesses, row by row. Shared, never written to.
 
     Args:
         rows: of the window.

@@ -1,15 +1,15 @@
-"""M2R2: beside the target's residual stream runs a faster one, which after a few layers is where that one is after all.
+"""M2R2: an accelerated residual stream beside the target's own, close to the final state after a few layers.
 
-Early exit asks the stream h behind layer E what comes next, and h was not made to be asked there: it still has to carry
-what the layers above will need. A second stream r need not. It begins as h does and goes through the same E layers,
-each attention and each feed-forward between two low-rank adapters A = 1 + B C; what it looks at are the first one's
-keys and values.
+Early exit reads the residual stream h after layer E, but h still has to carry information for the layers above. A
+second stream r does not. It starts as h does and goes through the same E layers, each attention and each MLP between
+two low-rank adapters A = 1 + B C; it attends to the first stream's keys and values.
 
-    slow     h ← h + O · attention( Q h, K h, V h )               h ← h + feed-forward( h )        of each token read
-    fast     r ← r + A′ O · attention( Q A r, K h, V h )          r ← r + A‴ feed-forward( A″ r )  where one is guessed
-    leaves   r(E)  →  final norm, LM head  →  law of the next token
+    slow     h ← h + O · attention( Q h, K h, V h )               h ← h + MLP( h )         for each token read
+    fast     r ← r + A′ O · attention( Q A r, K h, V h )          r ← r + A‴ MLP( A″ r )   where a token is predicted
+    exit     r(E)  →  final norm, LM head  →  distribution of the next token
 
-So the fast stream has no cache and leaves nothing behind, and the slow one is what verification goes on from.
+So the fast stream has no cache and stores nothing, and verification continues from the slow one.
+
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from workbench.models.truncated_target import beginning, with_weights
 
 AGAIN = "Train them for this target: workbench train m2r2 --target …"
 PLACES = (("asks", "read"), ("feeds", "fed"))
-"""Adapters before and behind a layer's attention, and before and behind its feed-forward."""
+"""Adapters before and after a layer's attention, and before and after its MLP."""
 READS = {"asks": ("self_attn.q_proj",), "feeds": ("mlp.gate_proj", "mlp.up_proj")}
-"""In layers like Llama's, the products that read what an adapter makes. Of keys and values nothing is read."""
+"""In Llama-like layers, the projections that read an adapter's output. Keys and values are not used."""
 GIVES = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
-"""And those of which one reads what they give."""
+"""Projections whose output an adapter reads."""
 
 
 class Adapter(nn.Module):
-    """x + B C x, with C [R, D] and B [D, R]; B begins as zero, so that it does nothing."""
+    """x + B C x, with C [R, D] and B [D, R]; B is initialised to zero, so that the adapter is the identity."""
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__()
@@ -54,18 +54,18 @@ class Adapter(nn.Module):
         return x + self.up(self.down(x))
 
     def before(self, weight: Float[Tensor, "o D"]) -> Float[Tensor, "o D"]:
-        """Of a product that reads what this makes, the weight by which it reads what this is given."""
+        """Return the weight of a following projection with this adapter merged into its input."""
         wide = single(weight)
         return wide + wide @ self.up.weight.to(wide) @ self.down.weight.to(wide)
 
     def behind(self, given: Float[Tensor, "D i"]) -> Float[Tensor, "D i"]:
-        """This of each column: of a product's weight, or of its bias as one column."""
+        """Apply this adapter to each column: to merge it into the output of a projection's weight or bias."""
         wide = single(given)
         return wide + self.up.weight.to(wide) @ (self.down.weight.to(wide) @ wide)
 
 
 class Half(nn.Module):
-    """A layer's attention or feed-forward between two adapters."""
+    """A layer's attention or MLP between two adapters."""
 
     def __init__(self, half: nn.Module, before: Adapter, behind: Adapter) -> None:
         super().__init__()
@@ -77,16 +77,16 @@ class Half(nn.Module):
 
 
 class Accelerators(TrainedNet):
-    """Four adapters in each of the target's first E layers: 8 E R D weights. They know the target by its width alone.
+    """Four adapters in each of the target's first E layers: 8 E R D weights. They depend on the target's width alone.
 
     Args:
         width: the target's hidden size D.
-        exit_layer: E, how many layers, counted from 1.
+        exit_layer: E, number of layers, counted from 1.
         rank: R.
-        context: longest sequence, in positions; of no account here.
+        context: longest sequence, in positions; unused here.
 
     Raises:
-        ValueError: there would be no layer, or nothing in it.
+        ValueError: there would be no layer, or rank 0.
 
     Source: Bhendawade et al. 2025, M2R2, arXiv:2502.02040 (accelerator adapters, keys and values of the slow stream).
     The wiring is ours: no code was released.
@@ -108,16 +108,16 @@ class Accelerators(TrainedNet):
         )
 
     def adapter(self, layer: int, place: str) -> Adapter:
-        """One of a layer, counted from 0."""
+        """Return one adapter of a layer, counted from 0."""
         found = self.layers[layer].get_submodule(place)
         assert isinstance(found, Adapter)
         return found
 
     def within(self, layer: nn.Module, number: int) -> nn.Module:
-        """A copy of the target's layer of this number, from 0, in which the adapters stand; it shares all weights.
+        """Return a weight-sharing copy of the target's layer of this number, from 0, with the adapters inserted.
 
         Raises:
-            ModelError: its attention or feed-forward has an unknown name.
+            ModelError: its attention or MLP has an unknown name.
         """
         twin = shallow(layer)
         for half, (before, behind) in enumerate(PLACES):
@@ -133,7 +133,7 @@ class Accelerators(TrainedNet):
         return twin
 
     def merged(self, layer: nn.Module, number: int) -> nn.Module:
-        """The same of a layer like Llama's, with the adapters in its products, which are copied: no more operations."""
+        """Return the same for a Llama-like layer, with the adapters merged into copied projections."""
         made: dict[str, Tensor] = {}
         for place, products in READS.items():
             for name in products:
@@ -147,18 +147,18 @@ class Accelerators(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         return {"width": self.width, "exit_layer": self.exit_layer, "rank": self.rank}
 
 
 @dataclass(slots=True)
 class Streams:
-    """What a row drafts with, and what it keeps of a draft.
+    """Drafting state of a sequence.
 
     Attributes:
-        twin: the first layers, with the adapters in them.
+        twin: the first layers, with the adapters inserted.
         layer: E.
-        exit: states of the slow stream.
+        exit: exit states of the slow stream.
     """
 
     twin: Twin
@@ -168,12 +168,12 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class FastExit(Exit):
-    """The target's first layers, which the slow stream goes through and the fast one behind it. See `draft_chain`."""
+    """The target's first layers, run by the slow stream and then by the fast one. See `draft_chain`."""
 
     twin: Twin
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
-        """Logits of the fast stream, in the order of the rows in the cache."""
+        """Return logits of the fast stream, in the order of the sequences in the cache."""
         self.read(batch, head=False)
         out = self.target.forward([beside(segment) for segment in batch], twin=self.twin)
         for segment in batch:
@@ -182,9 +182,9 @@ class FastExit(Exit):
 
 
 def beside(segment: Segment) -> Segment:
-    """Tokens that were just read, once more: in their own places of the text, each sees what it saw, and nothing new.
+    """Return a segment that reads just-read tokens again, at their own positions and with the same attention.
 
-    What such a pass writes stands behind the row's scratch, where the next one writes over it.
+    Its entries are written after the sequence's scratch, where the next pass overwrites them.
     """
     slot, n = segment.slot, len(segment.tokens)
     sees = torch.ones(n, slot.scratch, dtype=torch.bool, device=segment.tokens.device).tril(slot.scratch - n)
@@ -206,33 +206,33 @@ class M2R2(Exiting):
     source: ClassVar[str] = "m2r2"
 
     def prime(self, row: Row, models: Models) -> Streams:
-        """The adapters, loaded and put into copies of the target's products once.
+        """Return the adapters, loaded and merged into copies of the target's projections once.
 
         Raises:
-            ModelError: they cannot be read, or were made for another target; its layers are made otherwise.
+            ModelError: they cannot be read, or are for another target; its layers have another structure.
         """
         net = load_fitting(Accelerators, models, "accelerator adapters", AGAIN)
         return Streams(twin_of(net, models), net.exit_layer)
 
     def exit_of(self, row: Row) -> int:
-        """Where the adapters were trained to be read."""
+        """Return the exit layer that the adapters were trained for."""
         return row.state.layer
 
     def kept(self, row: Row) -> ExitStates:
-        """Beside the twin."""
+        """Return the exit states of the slow stream."""
         return row.state.exit
 
     def speaker(self, rows: Sequence[Row], exit_layer: int, wanted: Collection[int]) -> FastExit:
-        """Both streams."""
+        """Return the truncated target with both streams."""
         slow = super().speaker(rows, exit_layer, wanted)
         return FastExit(slow.target, exit_layer, wanted, slow.states, rows[0].state.twin)
 
 
 def twin_of(net: Accelerators, models: Models) -> Twin:
-    """The target's first layers with a net's adapters in them, made once for a target.
+    """Return the target's first layers with a net's adapters inserted, created once per target.
 
     Raises:
-        ModelError: it has not so many layers, or such as adapters cannot stand in.
+        ModelError: it has too few layers, or layers that do not support adapters.
     """
     key = ("layers of", net.kind, models.heads[net.kind].name)
     if key not in models.shared:

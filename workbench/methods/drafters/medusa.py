@@ -1,4 +1,4 @@
-"""Heads on the target's last hidden state guess the tokens after next; a fixed tree combines their guesses."""
+"""Medusa: heads on the target's last hidden state predict later tokens; a fixed tree combines their candidates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RANKS = 10
 
 
 class MedusaHeads(TrainedNet):
-    """K stacks of residual blocks on the vector that the target's LM head reads, and then that LM head or their own.
+    """K stacks of residual blocks on the target's LM head input, followed by that LM head or their own.
 
     Block: x + SiLU(W x + b). Each starts as the identity.
 
@@ -59,7 +59,7 @@ class MedusaHeads(TrainedNet):
         return [self.heads, *(stack for stack in self.more if isinstance(stack, nn.ModuleList))]
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "K N D"]:
-        """What each stack makes of features."""
+        """Return each stack's output for features."""
         x = features.expand(len(self.heads), -1, -1)
         if not self._together:
             for stack in self.stacks:
@@ -69,7 +69,7 @@ class MedusaHeads(TrainedNet):
         return x
 
     def settle(self) -> MedusaHeads:
-        """For drafting: no gradients, and all stacks in one product a layer."""
+        """Prepare for drafting: no gradients, and all stacks in one product per layer."""
         super().settle()
         self._together = []
         for stack in self.stacks:
@@ -92,7 +92,7 @@ class MedusaHeads(TrainedNet):
 
     @classmethod
     def adopted(cls, checkpoint: Checkpoint, context: int, layers: int) -> MedusaHeads:
-        """The stacks of somebody's checkpoint, where nobody measured how often each rank is right."""
+        """Return the stacks of an external checkpoint, without measured rank accuracies."""
         facts, read = checkpoint.facts, checkpoint.read()
         blocks, deep = facts["n_heads"], facts["n_layers"]
         own = [read[f"vocabulary.{k}"] for k in range(blocks)] if "vocabulary.0" in read else []
@@ -111,15 +111,15 @@ class MedusaHeads(TrainedNet):
 
 @dataclass(frozen=True, slots=True)
 class MedusaState:
-    """What drafting needs of the heads: the blocks, and the target's LM head over the tokens that they keep."""
+    """Drafting state of the heads: the blocks, and the target's LM head over the draft vocabulary."""
 
     net: MedusaHeads
     head: SharedHead
 
     def guess(self, hidden: Float[Tensor, "B D"]) -> Float[Tensor, "B K W"]:
-        """Logits of each head: head k (from 1) guesses the token k + 1 places after the one `hidden` ends at.
+        """Return logits of each head: head k (from 1) predicts the token k + 1 positions after that of `hidden`.
 
-        W is the target's vocabulary, or as many tokens as the heads keep of it: `head.tokens` has their ids.
+        W is the target's vocabulary, or the size of the draft vocabulary: `head.tokens` has its ids.
         """
         x = self.net(hidden)
         if self.net.own is not None:
@@ -127,30 +127,30 @@ class MedusaState:
         return self.head(x.transpose(0, 1))
 
     def whole(self, hidden: Float[Tensor, "B D"], level: int) -> Float[Tensor, "B V"]:
-        """Logits of one head over all of the target's tokens; −∞ for those that it does not keep."""
+        """Return logits of one head over all of the target's tokens; −∞ outside the draft vocabulary."""
         x = self.net(hidden)[level]
         return self.head.whole(x) if self.net.own is None else self.head.spread(x @ self.net.own[level].mT)
 
 
 class Blind(Protocol):
-    """The state of a drafter whose guesses at one level know nothing of those at the levels before it."""
+    """State of a drafter whose predictions at one level do not depend on those at earlier levels."""
 
     @property
     def net(self) -> Any:
-        """Whose `accuracy` says how often each rank of each level was right."""
+        """Net whose `accuracy` has the rate at which each rank of each level was right."""
 
     def whole(self, hidden: Float[Tensor, "B *b D"], level: int) -> Float[Tensor, "B V"]:
-        """Logits of one level, from 0, over all of the target's tokens."""
+        """Return logits of one level, from 0, over all of the target's tokens."""
         ...
 
 
 class HeadsGrowth(Growth):
-    """A tree over guesses that are blind to each other: head k has the same law behind all nodes of level k.
+    """A tree over independent predictions: head k has the same distribution after all nodes of level k.
 
     Args:
-        row: whose text it is; its state is `Blind`.
-        hidden: what the state's `whole` makes laws of.
-        logq: log-probabilities of each head's likeliest tokens, falling.
+        row: its sequence; its state is `Blind`.
+        hidden: input of the state's `whole`.
+        logq: log-probabilities of each head's likeliest tokens, descending.
         tokens: their ids.
     """
 
@@ -169,7 +169,7 @@ class HeadsGrowth(Growth):
 
 @dataclass(frozen=True, slots=True)
 class HeadLaws(Laws):
-    """What one head says behind each of `n` nodes.
+    """Distributions of one head after each of `n` nodes.
 
     Attributes:
         of: the tree.
@@ -182,25 +182,25 @@ class HeadLaws(Laws):
     n: int
 
     def whole(self) -> Float[Tensor, "w V"]:
-        """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
+        """Return distributions over all of the target's tokens, without penalties, which depend on the text before."""
         state = self.of.state
         logits = state.whole(self.of.hidden[None], self.level)
         return WholeLaws.of(logits, self.of.row.sampling).p.expand(self.n, -1)
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Of the tokens that the heads keep, plain: without temperature. At most ten."""
+        """Return the best of the draft vocabulary, without temperature; at most ten."""
         logq, tokens = self.of.logq[self.level, :k], self.of.guesses[self.level, :k]
         return logq.repeat(self.n, 1), tokens.repeat(self.n, 1)
 
 
 @dataclass(frozen=True)
 class Medusa(LawDrafter):
-    """All heads read one hidden state, that of the newest token the target has seen, and guess independently.
+    """Draft with heads that read one hidden state, that of the newest token the target has read, independently.
 
-    The newest committed token was drawn from that state but has not been through the target, so head k guesses the
-    k-th token after it. A path (i₁, i₂, …) of the static tree means: the i₁-th best guess of head 1, then the i₂-th
-    best of head 2, …: which guesses are combined was decided once, from the heads' accuracies on held-out text. See
-    `Template`; other growers combine the heads' laws by what they say in this round.
+    The newest committed token was drawn from that state but has not been through the target, so head k predicts the
+    k-th token after it. A path (i₁, i₂, …) of the static tree means: the i₁-th best token of head 1, then the i₂-th
+    best of head 2, …; the paths are fixed, by the heads' accuracies on held-out text. See `Template`; other tree
+    builders combine the heads' distributions in each round.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.1.1 (heads), §2.1.2 and §2.3.3 (tree).
     """
@@ -209,21 +209,21 @@ class Medusa(LawDrafter):
     reads_target: ClassVar[bool] = True
 
     def prime(self, row: Row, models: Models) -> MedusaState:
-        """The heads, loaded once for the target.
+        """Return the heads, loaded once for the target.
 
         Raises:
-            ModelError: they cannot be read, or are none for this target.
+            ModelError: they cannot be read, or are for another target.
         """
         again = "Train heads for this target: workbench train medusa --target …"
         net = load_fitting(MedusaHeads, models, "Medusa heads", again)
         return MedusaState(net, head_of(MedusaHeads, models))
 
     def reach(self, row: Row) -> int:
-        """One level a head."""
+        """Return one level per head."""
         return len(row.state.net.heads)
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
-        """One pass of the heads for all rows, then each row's tree."""
+        """Run the heads once for all sequences, then build each sequence's tree."""
         assert rows[0].models is not None
         target, meter = rows[0].models.target, rows[0].models.meter
         hidden = {id(row): row.place.last_hidden for row in rows}

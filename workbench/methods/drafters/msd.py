@@ -1,4 +1,4 @@
-"""MSD: text and vision enter the drafter decoupled."""
+"""MSD: text and image enter the drafter in different ways."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
 
 
 class MSDNet(FeatureNet):
-    """A word has a next word, a patch has none: text enters as pairs, a picture as its raw vision embeddings.
+    """Text enters as pairs with the next word, an image as its raw vision embeddings.
 
-    So the target's features at vision positions are not used at all. Where text stops before a picture, the first
-    embedding behind the picture counts as the next one.
+    So the target's features at vision positions are not used. Where text stops before an image, the first embedding
+    after the image counts as the next one.
     """
 
     kind = "msd"
 
     def following(self, seen: Seen) -> Float[Tensor, "B n_minus_1 D"]:
-        """The next embedding of text: pictures are skipped."""
+        """Return the next embedding of text, skipping images."""
         n = seen.embeds.shape[1]
         next_one = list(range(1, n))
         for start, end in reversed(seen.spans):
-            if start:  # pictures that touch: the text behind the last of them
+            if start:  # adjacent images: use the text after the last of them
                 next_one[start - 1] = next_one[end - 1] if end < n else end - 1
         return seen.embeds[:, torch.tensor(next_one, dtype=torch.long, device=seen.embeds.device)]
 
     def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
-        """The vision embeddings as the projector made them."""
+        """Return the vision embeddings as the projector made them."""
         start, end = seen.spans[picture]
         inputs = seen.embeds[:, start : min(end, pairs.shape[1])]
         return View(inputs, torch.arange(inputs.shape[1], device=inputs.device))
@@ -40,7 +40,7 @@ class MSDNet(FeatureNet):
 
 @dataclass(frozen=True)
 class MSD(FeatureDrafter):
-    """Words enter with the target's feature and the next word's embedding, patches as what the projector gave.
+    """Draft with words as the target's feature and the next word's embedding, and patches as projector outputs.
 
     Source: Lin et al. 2025, Speculative decoding reimagined for multimodal large language models, arXiv:2505.14260, §3.
     """

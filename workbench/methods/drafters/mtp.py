@@ -1,13 +1,14 @@
-"""Multi-token prediction, as DeepSeek-V3 has it: a module behind the target that says one token more, again and again.
+"""Multi-token prediction, as in DeepSeek-V3: a module after the target predicts one token more, repeatedly.
 
-The module joins the norms of a hidden state and of the token behind it by one projection, has one transformer layer,
-and speaks by the target's own embedding and output head. Applied to its own states it says the tokens after that, too:
+The module fuses the norms of a hidden state and of the next token's embedding by one projection, has one transformer
+layer, and uses the target's own embedding and LM head. Applied to its own states it predicts the tokens after that:
 
-    depth 1     h(s), e(s + 1)            →  h'(s + 1),  law of x(s + 2) by the head behind a norm
-    depth k     h'(s + k − 1), e(s + k)   →  h'(s + k),  law of x(s + k + 1)
+    depth 1     h(s), e(s + 1)            →  h'(s + 1),  distribution of x(s + 2) by norm and LM head
+    depth k     h'(s + k − 1), e(s + k)   →  h'(s + k),  distribution of x(s + k + 1)
 
-That is EAGLE's layer but for one thing: EAGLE's state is a guess at the target's feature, held against it in training;
-here nothing is asked of h' but good laws. So h' goes on as the layer left it, and the last norm belongs to the head.
+This is EAGLE's layer with one difference: EAGLE's state is trained to match the target's feature; h' is trained on the
+distributions alone. So h' is fed back as the layer returned it, and the last norm belongs to the LM head.
+
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from workbench.methods.drafters.feature_net import FeatureNet
 
 
 class MTPNet(FeatureNet):
-    """One module for all depths, as engines apply it; the paper has one of each depth, and released a single one.
+    """One module for all depths, as engines use it; the paper has one per depth, and released a single one.
 
-    Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2; the norm before the head and the order of what is
-    joined, embedding first, are those of its released weights.
+    Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2; the norm before the LM head and the order of the
+    fused inputs, embedding first, are those of its released weights.
     """
 
     kind: ClassVar[str] = "mtp"
@@ -32,7 +33,7 @@ class MTPNet(FeatureNet):
 
 @dataclass(frozen=True)
 class MTP(FeatureDrafter):
-    """The module drafts a tree; each node enters with the module's own state at its parent.
+    """Draft a tree with the module; each node enters with the module's own state at its parent.
 
     Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2 (the module; MTP in inference).
     """

@@ -1,4 +1,4 @@
-"""Copy what followed when these tokens appeared before."""
+"""Prompt lookup: copy the tokens that followed an earlier occurrence of the newest ones."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from workbench.models.loading import Models
 
 TRANSFORMERS = "transformers"
 KEPT = 32_768
-"""Tokens of a text that stay indexed; those that were written longest ago go first."""
+"""Most indexed tokens of a text; the oldest are dropped first."""
 FORGOTTEN = 64
-"""Tokens that go at a time."""
+"""Tokens dropped at a time."""
 ENTRY_BYTES = 320
-"""Of an n-gram in memory: its key, its places, its slot."""
+"""Bytes of an n-gram in memory: its key, its positions, its slot."""
 
 
 class NGramIndex(Owned):
-    """Where each n-gram of a text ended, for all n up to a bound. Adding a token costs O(n)."""
+    """Index of the positions where each n-gram of a text ended, for all n up to a bound. Adding a token costs O(n)."""
 
     title = "N-grams of the text"
     unit = "n-grams"
@@ -38,7 +38,7 @@ class NGramIndex(Owned):
     def __init__(self, n_max: int, most: int = KEPT) -> None:
         self.n_max, self.most = n_max, most
         self.text: list[int] = []
-        self._gone = 0  # tokens that were forgotten: places count from the first one that ever was
+        self._gone = 0  # dropped tokens: positions count from the very first one
         self._ends: dict[tuple[int, ...], list[int]] = defaultdict(list)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -56,14 +56,14 @@ class NGramIndex(Owned):
         for start in range(n):
             for length in range(1, self.n_max + 1):
                 gram = tuple(self.text[start : start + length])
-                del self._ends[gram][0]  # its places rise, and this is the first one
+                del self._ends[gram][0]  # positions are ascending: this is the oldest
                 if not self._ends[gram]:
                     del self._ends[gram]
         del self.text[:n]
         self._gone += n
 
     def continuation(self, n: int, length: int, latest: bool) -> list[int]:
-        """What followed an earlier occurrence of the last n tokens: at most `length` tokens, [] if there is none."""
+        """Return at most `length` tokens after an earlier occurrence of the last n tokens, [] if there is none."""
         if n >= len(self.text):
             return []
         earlier = self._ends[tuple(self.text[-n:])][:-1]  # the last one is the query itself
@@ -93,12 +93,12 @@ class NGramIndex(Owned):
 class NGram(Drafter):
     """Look the newest `ngram` committed tokens up in the text so far and propose their continuation.
 
-    Falls back on shorter suffixes, then on an empty tree: the round is then plain decoding. Proposals are
-    deterministic, so no law is needed.
+    If there is no match, shorter suffixes are tried, then the tree is empty: the round is plain decoding. Proposals are
+    deterministic, so no distribution is needed.
 
     Source: Saxena 2023, prompt lookup decoding. `occurrence="first"` is the original's choice; the newest occurrence
-    usually continues better. "transformers" is what `PromptLookupCandidateGenerator` drafts: the first, up to the end
-    of a text.
+    usually continues better. "transformers" drafts as `PromptLookupCandidateGenerator`: the first, up to the end of a
+    text.
     """
 
     ngram: int = param(3, ge=1, le=8, doc="longest suffix to look up, in tokens")
@@ -109,17 +109,17 @@ class NGram(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """The index, whichever occurrence is continued."""
+        """Parameters of the index; it does not depend on the occurrence."""
         return "prompt-lookup", self.ngram
 
     def prime(self, row: Row, models: Models) -> NGramIndex:
-        """Index everything committed."""
+        """Index all committed tokens."""
         index = NGramIndex(self.ngram)
         index.extend(row.committed)
         return index
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """The longest suffix that occurred before wins."""
+        """Propose the continuation of the longest suffix that occurred before."""
         assert row.models is not None
         index: NGramIndex = row.state
         for n in range(self.ngram, 0, -1):
@@ -136,7 +136,7 @@ class NGram(Drafter):
         return DraftTree.empty(source="prompt-lookup", device=row.models.target.device)
 
     def _gone_on_with(self, row: Row, found: list[int]) -> list[int]:
-        """As much as the policy goes on with; what is copied is certain of itself, its law is one token."""
+        """Return as many tokens as the policy accepts; each copied token counts as certain."""
         size, device = row.models.target.vocab_size, row.models.target.device
         for level, token in enumerate(found[1:], 1):
             certain = torch.zeros(1, size, device=device)

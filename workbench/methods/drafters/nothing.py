@@ -12,13 +12,13 @@ from workbench.engine.request import Row
 
 @dataclass(frozen=True)
 class Nothing(Drafter):
-    """Proposes the empty tree. The baseline that every speed-up is measured against, on the same engine."""
+    """Propose the empty tree: the baseline of every speed-up, on the same engine."""
 
     def siblings(self) -> frozenset[Sampling]:
         """None."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """The empty tree."""
+        """Return the empty tree."""
         assert row.models is not None
         return DraftTree.empty(device=row.models.target.device)

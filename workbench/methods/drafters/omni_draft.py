@@ -1,4 +1,4 @@
-"""A draft model of another vocabulary: what it says is translated into the target's tokens, text for text."""
+"""OmniDraft: a draft model with a different vocabulary, whose text is re-tokenised for the target."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from workbench.models.loading import Models
 from workbench.models.other_vocabulary import Stranger
 
 CHUNK = 512
-"""Tokens that are read at once."""
+"""Tokens read at once."""
 
 
 @dataclass
 class Reading:
-    """What a draft model has read of a row's text.
+    """State of a draft model for a sequence's text.
 
     Attributes:
-        writer: it.
-        words: both vocabularies; None: they are one, and nothing is translated.
+        writer: the draft model.
+        words: both vocabularies; None: they are the same, and nothing is translated.
         ids: the committed text in its tokens.
-        text: the committed text, where it is translated.
-        broken: whether that ends with a part of a character, behind which nothing can be said.
-        study: what is learnt.
-        owned: that of it which can be looked at, saved and loaded; None: its layers learn nothing.
-        slot: row of its cache; None: the text is longer than it can read.
-        fed: tokens of which the cache has entries, drafts of the last round among them.
+        text: the committed text, if it is translated.
+        broken: whether the text ends within a character; then nothing can be drafted.
+        study: online-training state.
+        owned: the part of it that can be viewed, saved and loaded; None: its layers are not trained.
+        slot: slot of its cache; None: the text exceeds its context.
+        fed: tokens with cache entries, including drafts of the last round.
     """
 
     writer: Stranger
@@ -62,7 +62,7 @@ class Reading:
     _seen: tuple[int, tuple[int, ...]] | None = None
 
     def read(self, row: Row) -> list[int]:
-        """The committed text in its own tokens: without the target's marks, or a character that is not whole yet."""
+        """Return the committed text in its own tokens, without special tokens and without an incomplete character."""
         if self.words is None:
             return list(row.committed)
         now = len(row.committed), tuple(row.committed[-4:])
@@ -73,15 +73,15 @@ class Reading:
         self.text = text.rstrip(BROKEN)
         self.broken = self.text != text
         ids = list(self.writer.tokenizer(self.text)["input_ids"])
-        while ids and ids[-1] in self.words.ends:  # some tokenizers end every text
+        while ids and ids[-1] in self.words.ends:  # some tokenizers append an end token
             ids.pop()
         self.ids = ids
         return ids
 
     def catch_up(self, row: Row) -> None:
-        """Forget drafts that are no text now, and read what was committed since, but for the last token.
+        """Drop entries of rejected drafts, and read the committed tokens since, except the last.
 
-        The newest tokens may be others than those that were drafted: text that goes on may be cut elsewhere.
+        The newest tokens may differ from the drafted ones: the same text may be tokenised differently as it grows.
         """
         assert self.slot is not None
         self.ids = self.read(row)
@@ -98,26 +98,27 @@ class Reading:
 
     @property
     def twin(self) -> Twin | None:
-        """What runs in the draft model's place."""
+        """Return the trained copy that replaces the draft model."""
         return None if self.study.pupil is None else self.study.pupil.twin
 
 
 @dataclass(frozen=True)
 class OmniDraft(Drafter):
-    """Let any draft model write on in its own tokens, and say the same text in the target's.
+    """Let any draft model continue the text in its own tokens, and re-tokenise that text for the target.
 
-    Text is what two vocabularies share. What the target has committed is read by the drafter's own tokenizer; what it
-    writes on, always its likeliest tokens, is cut as the target's tokenizer would cut it, so that runs of the drafter's
-    tokens that spell one of the target's are merged, and one that spells several is split; where the target has cut a
-    word already, each next token is the longest that fits. A last token is kept back while more text could lengthen it.
-    The draft carries no law of the target's tokens, so that it is judged as a chosen one: kept with chance p(x), and
-    the text stays the target's.
+    Two vocabularies share only text. The drafter's own tokenizer reads the target's committed text; the drafter's
+    continuation, always its likeliest tokens, is split as the target's tokenizer would split it. So drafter tokens that
+    together spell one of the target's are merged, and one that spells several is split. If the target has already split
+    a word, each next token is the longest that fits. A last token is withheld while more text could lengthen it. The
+    draft carries no distribution over the target's tokens, so it is verified as deterministic: accepted with
+    probability p(x), and the text follows the target's distribution.
 
-    With a `rate` a copy of its layers goes on learning: where both vocabularies have the token, the target's law among
-    those that both have; where the target's token is spelt in several of its own, that they be likelier. With `stop` a
-    head on its state learns, verdict by verdict, whether what is written next will be kept.
+    With a `rate` a copy of its layers is trained online: where both vocabularies have the token, towards the target's
+    distribution over shared tokens; where the target's token is spelt in several of its own, to raise their
+    probability. With `stop` a head on its hidden state is trained after each verification to predict whether the next
+    draft will be accepted.
 
-    Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659 (the cache of n-grams across vocabularies; online
+    Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659 (the n-gram cache across vocabularies; online
     distillation; adaptive drafting).
     """
 
@@ -141,24 +142,24 @@ class OmniDraft(Drafter):
     warm: bool = warmth("what was learnt")
 
     def make_ready(self, models: Models) -> None:
-        """Look all tokens of a stranger up."""
+        """Build the mapping between both vocabularies."""
         if models.stranger is not None:
             Dictionary.known(models, models.stranger)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Chosen: the likeliest."""
+        """Return the kind of siblings: the likeliest, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Warm drafts depend on other runs."""
+        """Return a note if drafts depend on other runs (warm)."""
         return WARM if self.warm and (self.rate or self.stop) else ""
 
     def memory(self) -> Hashable | None:
-        """What its layers learnt, however it goes on; None: they do not learn."""
+        """Parameters of the trained layers, whatever the training schedule; None: they are not trained."""
         return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
 
     def prime(self, row: Row, models: Models) -> Reading:
-        """Read the committed text but its last token. Of pictures the drafter sees nothing."""
+        """Read the committed text but its last token. The drafter reads no images."""
         writer, words = models.stranger, None
         if writer is None:
             assert models.drafter is not None
@@ -174,13 +175,13 @@ class OmniDraft(Drafter):
         state.slot = writer.runner.open(id(row))
         try:
             state.catch_up(row)
-        except BaseException:  # whatever it was: nobody else knows of the slot
+        except BaseException:  # on any error: only this function can free the slot
             writer.runner.close(state.slot)
             raise
         return state
 
     def begun(self, models: Models, writer: Stranger) -> Study:
-        """Nothing learnt; with `warm` what earlier runs taught."""
+        """Return untrained state; with `warm` that of earlier runs."""
         key = ("omnidraft lessons", writer.name)
         kept: Study | None = models.shared.get(key) if self.warm else None
         if kept is None or kept.whose is not writer.runner:
@@ -194,13 +195,13 @@ class OmniDraft(Drafter):
         return Study(kept.pupil if self.rate else None, kept.stop if self.stop else None, whose=writer.runner)
 
     def reach(self, row: Row) -> int:
-        """As many levels as it has positions: a token of its own seldom says less than one of the target's."""
+        """Return as many levels as it has positions: one of its tokens seldom spells less than one of the target's."""
         state: Reading = row.state
         return 0 if state.slot is None else state.writer.runner.context - len(state.read(row)) + 1
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """A chain of at most `plan.depth` of the target's tokens."""
-        if row.state.writer.runner is not row.models.writer:  # another draft model since
+        """Draft a chain of at most `plan.depth` of the target's tokens."""
+        if row.state.writer.runner is not row.models.writer:  # the draft model was changed
             self.release(row, row.models)
             row.state = self.prime(row, row.models)
         state: Reading = row.state
@@ -214,7 +215,7 @@ class OmniDraft(Drafter):
         return DraftTree.chain(tokens[: plan.depth], source=self.source, device=row.models.target.device)
 
     def written(self, row: Row, state: Reading, depth: int) -> list[int]:
-        """What the drafter writes behind the committed text, in its own tokens, until it is enough for `depth`."""
+        """Return the drafter's continuation of the committed text, in its own tokens, long enough for `depth`."""
         state.catch_up(row)
         slot, runner, words = state.slot, state.writer.runner, state.words
         assert slot is not None
@@ -234,9 +235,7 @@ class OmniDraft(Drafter):
             state.fed += [said[-1] if said else state.ids[-1]]
             logits = out.logits[0, -1:]
             if words is None:
-                logits = logits[
-                    :, : row.models.target.vocab_size
-                ]  # what follows only pads the draft model's vocabulary
+                logits = logits[:, : row.models.target.vocab_size]  # the rest only pads the draft model's vocabulary
             feed = likeliest(logits.float())
             said.append(int(feed))
             if study.stop is not None and words is not None:
@@ -250,7 +249,7 @@ class OmniDraft(Drafter):
         return said
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """What came of the draft goes to the head that stops; places are noted, and a lesson given when it is time."""
+        """Train the stopping head on the result, collect positions, and run a training step when due."""
         state: Reading = row.state
         study, words = state.study, state.words
         if words is None or row.images is not None or not isinstance(row.drafter, OmniDraft):
@@ -272,7 +271,7 @@ class OmniDraft(Drafter):
             study.teach(ids, direct, spelt, words.shared, self.reads, self.spelt, self.rate)
 
     def noted(self, row: Row, study: Study, words: Dictionary) -> Iterator[tuple[int, int, Float[Tensor, " V"], int]]:
-        """Of places that wait where the token begins and ends in the text, the target's law there, and the token."""
+        """Yield per waiting position: the token's start and end in the text, the target's distribution, the token."""
         head = row.models.target.lm_head
         laws = head.forward(torch.stack([hidden for _, hidden in study.waiting])).float().softmax(1).cpu()
         for (at, _), law in zip(study.waiting, laws, strict=True):
@@ -280,18 +279,18 @@ class OmniDraft(Drafter):
             yield begin, end, law, row.committed[at]
 
     def release(self, row: Row, models: Models) -> None:
-        """Give the cache row back."""
+        """Free the cache slot."""
         state: Reading | None = row.state
         if state is not None and state.slot is not None:
             state.writer.runner.close(state.slot)
 
 
 def _decoded(row: Row, n: int) -> str:
-    """The text of the first n committed tokens; a character that is not whole yet is `BROKEN`."""
+    """Return the text of the first n committed tokens; an incomplete character is `BROKEN`."""
     tokenizer, ids = row.models.tokenizer, row.committed[:n]
     return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens that two texts begin with alike."""
+    """Return the length of two token sequences' common prefix."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,4 +1,4 @@
-"""What a drafter of another vocabulary learns while it drafts: laws where tokens are shared, spellings where not."""
+"""Online training for a different vocabulary: distributions over shared tokens, spellings of the others."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from workbench.engine.online_layers import Pupil
 from workbench.engine.online_weights import MOST_LESSONS
 
 SURE = 2.0
-"""Log-odds that a written token is kept, before anything was learnt of it."""
+"""Initial log-odds that a drafted token is accepted."""
 STEP = 0.2
-"""Of the head that stops: length of its first step along a number of the state."""
+"""Stopping head: size of the first step along one dimension of the state."""
 
 
 class Shared(NamedTuple):
-    """Tokens that are the same text in both vocabularies.
+    """Tokens with the same text in both vocabularies.
 
     Attributes:
-        theirs: the drafter's, int64 [S].
+        theirs: the drafter's ids, int64 [S].
         ours: the target's, in the same order.
     """
 
@@ -33,11 +33,11 @@ class Shared(NamedTuple):
 
 
 class Direct(NamedTuple):
-    """A place whose next token is one of either's.
+    """A position whose next token is a single token in both vocabularies.
 
     Attributes:
         at: index of the drafter's token before it.
-        law: the target's among shared tokens, which sums to 1.
+        law: the target's distribution over shared tokens, which sums to 1.
     """
 
     at: int
@@ -45,12 +45,12 @@ class Direct(NamedTuple):
 
 
 class Spelt(NamedTuple):
-    """A place whose next token of the target's is several of the drafter's.
+    """A position whose next target token is spelt in several of the drafter's.
 
     Attributes:
         at: index of the drafter's token before them.
-        tokens: they.
-        chance: the target's of its own.
+        tokens: the drafter's tokens.
+        chance: the target's probability of its own token.
     """
 
     at: int
@@ -59,13 +59,13 @@ class Spelt(NamedTuple):
 
 
 def borders(text: str, ids: Sequence[int], tokenizer: Any, said: Sequence[str]) -> dict[int, int]:
-    """Tokens up to each place of a text that a token ends at.
+    """Return the number of tokens up to each text index at which a token ends.
 
     Args:
-        text: what the tokens say.
-        ids: they.
-        tokenizer: theirs. One that does not say where its tokens stand is not asked.
-        said: what each token adds to a text, for that case; a text that these do not make has no borders.
+        text: text of the tokens.
+        ids: token ids.
+        tokenizer: their tokenizer; used only if it returns token offsets.
+        said: text that each token adds, for tokenizers without offsets; empty result if these do not spell the text.
     """
     if getattr(tokenizer, "is_fast", False):
         ends = [end for _, end in tokenizer(text, return_offsets_mapping=True)["offset_mapping"]][: len(ids)]
@@ -83,18 +83,18 @@ def places(
     ids: Sequence[int],
     shared: Shared,
 ) -> tuple[list[Direct], list[Spelt]]:
-    """What there is to learn at tokens of the target's, where both vocabularies cut the text before and behind them.
+    """Return training positions at target tokens whose text borders are token borders in both vocabularies.
 
     Args:
-        found: of each token where it begins and ends in the text, the target's law there, and the token.
-        ends: as `borders` gives them.
+        found: per token its start and end in the text, the target's distribution there, and the token.
+        ends: as `borders` returns them.
         ids: the text in the drafter's tokens.
-        shared: what both can say.
+        shared: tokens of both vocabularies.
     """
     direct, spelt = list[Direct](), list[Spelt]()
     for begin, end, law, token in found:
         a, b = ends.get(begin, 0), ends.get(end, 0)
-        if not 0 < a < b:  # cut elsewhere, or a mark, which is no text
+        if not 0 < a < b:  # other token borders, or a special token without text
             continue
         if b == a + 1:
             among = law[shared.ours]
@@ -108,22 +108,22 @@ def places(
 def hybrid(
     logq: Float[Tensor, "n V"], direct: Sequence[Direct], spelt: Sequence[Spelt], shared: Shared, share: float
 ) -> Tensor:
-    """D(p ‖ q) among the shared tokens, the mean of direct places, and λ times −p(t) Σ log q(dⱼ), that of spelt ones.
+    """Return mean D(p ‖ q) over shared tokens at direct positions + λ · mean −p(t) Σ log q(dⱼ) at spelt ones.
 
     Args:
-        logq: the drafter's log laws behind each token that was read.
-        direct: places by their index in `logq`.
+        logq: the drafter's log-distributions after each token that was read.
+        direct: positions by their index in `logq`.
         spelt: likewise.
-        shared: what both can say.
+        shared: tokens of both vocabularies.
         share: λ.
 
     Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659, §3.2 (hybrid distillation).
     """
     loss = logq.new_zeros(())
     if direct:
-        theirs = shared.theirs.to(logq.device).clone()  # one that may be kept for the way back
+        theirs = shared.theirs.to(logq.device).clone()  # a copy that autograd may keep
         q = logq[[place.at for place in direct]][:, theirs]
-        may = q[0] > -torch.inf  # the drafter may have been trimmed
+        may = q[0] > -torch.inf  # the drafter may have a reduced output vocabulary
         q = q[:, may]
         q = q - q.logsumexp(1, keepdim=True)
         p = torch.stack([place.law for place in direct]).to(q)[:, may]
@@ -137,9 +137,9 @@ def hybrid(
 
 
 class Stop:
-    """Log-odds that what is written next is kept, linear in the drafter's state, learnt from verdicts as they come.
+    """Log-odds that the next drafted token is accepted, linear in the drafter's state, trained after each verification.
 
-    Each number of the state has a step that shrinks with what it has moved (AdaGrad), so that no rate need be chosen.
+    Each dimension of the state has a step size that shrinks with its updates (AdaGrad), so no rate has to be chosen.
 
     Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659, §3.3 (adaptive drafting; there of several layers).
     """
@@ -150,11 +150,11 @@ class Stop:
         self._moved = torch.full((width + 1,), 1e-6)
 
     def chance(self, state: Float[Tensor, " D"]) -> float:
-        """That the token which follows this state is kept."""
+        """Return the probability that the token after this state is accepted."""
         return float(torch.sigmoid(self._weights @ _input(state)))
 
     def learn(self, state: Float[Tensor, " D"], kept: bool) -> None:
-        """What came of it."""
+        """Update with the result of a draft."""
         x = _input(state)
         slope = (torch.sigmoid(self._weights @ x) - float(kept)) * x
         self._moved += slope.square()
@@ -162,22 +162,22 @@ class Stop:
 
 
 def _input(state: Float[Tensor, " D"]) -> Float[Tensor, " D1"]:
-    """The state at length 1, as its LM head's norm leaves no news in its length, and a 1."""
+    """Return the state normalised to length 1 (its length carries no information after the LM head's norm), and a 1."""
     return torch.cat([F.normalize(state.float().cpu(), dim=0), torch.ones(1)])
 
 
 @dataclass
 class Study:
-    """What a row has of lessons.
+    """Online-training state of a sequence.
 
     Attributes:
-        pupil: layers that learn; None: none do.
-        stop: decides when enough is written; None: nobody does.
-        waiting: (index of a committed token, what the target's LM head read before it), oldest first.
-        rounds: since the last lesson, with something to learn.
-        written: of the last draft: the state before each token, and where that ends in the text behind the committed.
+        pupil: trained layers; None: none.
+        stop: stopping head; None: none.
+        waiting: (index of a committed token, the target's LM head input before it), oldest first.
+        rounds: with training data, since the last training step.
+        written: of the last draft: the state before each token, and the token's end in the text after the committed.
         before: characters of the committed text then.
-        whose: the draft model that it is about.
+        whose: the draft model that it belongs to.
     """
 
     pupil: Pupil | None = None
@@ -190,15 +190,15 @@ class Study:
 
     @property
     def is_due(self) -> bool:
-        """Whether there may be lessons."""
+        """Return whether there is anything to train."""
         return self.pupil is not None and self.pupil.lessons < MOST_LESSONS
 
     def heard(self, kept: int, rejected: bool) -> None:
-        """The head that stops learns what came of the last draft.
+        """Train the stopping head on the result of the last draft.
 
         Args:
             kept: characters of it that were accepted.
-            rejected: whether a token behind them was not.
+            rejected: whether a token after them was rejected.
         """
         if self.stop is not None:
             for state, end in self.written:
@@ -219,7 +219,7 @@ class Study:
         share: float,
         rate: float,
     ) -> None:
-        """One lesson about places that are within reach of the `reads` newest tokens."""
+        """Run a training step on positions within the `reads` newest tokens."""
         assert self.pupil is not None
         begin = max(0, len(ids) - 1 - reads)
         direct = [place._replace(at=place.at - begin) for place in direct if place.at >= begin]

@@ -1,4 +1,4 @@
-"""Two vocabularies of the same text: what a draft model says in its own tokens, said in the target's."""
+"""Map between two vocabularies: a draft model's tokens to the target's."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from workbench.models.loading import Models
 from workbench.models.other_vocabulary import Stranger
 
 BROKEN = "\ufffd"
-"""What stands for bytes that are no whole character yet."""
+"""Replacement for bytes of an incomplete character."""
 LONGEST = 64
-"""Characters of a token that is looked for; what is longer is white space or a rule of signs."""
+"""Most characters of a token that is looked up; longer ones are white space or rules of punctuation."""
 BEFORE = 48
-"""Characters of the committed text, at most, behind which a draft is cut into tokens."""
+"""Most characters of the committed text used as context when a draft is tokenised."""
 
 
 def pieces(tokenizer: Any, n: int) -> list[str]:
-    """The text that each of the first n tokens adds to what stands before it; "" for marks and parts of characters."""
+    """Return the text that each of the first n tokens adds; "" for special tokens and parts of characters."""
     anchor = tokenizer("a", add_special_tokens=False)["input_ids"]
     asked = [anchor, *([*anchor, token] for token in range(n))]
     base, *texts = tokenizer.batch_decode(asked, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -36,10 +36,10 @@ class Dictionary:
 
     Attributes:
         said: the text of each of the drafter's tokens.
-        token_of: the target's token of each text that is one.
+        token_of: the target's token for each text that is one.
         ends: the drafter's tokens that end a text.
         end: the target's.
-        tokenizer: the target's, if it says of each token where in a text it stands.
+        tokenizer: the target's, if it returns token offsets.
     """
 
     said: Sequence[str]
@@ -50,31 +50,31 @@ class Dictionary:
 
     @classmethod
     def of(cls, models: Models, stranger: Stranger) -> Dictionary:
-        """Of two tokenizers: the better part of a second for 50,000 tokens."""
+        """Build the mapping for two tokenizers: more than half a second for 50,000 tokens."""
         token_of: dict[str, int] = {}
         for token, text in enumerate(pieces(models.tokenizer, min(len(models.tokenizer), models.target.vocab_size))):
             if text and len(text) <= LONGEST:
                 token_of.setdefault(text, token)
         said = pieces(stranger.tokenizer, len(stranger.tokenizer))
         theirs, ours = Models(stranger.runner, stranger.tokenizer).eos | {stranger.tokenizer.eos_token_id}, models.eos
-        own = models.tokenizer.eos_token_id  # of several, the one that ends an answer
+        own = models.tokenizer.eos_token_id  # if there are several, the one that ends an answer
         cuts = models.tokenizer if getattr(models.tokenizer, "is_fast", False) else None
         end = own if own in ours else min(ours, default=-1)
         return cls(said, token_of, frozenset(theirs - {None}) if ours else frozenset(), end, cuts)
 
     @classmethod
     def known(cls, models: Models, writer: Stranger) -> Dictionary:
-        """Made once for two tokenizers, and kept with the target."""
+        """Return the mapping, built once for two tokenizers and stored with the target."""
         key = ("omnidraft", models.target_name, writer.name)
         kept, of = models.shared.get(key, (None, None))
-        if kept is None or of is not writer.tokenizer:  # another model of the same name since
+        if kept is None or of is not writer.tokenizer:  # another model of the same name
             kept = cls.of(models, writer)
             models.shared[key] = kept, writer.tokenizer
         return kept
 
     @cached_property
     def shared(self) -> Shared:
-        """The tokens that are one text in both; of several that are, the first. The end is one of them."""
+        """Return tokens with the same text in both vocabularies, the first of several; the end token is included."""
         ours: dict[int, int] = {}
         for theirs, text in enumerate(self.said):
             if text in self.token_of:
@@ -84,22 +84,23 @@ class Dictionary:
         return Shared(torch.tensor(list(ours.values()), dtype=torch.long), torch.tensor(list(ours), dtype=torch.long))
 
     def text(self, token: int) -> str:
-        """What the drafter says with a token."""
+        """Return the text of a drafter's token."""
         return self.said[token] if token < len(self.said) else ""
 
     def is_over(self, token: int) -> bool:
-        """Whether a text ends with this token of the drafter's, or goes on with what cannot be said in another's."""
+        """Return whether a drafter's token ends the text, or has no text to translate."""
         return not self.text(token)
 
     def drafted(self, said: Sequence[int], merge: bool, before: str = "") -> list[int]:
-        """The target's tokens of what the drafter wrote, the end of the text among them.
+        """Return the target's tokens for the drafter's text, including an end token.
 
-        What only its last token completes is left out, unless nothing else is there: more text might go on it.
+        A target token completed only by the last drafter token is left out unless it is the only one: more text might
+        lengthen it.
 
         Args:
-            said: tokens of the drafter's, one at least.
-            merge: whether several may be one of the target's; if not, each has to be one by itself.
-            before: the text that they go on with.
+            said: the drafter's tokens, at least one.
+            merge: whether several may become one of the target's; if not, each has to be one by itself.
+            before: the text before them.
         """
         texts = [self.text(token) for token in said]
         if not merge:
@@ -115,13 +116,13 @@ class Dictionary:
         return [token for token, end in found if end <= sure] or [token for token, _ in found[:1]]
 
     def cut(self, before: str, text: str) -> list[tuple[int, int]] | None:
-        """The tokens that the target's own tokenizer cuts a text into behind another one, and where each ends in it.
+        """Return the target tokenizer's tokens of a text after another one, and the end of each in it.
 
-        None where it does not say, or where a token reaches back over the border: the target has cut there already.
+        None if it returns no offsets, or if a token spans the border: the target has already split there.
         """
         if self.tokenizer is None:
             return None
-        begin = before.find(" ", max(0, len(before) - BEFORE))  # a word begins there, as far as tokenizers have words
+        begin = before.find(" ", max(0, len(before) - BEFORE))  # a word starts there, for tokenizers with words
         before = before[begin:] if begin >= 0 else before[-BEFORE:]
         read = self.tokenizer(before + text, add_special_tokens=False, return_offsets_mapping=True)
         places = list(zip(read["input_ids"], read["offset_mapping"], strict=True))
@@ -131,7 +132,7 @@ class Dictionary:
         return inside
 
     def translated(self, text: str) -> list[tuple[int, int]]:
-        """The target's tokens of a text, each the longest that goes on it, and the characters read up to its end.
+        """Return the target's tokens of a text, each the longest match, and the characters read up to its end.
 
         It ends before the first character that no token begins with.
         """

@@ -1,4 +1,4 @@
-"""OSD: a draft model that goes on learning while it drafts, from the places where the target proved it wrong."""
+"""OSD: train the draft model while it drafts, on positions where the target rejected its tokens."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from workbench.models.loading import Models
 
 REJECTED, ALL = "rejected", "all"
 MOST_PLACES = 64
-"""That a lesson is about: the newest of those that wait for it."""
+"""Most positions per training step: the newest that wait for one."""
 
 
 class Lessons(Learnt[Pupil]):
-    """What a row has of a pupil: its place in the cache, and the places that wait for a lesson.
+    """Online-training state of a sequence: its cache slot, and the positions that wait for a training step.
 
     Attributes:
-        slot: the row in the draft model's cache.
-        wrong: (index of a committed token, what the target's LM head read before it), oldest first.
-        rounds: with such a place, since the last lesson.
+        slot: slot in the draft model's cache.
+        wrong: (index of a committed token, the target's LM head input before it), oldest first.
+        rounds: with such a position, since the last training step.
     """
 
     def __init__(self, pupil: Pupil, slot: Slot, shared: bool) -> None:
@@ -47,12 +47,12 @@ class Lessons(Learnt[Pupil]):
 
 @dataclass(frozen=True)
 class Online(Drafter):
-    """Draft with a draft model whose layers learn, every few rounds, what the target said where they were wrong.
+    """Draft with a draft model whose layers are trained, every few rounds, on the target's distributions.
 
-    The law p at a rejected place is at hand: verification has just computed it. A lesson is one step of AdamW on the
-    mean of D(p ‖ q) over the places that were collected. Whatever the weights become, drafts carry the law they were
-    drawn from, and the output is the target's. Entries that the cache got before a lesson stay as they are: to read a
-    text again after each would cost more than it gains.
+    The distribution p at a rejected position is available: verification has just computed it. A training step is one
+    step of AdamW on the mean of D(p ‖ q) over the collected positions. Whatever the weights become, drafts carry the
+    distribution they were drawn from, and the output is the target's. Cache entries from before a training step stay as
+    they are: to read the text again after each would cost more than it gains.
 
     Source: Liu et al. 2024, Online speculative decoding, arXiv:2310.07177, §4 (the buffer and the update).
     """
@@ -68,15 +68,15 @@ class Online(Drafter):
     warm: bool = warmth("what was learnt")
 
     def notice(self) -> str:
-        """Warm drafts depend on other runs."""
+        """Return a note if drafts depend on other runs (warm)."""
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """The pupil, however often it is taught."""
+        """Parameters of the trained copy; it does not depend on the training schedule."""
         return "online", self.warm
 
     def prime(self, row: Row, models: Models) -> Lessons:
-        """A pupil that knows what the draft model knows; with `warm` the one that earlier runs taught."""
+        """Return a fresh copy of the draft model's layers; with `warm` the copy that earlier runs trained."""
         assert models.drafter is not None
         key = ("online", models.drafter_name)
         pupil = models.shared.get(key) if self.warm else None
@@ -87,16 +87,16 @@ class Online(Drafter):
         return Lessons(pupil, read_committed(row, models), self.warm)
 
     def reach(self, row: Row) -> int:
-        """As far as the draft model has positions."""
+        """Return the number of levels that the draft model has positions for."""
         return reach_of(row, row.state.slot)
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
-        """Chains, one row after the other: each has a pupil of its own."""
+        """Draft chains, one sequence after the other: each has its own trained copy."""
         return [tree for row in rows for tree in row.drafter.draft(row)]
 
     def draft(self, row: Row) -> list[DraftTree]:
-        """A chain."""
-        if row.state.learner.runner is not row.models.drafter:  # another draft model since
+        """Draft a chain."""
+        if row.state.learner.runner is not row.models.drafter:  # the draft model was changed
             self.release(row, row.models)
             row.state = self.prime(row, row.models)
         state: Lessons = row.state
@@ -108,7 +108,7 @@ class Online(Drafter):
         return draft_chain([row], speaker, [state.slot], [feed], self.source)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Keep what was read and accepted, note the places to learn from, and give a lesson when it is time."""
+        """Keep accepted entries, collect positions to train on, and run a training step when due."""
         state: Lessons = row.state
         keep_chain(row, state.slot, outcome)
         if row.images is not None or not isinstance(row.drafter, Online):
@@ -120,18 +120,18 @@ class Online(Drafter):
             self.teach(row, state)
 
     def noted(self, row: Row, outcome: Outcome) -> Iterator[tuple[int, Float[Tensor, " D"]]]:
-        """(index of the committed token, what the target's LM head read before it) of the round's places."""
+        """Yield (index of the committed token, the target's LM head input before it) for the round's positions."""
         if outcome.hidden is None or not outcome.tokens:
             return
         path = outcome.verdict.path
         first = len(row.committed) - len(outcome.emitted)
         for i, at in enumerate(outcome.places):
-            is_wrong = i == len(path) and at - 1 in outcome.parents  # a draft hung there, and none was kept
+            is_wrong = i == len(path) and at - 1 in outcome.parents  # a draft followed there, and none was accepted
             if is_wrong or self.places == ALL:
                 yield first + i, outcome.hidden[at]
 
     def teach(self, row: Row, state: Lessons) -> None:
-        """One lesson about the places that are still within reach of what it reads again."""
+        """Run a training step on the collected positions within the newest `reads` tokens."""
         begin = max(0, len(row.committed) - 1 - self.reads)
         about = [(i, hidden) for i, hidden in state.wrong if i > begin]
         state.wrong, state.rounds = [], 0
@@ -142,6 +142,6 @@ class Online(Drafter):
         state.learner.learn(row.committed[begin:-1], begin, [i - 1 - begin for i, _ in about], laws, self.rate)
 
     def release(self, row: Row, models: Models) -> None:
-        """Give the cache row back."""
+        """Free the cache slot."""
         if row.state is not None:
             row.state.learner.runner.close(row.state.slot)

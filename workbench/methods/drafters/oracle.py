@@ -1,4 +1,4 @@
-"""A drafter that knows the target's distribution and has a dial for how often it is right."""
+"""Oracle: a drafter that knows the target's distribution, with an acceptance rate set by the user."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from workbench.methods.growers.chain import draft_chain
 
 @dataclass(frozen=True)
 class Oracle(Drafter):
-    """Draw from q = a·p + (1 − a)·(the target's least likely token), with p from the target itself.
+    """Draft from q = a·p + (1 − a)·(the target's least likely token), with p from the target itself.
 
     Then Σ min(p, q) = a, up to the least likely token's own probability: every drafted token is accepted with
-    probability a whatever came before, which is what the closed forms of the literature assume. It runs the target to
-    draft, so its speed means nothing: a simulation, for teaching and for testing curves.
+    probability a whatever came before, as the closed forms of the literature assume. It runs the target to draft, so
+    its speed means nothing: a simulation, for teaching and for testing curves.
     """
 
     acceptance: float = param(0.8, ge=0.0, le=1.0, doc="probability that a drafted token is accepted")
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
-        """Chains drawn from the mixture."""
+        """Draft chains from the mixture."""
         target = rows[0].models.target
         for row in rows:
             row.place.scratch = 0
@@ -39,7 +39,7 @@ class Oracle(Drafter):
 
 
 def mixture(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
-    """The law the oracle draws from."""
+    """Return the distribution that the oracle draws from."""
     a = cast(Oracle, row.drafter).acceptance
     p = law(logits, row.sampling)
     return (a * p).scatter_add(1, logits.argmin(1, keepdim=True), p.new_full((1, 1), 1.0 - a))

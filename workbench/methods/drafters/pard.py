@@ -1,15 +1,16 @@
-"""PARD: all tokens of a draft in one pass of the drafter, at places that hold a mask where no token is known yet.
+"""PARD: draft all tokens in one pass of the drafter, with masks at the positions of unknown tokens.
 
-Whoever drafts one token after the other runs the drafter once for each. Here the pass that reads what was accepted goes
-on over as many masks as there are more tokens to draft, and every place says its own:
+A drafter that drafts one token after the other runs once per token. Here the pass that reads the accepted tokens
+continues over one mask for each further token of the draft, and every position predicts its own:
 
-    place     t                     t + 1          t + 2
-    enters    f(t), e(x(t + 1))     f(t), m        f(t), m
-    law of    x(t + 2)              x(t + 3)       x(t + 4)
+    position          t                     t + 1          t + 2
+    input             f(t), e(x(t + 1))     f(t), m        f(t), m
+    distribution of   x(t + 2)              x(t + 3)       x(t + 4)
 
-The mask m is one learned embedding for all places, so a draft may be longer than any in training; in place of a feature
-beside it stands the last one that is known. A mask sees the text and the masks before it, and no drafted token: what is
-said of a place is the same whatever was drafted before it. That is what the one pass costs in acceptance.
+The mask m is one learned embedding for all positions, so a draft may be longer than any in training; the last known
+feature is fused with it. A mask attends to the text and the masks before it, and to no drafted token: its prediction
+does not depend on earlier tokens of the draft, which lowers acceptance.
+
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from workbench.methods.growers.chain import Chain
 
 
 class PARDNet(FeatureNet):
-    """EAGLE's layer with a mask, whose states are asked for good laws alone, as multi-token prediction's are.
+    """EAGLE's layer with a mask; its states are trained on distributions alone, as multi-token prediction's are.
 
-    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (masks); one mask for all places, as released.
+    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (masks); one mask for all positions, as released.
     """
 
     kind: ClassVar[str] = "pard"
     guesses_features: ClassVar[bool] = False
     enters: ClassVar[str] = OWN_WAY
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """How often each rank of each place is right was not measured."""
+    """Empty: how often each rank at each position is right was not measured."""
 
     def __init__(
         self, width: int, heads: int, ffn: int, context: int = 1024, head_size: int = 0, **options: Any
@@ -50,7 +51,7 @@ class PARDNet(FeatureNet):
         self.mask = nn.Parameter(torch.randn(width) * width**-0.5)
 
     def masks(self, known: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """What enters where no token is known yet, beside these features."""
+        """Return the inputs of masks, fused with these features."""
         return self.pairs(self.mask.expand_as(known), self.taken(known))
 
     def drafts(
@@ -59,16 +60,16 @@ class PARDNet(FeatureNet):
         features: Float[Tensor, "B n D"],
         columns: Sequence[Int[Tensor, " _"]],
     ) -> list[Float[Tensor, "B _ D"]]:
-        """What drafting says behind the pairs of a text, all at once: what it learns from.
+        """Return the outputs after the pairs of a text, all at once, for training.
 
-        Of the draft behind the pair at s, step 0 is the pair itself, and step i the mask at s + i. It sees the true
-        pairs up to s, and of the masks those of its own draft up to itself.
+        In the draft after the pair at s, step 0 is the pair itself, and step i the mask at s + i. It attends to the
+        true pairs up to s, and to the masks of its own draft up to itself.
 
         Args:
             following: embeddings of the tokens that follow the features.
             features: of the target.
-            columns: of each step, behind which pairs it is asked for: step 0 behind all, each later step behind some of
-                those of the step before, whose masks it sees.
+            columns: per step, the pairs after which it is computed: step 0 after all, each later step after a subset of
+                those of the step before, whose masks it attends to.
 
         Returns:
             The states of each step.
@@ -85,12 +86,12 @@ class PARDNet(FeatureNet):
 
 @dataclass(slots=True)
 class PARDState(FeatureState):
-    """What the drafter knows about one text. Its guesses at a place know nothing of those at the places before it."""
+    """State of the drafter for one text. Its prediction at a position does not depend on earlier drafted tokens."""
 
     def draft(self, masks: Float[Tensor, "1 k D"]) -> Float[Tensor, "k_plus_1 W"]:
-        """Logits at the newest pair and at the masks behind it, by one pass that also reads what was accepted.
+        """Return logits at the newest pair and at the masks after it, by one pass that also reads accepted pairs.
 
-        Of the masks no entries stay.
+        No entries of masks are kept.
         """
         clock = self.models.target.clock
         start = clock.mark()
@@ -108,18 +109,18 @@ class PARDState(FeatureState):
         return said
 
     def whole(self, said: Float[Tensor, "1 K W"], level: int) -> Float[Tensor, "1 V"]:
-        """Logits of one place of the draft, from 0, over all of the target's tokens: those of all places are known."""
+        """Return logits of one position of the draft, from 0, over all of the target's tokens."""
         return self.head.spread(said[:, level])
 
 
 @dataclass(frozen=True)
 class PARD(FeatureDrafter):
-    """As many levels as the plan has, by one pass of the layer and one product with the target's LM head.
+    """Draft all levels of the plan by one pass of the layer and one product with the target's LM head.
 
-    A tree over them is Medusa's: the law of a level is the same behind all nodes of the level before.
+    A tree over them is Medusa's: the distribution of a level is the same after all nodes of the level before.
 
-    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (the pass). Its drafter is a language model of its own; here it
-    reads the target's features, as PARD-2 (An et al. 2026, arXiv:2605.08632) lets it.
+    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (the pass). Its drafter is a separate language model; here it
+    reads the target's features, as in PARD-2 (An et al. 2026, arXiv:2605.08632).
     """
 
     needs: ClassVar[tuple[str, ...]] = (PARDNet.kind, "trees")
@@ -129,7 +130,7 @@ class PARD(FeatureDrafter):
     recipe: ClassVar[str] = "chat-heads"
 
     def begin(self, row: Row) -> Growth | None:
-        """Draft all levels; a prompt of one token has nothing to go on from: the target has read nothing yet."""
+        """Draft all levels, or return None after a prompt of one token: the target has no feature yet."""
         state: PARDState = row.state
         known = row.place.last_hidden
         if known is None:

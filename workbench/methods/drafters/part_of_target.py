@@ -1,4 +1,4 @@
-"""A part of the target that drafts for the whole of it."""
+"""Base class of truncated targets that draft."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.models.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class PartOfTarget:
-    """What `draft_chain` asks of a model besides its forward: it is the target's own."""
+    """Properties that `draft_chain` needs besides a forward: the target's own."""
 
     target: Runner
 

@@ -1,6 +1,7 @@
-"""Parallel prompt decoding: trained embeddings behind the draft make the target itself guess the tokens after next.
+"""Parallel prompt decoding: trained embeddings after the draft make the target predict later tokens itself.
 
-A prompt token is an input embedding and no word; where it stands and what is done with it, `InPass` says.
+A prompt token is an input embedding of no word; `InPass` defines its positions and the use of its predictions.
+
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from workbench.models.loading import Models
 class PromptTokens(ProbeNet):
     """m prompt tokens, each of v input embeddings; nothing else is trained.
 
-    Of several embeddings each has a pass of its own beside the others, and what is said at them is averaged.
+    With several embeddings each has its own probes beside the others, and their predictions are averaged.
 
     Args:
         width: the target's hidden size D.
         prompts: m.
         ensemble: v.
-        context: longest sequence, in positions; of no account here.
+        context: longest sequence, in positions; unused here.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3.
     """
@@ -43,20 +44,20 @@ class PromptTokens(ProbeNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         return {"width": self.width, "prompts": self.levels, "ensemble": self.ensemble}
 
 
 @dataclass(slots=True)
 class PromptState(ProbeState):
-    """As of all probes; `shown`: of each embedding the token most like it, which a trace shows and nothing reads."""
+    """State of probes; `shown`: for each embedding the most similar token, for the trace only."""
 
     shown: Int[Tensor, " jv"] | None = None
 
 
 @dataclass(frozen=True)
 class PPD(InPass):
-    """Prompt tokens as probes. See `InPass`.
+    """Draft with prompt tokens as probes. See `InPass`.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3 and Figure 2.
     """
@@ -65,10 +66,10 @@ class PPD(InPass):
     called: ClassVar[str] = "prompt tokens"
 
     def prime(self, row: Row, models: Models) -> PromptState:
-        """The prompt tokens, loaded once for the target.
+        """Return the prompt tokens, loaded once for the target.
 
         Raises:
-            ModelError: they cannot be read, or are none for this target.
+            ModelError: they cannot be read, or are for another target.
         """
         again = "Train prompt tokens for this target: workbench train ppd --target …"
         net = load_fitting(PromptTokens, models, "prompt tokens", again)
@@ -78,7 +79,7 @@ class PPD(InPass):
             return PromptState(net, shown=alike.argmax(-1))
 
     def asked(self, row: Row, tree: DraftTree, at: Layout, bare: Probes) -> Probes:
-        """Input embeddings in the tokens' place."""
+        """Return the probes with prompt embeddings as inputs."""
         state: PromptState = row.state
         assert state.shown is not None
         return replace(bare, tokens=state.shown[at.own], states=state.net.embeds.flatten(0, 1)[at.own])

@@ -1,4 +1,4 @@
-"""A tree of a draft model's tokens with what a store of text has grafted onto it."""
+"""RASD: merge retrieved continuations from a datastore into a draft model's tree."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from workbench.methods.growers.best_first import BestFirst
 from workbench.models.loading import Models
 
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
-"""Who proposed a node."""
+"""Origin of a node."""
 OWN = BestFirst(ranked=False)
-"""The only way in which its draft model's tree grows: others draw siblings."""
+"""The only tree builder for its draft model's tree: others draw siblings."""
 
 
 class FusedState(GrowthState):
-    """A row of the draft model's cache, and the store that is read beside it."""
+    """A slot of the draft model's cache, and the datastore used with it."""
 
     def __init__(self, held: GrowthState, store: Datastore) -> None:
         super().__init__(held.slot)
@@ -47,7 +47,7 @@ class FusedState(GrowthState):
 
 
 def prune(found: Retrieved, allowed: Sequence[int]) -> Retrieved:
-    """Only the branches of which the first token is one of these."""
+    """Return only the branches whose first token is one of these."""
     stays, kept = dict[int, int](), list[int]()
     for node, (token, parent) in enumerate(zip(found.tokens, found.parents, strict=True)):
         if parent in stays or (parent < 0 and token in allowed):
@@ -62,23 +62,23 @@ def prune(found: Retrieved, allowed: Sequence[int]) -> Retrieved:
 
 
 def fuse(tokens: Sequence[int], parents: Sequence[int], other: Retrieved, most: int) -> tuple[list[int], list[int]]:
-    """Graft a tree onto another one where their paths part: the longest common prefix of each path is there already.
+    """Merge a tree into another one by the longest common prefix of each path.
 
     Args:
-        tokens: of the tree that is there; it keeps its nodes and their numbers.
+        tokens: of the existing tree; it keeps its nodes and their numbers.
         parents: of it.
-        other: what is grafted, parents first; `most` of its nodes that are not there yet at most.
-        most: see `other`.
+        other: tree to merge, parents first.
+        most: most nodes of `other` to add.
 
     Returns:
-        Of each node of `other`, its number in the fused tree; −1 where there was no room. And the nodes of `other` that
-        were added, in their order.
+        For each node of `other`, its number in the merged tree; −1 if there was no room. And the added nodes of
+        `other`, in their order.
     """
     at = {(parent, token): node for node, (token, parent) in enumerate(zip(tokens, parents, strict=True))}
     place, added = list[int](), list[int]()
     for node, (token, parent) in enumerate(zip(other.tokens, other.parents, strict=True)):
         above = -1 if parent < 0 else place[parent]
-        if parent >= 0 and above < 0:  # its parent found no room
+        if parent >= 0 and above < 0:  # there was no room for its parent
             place.append(-1)
             continue
         found = at.get((above, token), -1)
@@ -91,16 +91,16 @@ def fuse(tokens: Sequence[int], parents: Sequence[int], other: Retrieved, most: 
 
 @dataclass(frozen=True)
 class Rasd(TreeFromModel):
-    """Grow a tree in the draft model, look the newest tokens up in a store, and verify both as one tree.
+    """Build a tree with the draft model, look the newest tokens up in a datastore, and verify both as one tree.
 
-    Of what is retrieved, the branches go whose first token is not among the draft model's `top` likeliest. The rest is
-    grafted where its paths leave the model's: they go deeper than a model of small depth. Every node says who proposed
-    it. Both trees are functions of what is committed, so that tokens are chosen, not drawn.
+    Retrieved branches whose first token is not among the draft model's `top` likeliest are dropped. The rest is merged
+    where its paths leave the model's: they go deeper than a model of small depth. Every node records its origin. Both
+    trees depend on committed tokens alone, so tokens are deterministic.
 
     Source: Quan et al. 2025, RASD, arXiv:2503.03434, §3 (pruning, and fusion by the longest prefix).
     """
 
-    superposes: ClassVar[bool] = False  # what is retrieved is no token of a superposed one
+    superposes: ClassVar[bool] = False  # retrieved tokens do not belong to a superposed draft
     source: ClassVar[str] = MODEL
     usual: ClassVar[Grower | None] = OWN
     store: str = stored()
@@ -113,24 +113,24 @@ class Rasd(TreeFromModel):
     shortest: int = shortest()
 
     def notice(self) -> str:
-        """Two parameters may exclude each other."""
+        """Return a note if two parameters exclude each other."""
         return unmatched(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Chosen by the model's law, and looked up."""
+        """Return the kinds of siblings: chosen by the model's distribution, and retrieved; both deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def make_ready(self, models: Models) -> None:
-        """The bundled texts are tokenised and sorted."""
+        """Tokenise and sort the bundled texts."""
         store_of(models, self.store == "own")
 
     def prime(self, row: Row, models: Models) -> FusedState:
-        """A row of the draft model's cache, and the store."""
+        """Open a slot of the draft model's cache, and the datastore."""
         store = store_of(models, self.store == "own")
         return FusedState(super().prime(row, models), store)
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """The model's tree, and what the store has to add to it."""
+        """Draft the model's tree with the datastore's additions."""
         state: FusedState = row.state
         growth = self.begin(row)
         tree = (plan.grower or OWN).grow(growth, replace(plan, depth=min(plan.depth, self.levels)))
@@ -151,13 +151,13 @@ class Rasd(TreeFromModel):
 
 
 def explained(whole: DraftTree, tree: DraftTree, found: Retrieved, added: Sequence[int]) -> DraftTree:
-    """The fused tree with the scores of its nodes, and why they are there.
+    """Return the merged tree with the scores of its nodes, and the reasons for them.
 
     Args:
-        whole: the model's nodes, then those of the store.
+        whole: the model's nodes, then those of the datastore.
         tree: the model's.
-        found: what was retrieved, and pruned.
-        added: the nodes of it that were grafted.
+        found: retrieved and pruned branches.
+        added: the nodes of them that were merged.
     """
     device, told = tree.tokens.device, tree.grown
     counts, shares = (

@@ -1,4 +1,4 @@
-"""Draft what stands behind the longest match of the newest tokens in a store of text."""
+"""REST: draft continuations of the longest match of the newest tokens in a datastore of text."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from workbench.methods.growers.shapes import NODES
 from workbench.models.loading import Models
 
 READ = 512
-"""Occurrences read at most, spread evenly over all; the released code reads 5,000."""
+"""Most occurrences read, spread evenly over all; the released code reads 5,000."""
 LONGEST = 16
-"""Tokens matched at most."""
+"""Most tokens matched."""
 DEEPEST = ORDERED - LONGEST
-"""Tokens read behind a match at most: so far occurrences are in order."""
+"""Most tokens read after a match: the suffix array orders occurrences up to this length."""
 
 RETRIEVED = GrowthRule(
     "rest",
@@ -39,7 +39,7 @@ RETRIEVED = GrowthRule(
 
 
 def stored() -> Any:
-    """The parameter: which store is read."""
+    """Return the parameter for the datastore."""
     return param(
         "own",
         choices=("own", "bundled"),
@@ -51,17 +51,17 @@ def stored() -> Any:
 
 
 def longest() -> Any:
-    """The parameter: how many tokens are looked up at most."""
+    """Return the parameter for the longest suffix."""
     return param(LONGEST, ge=1, le=LONGEST, doc="longest suffix to look up, in tokens")
 
 
 def shortest() -> Any:
-    """The parameter: how many have to match."""
+    """Return the parameter for the shortest match."""
     return param(2, ge=1, le=8, doc="shortest match to draft from, in tokens")
 
 
 def unmatched(longest: int, shortest: int) -> str:
-    """What there is to know where nothing can ever match; "" where something can."""
+    """Return a note if the parameters allow no match at all; otherwise ""."""
     if shortest <= longest:
         return ""
     return (
@@ -72,16 +72,16 @@ def unmatched(longest: int, shortest: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """Continuations found in a store, as a tree, those of the most occurrences first.
+    """Continuations found in a datastore, as a tree, the most frequent first.
 
     Attributes:
         tokens: of its nodes, parents first.
         parents: index of each node's parent; −1 below the root.
-        counts: occurrences that go on as the path to each node does, of those read.
+        counts: number of read occurrences whose continuation contains the path to each node.
         read: occurrences read.
         matched: tokens that matched.
-        hits: occurrences in the store.
-        entry: place in the store of an occurrence that goes on as the first node does; −1: there is none.
+        hits: occurrences in the datastore.
+        entry: index in the datastore of an occurrence that continues with the first node; −1: there is none.
     """
 
     tokens: list[int] = field(default_factory=list[int])
@@ -94,11 +94,11 @@ class Retrieved:
 
     @property
     def shares(self) -> list[float]:
-        """Of the occurrences read, of each node: of all of them."""
+        """Return each node's share of the occurrences read."""
         return [count / self.read for count in self.counts]
 
     def tell(self, row: Row, store: Datastore) -> None:
-        """Into the row's trace: what was found, and where."""
+        """Record the match and its position in the sequence's trace."""
         row.signals["store tokens"] = len(store)
         row.signals["matched tokens"] = self.matched
         row.signals["hits in the store"] = self.hits
@@ -115,22 +115,22 @@ def retrieve(
     depth: int,
     vocabulary: int | None = None,
 ) -> Retrieved:
-    """The `nodes` most frequent prefixes of what stands behind the longest match.
+    """Return the `nodes` most frequent prefixes of the continuations of the longest match.
 
     Args:
-        store: read, never written.
+        store: datastore, read only.
         context: committed tokens.
         longest: most tokens of it that are looked up.
-        shortest: a shorter match is none.
-        nodes: of the tree, at most.
-        depth: levels of it, at most.
-        vocabulary: of the target, which may have fewer tokens than the store's tokenizer; None: no fewer.
+        shortest: fewest tokens of a match.
+        nodes: most nodes of the tree.
+        depth: most levels of it.
+        vocabulary: of the target, which may have fewer tokens than the datastore's tokenizer; None: no fewer.
     """
     hit, depth = store.find(context, longest, shortest), min(depth, DEEPEST)
     if not hit or nodes < 1 or depth < 1:
         return Retrieved(matched=hit.matched, hits=len(hit))
     places, rows = store.following(hit, depth, READ)
-    if vocabulary is not None:  # what it cannot say ends a continuation; of all at a place these are the last
+    if vocabulary is not None:  # tokens outside the vocabulary end a continuation; they sort last
         rows = np.where(np.logical_or.accumulate(rows >= vocabulary, axis=1), store.card.vocabulary, rows)
     begins = np.ones(rows.shape, bool)  # [m, depth]: a prefix of so many tokens begins in this row
     begins[1:] = np.logical_or.accumulate(rows[1:] != rows[:-1], axis=1)
@@ -141,7 +141,7 @@ def retrieve(
     ids = np.reshape(np.cumsum(np.transpose(begins)), (depth, total)) - 1  # of each level and row, its prefix
     parents = np.where(level > 0, ids[level - 1, first], -1)
     tokens = rows[first, level]
-    order = np.lexsort((level, -counts))  # a parent has no fewer occurrences than its child, and comes first
+    order = np.lexsort((level, -counts))  # a parent is at least as frequent as its child, and comes first
     order = order[tokens[order] < store.card.vocabulary][:nodes]
     place = {int(node): i for i, node in enumerate(order)}
     return Retrieved(
@@ -156,7 +156,7 @@ def retrieve(
 
 
 class StoreInUse(Owned):
-    """A store that a request reads, and what it found there."""
+    """A datastore that a request reads, and its matches there."""
 
     title = "Datastore of texts"
     unit = "tokens"
@@ -165,7 +165,7 @@ class StoreInUse(Owned):
         self.store, self.sources = store, sources
 
     def look(self, n: int) -> Look:
-        """Its largest texts."""
+        """Return its largest texts."""
         card, n_bytes = self.store.card, self.store.tokens.nbytes + self.store.suffixes.nbytes
         ends = [*(start for _, start in card.texts[1:]), len(self.store)]
         sizes = sorted(((end - start, name) for (name, start), end in zip(card.texts, ends, strict=True)), reverse=True)
@@ -175,13 +175,13 @@ class StoreInUse(Owned):
 
 @dataclass(frozen=True)
 class Rest(Drafter):
-    """Look the newest tokens up in a store of text, longest match first, and draft what follows there most often.
+    """Look the newest tokens up in a datastore, longest match first, and draft the most frequent continuations.
 
-    The continuations of the longest match are merged into a tree whose nodes count the occurrences that go through
-    them; the nodes of the most are verified. The store is read and never written: no request drafts for another.
+    The continuations of the longest match are merged into a tree whose nodes count their occurrences; the most frequent
+    nodes are verified. The datastore is read only, so requests do not influence each other.
 
-    Host cost of a round, CPU time on an AMD EPYC with 2 cores, English text: 0.03 ms (median; 95 % within 0.3 ms) with
-    the bundled store, 0.23 ms (0.5 ms; 3 ms where the disk is read first) with 29 million tokens; the context's length
+    Host cost per round, CPU time on an AMD EPYC with 2 cores, English text: 0.03 ms (median; 95 % within 0.3 ms) with
+    the bundled datastore, 0.23 ms (0.5 ms; 3 ms if the disk is read first) with 29 million tokens; the context's length
     does not matter.
 
     Source: He et al. 2023, REST, arXiv:2311.08252, §3.2 (retrieval), §3.3 (draft tree).
@@ -194,23 +194,23 @@ class Rest(Drafter):
     shortest: int = shortest()
 
     def notice(self) -> str:
-        """Two parameters may exclude each other."""
+        """Return a note if two parameters exclude each other."""
         return unmatched(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Looked up."""
+        """Return the kind of siblings: retrieved, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def make_ready(self, models: Models) -> None:
-        """The bundled texts are tokenised and sorted."""
+        """Tokenise and sort the bundled texts."""
         store_of(models, self.store == "own")
 
     def prime(self, row: Row, models: Models) -> StoreInUse:
-        """The store; what is committed is not needed."""
+        """Return the datastore; the committed text is not needed."""
         return StoreInUse(store_of(models, self.store == "own"))
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """The most frequent continuations of the longest match."""
+        """Draft the most frequent continuations of the longest match."""
         assert row.models is not None
         store, target, device = row.state.store, row.models.target, row.models.target.device
         context, nodes = row.committed[-self.longest :], plan.within(self.nodes)
