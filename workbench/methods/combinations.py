@@ -1,6 +1,7 @@
-"""Which drafter may be judged by which verifier, with which policy and grower: the matrix of the methods page.
+"""Sound combinations of drafters with verifiers, policies and tree builders: the matrix of the methods page.
 
-All of it follows from what the parts declare; no method, verifier, policy or grower is named here.
+All of it follows from the parts' declarations; no method, verifier, policy or tree builder is named here.
+
 """
 
 from __future__ import annotations
@@ -15,27 +16,27 @@ from workbench.engine.parts import Verifier
 from workbench.methods import deviation
 
 HOW = ("policy", "grower")
-"""What a cell lists: the choices that leave drafter and verifier what they are."""
+"""Choices listed in a cell: they change neither drafter nor verifier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A method's own combinations of one cell that promise the same.
+    """A method's combinations in one cell that have the same promise.
 
     Attributes:
         method: registry name.
-        title: for people.
-        verifier: value of the parameter `verifier`; empty where the method has one verifier only.
+        title: display name.
+        verifier: value of the parameter `verifier`; empty if the method has one verifier only.
         promise: value of `Promise`.
-        reason: why these drafts would not follow the target's law under this verifier, and what that costs; empty where
-            they do.
-        ways: by the name of a choice ("policy", "grower"), its values; a choice that the method has not is left out.
-        standing: what the exactness board says of it: of the method's usual policy and grower, if they are among these
-            ways; else "shown" only where it says so of every other policy with the usual grower, and the other way
-            round, and "broken" where it says so of one.
-        policies: by policy, what the board says of it under this verifier with the usual grower.
-        only: of "policy" and "grower", what the method has one of, by its name: that is no choice.
-        greyed: whether the pages grey it out: a rule that is exact, but for other drafts than these. What is
+        reason: why these drafts would not follow the target's distribution under this verifier, and the deviation;
+            empty if they do.
+        ways: by the name of a choice ("policy", "grower"), its values; a choice that the method lacks is left out.
+        standing: status on the exactness board: that of the method's usual policy and grower, if they are among these
+            ways; otherwise "shown" only if it is shown for every other policy with the usual grower, and the other way
+            round, and "broken" if it is for one.
+        policies: by policy, the board's status under this verifier with the usual grower.
+        only: of "policy" and "grower", the name of the single one that the method has: that is no choice.
+        greyed: whether the pages grey it out: a rule that is exact, but for other drafts than these. A rule that is
             approximate for all drafts is a choice like any other.
     """
 
@@ -60,16 +61,16 @@ class Offer:
 def matrix(
     methods: Iterable[Method], standings: Mapping[str, str], choices: Mapping[tuple[str, str], str] | None = None
 ) -> dict[str, Any]:
-    """Drafters by verifiers: what is offered with what promise and evidence, and why the rest would not be sound.
+    """Return drafters by verifiers: offers with promise and evidence, and reasons why others would be unsound.
 
     Args:
-        methods: of the registry; those whose rounds do not draft have no place in it.
+        methods: of the registry; those whose rounds do not draft are left out.
         standings: of the exactness board, by method.
-        choices: what that board says of single choices, by `setting` and promise.
+        choices: that board's status of single choices, by `setting` and promise.
 
     Returns:
         `verifiers`, their names in the order of the registry; `rows`, each with the `drafter`'s class, the titles of
-        its `methods` and a cell for every verifier: `offers`, and where there are none, the `reason` why it would be
+        its `methods` and a cell for every verifier: `offers`, and if there are none, the `reason` why it would be
         unsound (empty: it would be sound, and no method offers it), and whether the verifier is `approximate` for all
         drafts.
     """
@@ -91,25 +92,25 @@ def matrix(
 
 
 def title(verifier: Verifier) -> str:
-    """A verifier's name; one that is never a choice may have none, and goes by its class."""
+    """Return a verifier's name; one that is never a choice may have none, and is named by its class."""
     return verifier.name or type(verifier).__name__
 
 
 def offers(
     method: Method, verifier: str, standing: str, evidence: Mapping[tuple[str, str], str] | None = None
 ) -> list[Offer]:
-    """What a method offers under the verifier of that title, a row for each promise; empty where it does not offer it.
+    """Return a method's offers under the verifier of that title, one per promise; empty if it has no such verifier.
 
     Args:
         method: a method that drafts.
         verifier: its title.
-        standing: of the method on the exactness board, which speaks of its usual policy and grower.
+        standing: of the method on the exactness board, which holds for its usual policy and grower.
         evidence: of single choices there, by `setting` and promise.
     """
     judges = [v for v in method.verifiers if title(v) == verifier]
     if not judges:
         return []
-    usual = method.with_params()  # once: that is most of the work
+    usual = method.with_params()  # once: this is most of the work
     judge = judges[0]
     chosen = {"verifier": judge.name} if len(method.verifiers) > 1 else {}
     parts = dict(zip(HOW, (method.policies, method.growers), strict=True))
@@ -117,7 +118,7 @@ def offers(
     only = {name: its[0].name for name, its in parts.items() if len(its) == 1}
     found: dict[tuple[Promise, str, bool], list[dict[str, str]]] = {}
     seen: dict[tuple[Promise, str, bool], dict[str, str]] = {}
-    told: dict[tuple[Promise, str, bool], list[tuple[bool, str]]] = {}  # of ways that change one choice at most
+    told: dict[tuple[Promise, str, bool], list[tuple[bool, str]]] = {}  # of ways that change at most one choice
     for policy, grower in itertools.product(method.policies, method.growers or (None,)):
         names = (policy.name, "" if grower is None else grower.name)
         how = {name: value for name, value in zip(HOW, names, strict=True) if name in choices}
@@ -153,26 +154,26 @@ def offers(
 
 
 def is_usual(made: Configured) -> bool:
-    """Whether it judges, plans and grows as its method usually does: of that the exactness board's own test speaks."""
+    """Return whether it has its method's usual verifier, policy and grower, which the exactness board tests."""
     method, grower = made.method, next(iter(made.method.growers), None)
     pairs = (made.verifier, method.verifier), (made.policy, method.policies[0]), (made.grower, grower)
     return all((type(one), one and one.name) == (type(usual), usual and usual.name) for one, usual in pairs)
 
 
 def setting(made: Configured) -> str:
-    """A method and what is not at its default, as the exactness board names it: "draft-model, verifier=k-seq"."""
+    """Return a method and its changed parameters, as the exactness board names it: "draft-model, verifier=k-seq"."""
     return f"{made.name}, {changed(made)}"
 
 
 def changed(made: Configured) -> str:
-    """The parameters that are not at their defaults, in words."""
-    specs = made.method.params  # once: it is put together anew each time
+    """Return the parameters that are not at their defaults, as text."""
+    specs = made.method.params  # once: it is computed at each access
     values = {k: v for k, v in made.values.items() if v != specs[k].default}
     return ", ".join(f"{k}={v}" for k, v in values.items()) or "defaults"
 
 
 def _together(told: Sequence[tuple[bool, str]]) -> str:
-    """One word for several ways: (whether it is the usual one, what the board says of it). Empty: there are none."""
+    """Return one status for several ways: (whether it is the usual one, its status). Empty: there are none."""
     usual, all_of_them = [said for is_usual, said in told if is_usual], {said for _, said in told}
     if usual or len(all_of_them) < 2:
         return (*usual, *all_of_them, "")[0]
@@ -180,7 +181,7 @@ def _together(told: Sequence[tuple[bool, str]]) -> str:
 
 
 def _standing(method: Method, promise: Promise, standing: str, as_usual: bool) -> str:
-    """What the board says of an offer; what it has not put to the test is unproven."""
+    """Return the board's status of an offer; untested ones are unproven."""
     if promise is method.promise and as_usual:
         return standing
     return "unproven" if promise in (Promise.EXACT, method.promise) else "no promise"

@@ -1,8 +1,9 @@
-"""What an unsound pair costs: how far from p its output is, enumerated at one place of a world that never changes.
+"""Deviation of unsound pairs: distance of their output from p, enumerated at one position of a fixed example.
 
-Two drafts for one place, p and q of three tokens. Every pair of drafts that can come is put before the rule; nothing is
-sampled. Where whether there is a second one may depend on the first, there is one if the first left most of q: so a
-tree grows that weighs its places by what elder siblings leave (`DySpec`).
+Two drafts at one position, p and q over three tokens. Every possible pair of drafts is given to the rule; nothing is
+sampled. If the existence of a second draft may depend on the first, there is one if the first has at most half of q:
+so grows a tree that scores positions by the mass that earlier siblings leave (`DySpec`).
+
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from workbench.methods import CATALOGUE
 P = (0.2, 0.5, 0.3)
 Q = (0.8, 0.1, 0.1)
 HALVINGS = 14
-"""Of the interval in which a token's cumulative probability is looked for."""
+"""Bisection steps in the search for a token's cumulative probability."""
 LEAST = 0.005
-"""What is told with two digits; where less comes out, this world does not show what is wrong."""
+"""Smallest deviation shown, with two digits; below it this example does not show the fault."""
 
 
 def taught(
@@ -39,16 +40,16 @@ def taught(
     grower: Grower | type[Grower] | None = None,
     table: Mapping[str, Mapping[str, float]] | None = None,
 ) -> str:
-    """Why a method's drafts are not judged soundly so, and what that costs; "" if they are.
+    """Return why a method's drafts are not verified soundly by a verifier, and the deviation; "" if they are.
 
-    A verifier that is exact for no drafts at all says no more than that: its price depends on its knobs, and each run
-    shows it.
+    For a verifier that is exact for no drafts at all there is no more to say: its deviation depends on its parameters,
+    and each run shows it.
 
     Args:
-        method: whose drafts.
+        method: the method that drafts.
         verifier: one of its own.
-        grower: another way of growing than the default one.
-        table: what unsound pairs cost; by default as the catalogue has it.
+        grower: another tree builder than the default one.
+        table: deviations of unsound pairs; by default from the catalogue.
     """
     reason = method.unsound(verifier, grower=grower)
     costs = (written() if table is None else table).get(verifier.name, {})
@@ -59,23 +60,23 @@ def taught(
     p, q = (", ".join(f"{x:g}"[1:] for x in law) for law in (P, Q))
     made = "two such drafts"
     if dearest is Sampling.WITHOUT_REPLACEMENT and Sampling.FIXED_NUMBER in verifier.exact_for:
-        made = "at most two such drafts, the second only where the first left most of q"
+        made = "at most two such drafts, the second only if the first has at most half of q"
     return f"{reason} With {made}, p = ({p}) and q = ({q}), its output differs from p by TV {paid:.2f}."
 
 
 def of(made: Configured) -> str:
-    """Why a method with these settings is not sound, and what that costs; "" if it is."""
+    """Return why a method with these settings is not sound, and the deviation; "" if it is."""
     return made.unsound and (taught(made.method, made.verifier, made.policy.grows or made.grower) or made.unsound)
 
 
 @cache
 def written() -> Mapping[str, Mapping[str, float]]:
-    """The table as the catalogue has it."""
+    """Return the table of the catalogue."""
     return json.loads(CATALOGUE.read_text(encoding="utf-8")).get("deviations", {}) if CATALOGUE.is_file() else {}
 
 
 def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
-    """By verifier and way in which siblings come, what each unsound pair of these methods costs: `apart`, rounded."""
+    """Return the rounded deviation (`apart`) of each unsound pair of these methods, by verifier and siblings."""
     found: dict[str, dict[str, float]] = {}
     for method in methods:
         for verifier, grower in itertools.product(method.verifiers, method.growers):
@@ -87,17 +88,17 @@ def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
 
 
 def unsound_kinds(method: Method, verifier: Verifier, grower: Grower | type[Grower] | None = None) -> list[Sampling]:
-    """Ways in which siblings of a method's drafts may come that a rule is not exact for; of one that is for some."""
+    """Return the kinds of siblings that a method may draft and for which a partly exact rule is not exact."""
     siblings = siblings_of(method.drafter, grower or next(iter(method.growers), None))
     return [kind for kind in Sampling if verifier.exact_for and kind in siblings - verifier.exact_for]
 
 
 def apart(verifier: Verifier, kind: Sampling) -> float:
-    """Total variation between p and what a rule emits at the place of two drafts that come in that way.
+    """Return the total variation between p and a rule's output at a position with two drafts of that kind.
 
-    Where their number may depend on the first it is the worse one of both.
+    If their number may depend on the first, return the larger of both cases.
 
-    0.0 where such drafts are not made of two siblings, or the rule decides by more than one place.
+    0.0 if such drafts are not pairs of siblings, or the rule depends on more than one position.
     """
     if type(verifier).walk is not Verifier.walk or kind in (Sampling.CHAIN, Sampling.MIXED):
         return 0.0
@@ -111,12 +112,12 @@ def apart(verifier: Verifier, kind: Sampling) -> float:
 
 
 def pairs(q: Float64[Tensor, " V"], kind: Sampling, depends: bool = False) -> Iterator[tuple[DraftTree, float]]:
-    """Every pair of siblings that can be drafted, with its probability; one alone where there is no second.
+    """Yield every pair of siblings that can be drafted, with its probability; a single one if there is no second.
 
     Args:
-        q: the drafter's law.
-        kind: how siblings come.
-        depends: there is a second one only if the first left most of q.
+        q: the drafter's distribution.
+        kind: kind of siblings.
+        depends: whether there is a second one only if the first has at most half of q.
     """
     head: list[int] = listed(q.argsort(descending=True))
     for a, b in itertools.product(range(len(q)), repeat=2):
@@ -147,7 +148,7 @@ def _drawn(tokens: Sequence[int], q: Float64[Tensor, " V"], kind: Sampling) -> D
 
 
 def emitted(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Float64[Tensor, " V"]:
-    """The law of the token at the place of a tree's siblings: by the rule's chances, and by all that it can add."""
+    """Return the distribution of the token at the siblings' position, from the rule's probabilities and residual."""
     laws = p.expand(len(tree) + 1, -1)
 
     def at(u: float) -> tuple[list[float], int]:
@@ -164,7 +165,7 @@ def emitted(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Fl
     below = 0.0
     for token in range(len(p)):
         low, high = below, 1.0
-        for _ in range(HALVINGS if token + 1 < len(p) else 0):  # where the draw passes the token
+        for _ in range(HALVINGS if token + 1 < len(p) else 0):  # bisect for the token's border
             middle = (low + high) / 2
             low, high = (middle, high) if at(middle)[1] <= token else (low, middle)
         out[token] += left * (high - below)

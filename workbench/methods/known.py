@@ -1,8 +1,9 @@
-"""What is known of the methods without PyTorch: names, promises, needs and parameters, to check a request by.
+"""Facts about methods without PyTorch: names, promises, needs and parameters, to check a request.
 
-`catalogue.json` beside this file says it; `workbench docs` writes it from the registry, which stays the one place where
-a method is declared. Where the registry has been imported already it is asked itself, and so it is where the file
-cannot know: for methods of one's own, and for declarations that have changed since it was written.
+`catalogue.json` beside this file contains them; `workbench docs` writes it from the registry, the one place where a
+method is declared. If the registry has been imported already it is used itself, and also if the file cannot have the
+facts: for user-defined methods, and for declarations that changed since it was written.
+
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ PROMISES = (
     "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated parameter; "
     "*simulation*: uses information that no real drafter has."
 )
-"""What the promises mean, for tables of methods."""
+"""Meaning of the promises, for tables of methods."""
 PLAIN = "autoregressive"
 _REGISTRY = "workbench.methods.registry"
 _SAMPLING = Path(__file__).resolve().parents[1] / "core" / "sampling.py"
 
 
 def needed(needs: Sequence[str]) -> str:
-    """What a method takes, in words: `Part.needs` has the names, any other is a kind of trained head."""
+    """Return a method's needs as text: `Part.needs` has the names, any other is a kind of trained head."""
     if not needs:
         return "nothing but the target"
     return ", ".join(NEEDS.get(need, f"{need} heads trained for the target") for need in needs)
@@ -56,20 +57,20 @@ class Known:
 
     Attributes:
         name: registry name.
-        title: for people.
+        title: display name.
         promise: value of `workbench.engine.method.Promise`.
-        promises: the same for each verifier it may be given, by name; empty where there is one only.
-        unsound: by verifier and grower, why the two would not keep the target's law together, and what that costs; of
-            verifiers that are exact for some drafts, and pairs that are not.
-        simulating: names of its policies that know what no real one could: with them, exact is a simulation.
-        teaches: one sentence for the learner.
+        promises: the same for each of its verifiers, by name; empty if there is one only.
+        unsound: by verifier and tree builder, why the two together would not be exact, and the deviation; for verifiers
+            that are exact for some drafts, and pairs that are not.
+        simulating: names of its policies that use information no real one has: with them, exact is a simulation.
+        teaches: one sentence on what the method demonstrates.
         source: title, authors, year, url, where.
-        needs: what it takes besides the target.
-        reads_target: whether the drafter reads the target's own states.
-        blind: whether the drafter leaves pictures out.
-        idea: how it works, in a sentence or two; where the registry says nothing, the drafter's docstring does.
-        formula: the rule it stands on; may be empty.
-        differs: what it does otherwise than the paper, a sentence or two each.
+        needs: its needs besides the target.
+        reads_target: whether the drafter reads the target's hidden states.
+        blind: whether the drafter ignores images.
+        idea: how it works, in a sentence or two; by default from the drafter's docstring.
+        formula: its rule; may be empty.
+        differs: differences from the paper, a sentence or two each.
         params: its parameters by name.
     """
 
@@ -91,7 +92,7 @@ class Known:
 
     @classmethod
     def of(cls, method: Method, costs: Mapping[str, Mapping[str, float]] | None = None) -> Known:
-        """What is known of a registered method. `costs`: of unsound pairs, by default as the file has them."""
+        """Return the facts about a registered method. `costs`: of unsound pairs, by default from the file."""
         s = method.source
         source = {"title": s.title, "authors": s.authors, "year": s.year, "url": s.url, "where": s.where}
         drafter = method.drafter
@@ -106,7 +107,7 @@ class Known:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> Known:
-        """The inverse of `to_wire`."""
+        """Return the inverse of `to_wire`."""
         params = [ParamSpec.from_wire(spec) for spec in wire["params"]]
         made: dict[str, Any] = {name: tuple(wire[name]) for name in LISTS}
         made["params"] = {spec.name: spec for spec in params}
@@ -120,21 +121,21 @@ class Known:
 
     @property
     def draws_on_pictures(self) -> bool:
-        """Whether it is made for prompts with pictures."""
+        """Whether it is made for prompts with images."""
         return "pictures" in self.needs
 
     @property
     def drafts(self) -> bool:
-        """Whether it is more than plain decoding, by means that a real drafter has."""
+        """Whether it is more than plain decoding and no simulation."""
         return self.name != PLAIN and self.promise != "simulation"
 
     @property
     def is_training_free(self) -> bool:
-        """Whether it drafts with nothing but the target: no draft model, no head."""
+        """Whether it drafts with the target alone: no draft model, no head."""
         return self.drafts and not set(self.needs) - {"trees"}
 
     def own(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of this method's parameters alone, checked and in their types.
+        """Return values of this method's parameters alone, checked and converted.
 
         Raises:
             UnknownNameError: it has no such parameter.
@@ -143,10 +144,10 @@ class Known:
         return split_values(f"parameter of {self.name}", self.params, {}, values)[0]
 
     def split(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Values of this method's parameters and of sampling's, checked and in their types.
+        """Return values of this method's parameters and of sampling's, checked and converted.
 
         Raises:
-            UnknownNameError: a name that neither has.
+            UnknownNameError: neither has a parameter of that name.
             ParameterError: a value of the wrong type or out of range.
         """
         return split_values(f"parameter of {self.name}", self.params, sampling(), values)
@@ -154,7 +155,7 @@ class Known:
 
 @lru_cache(maxsize=256)
 def describe(method: Method) -> Known:
-    """Return what is known of a registered method, computed once: a method never changes, and pages ask all the time.
+    """Return the facts about a registered method, computed once: a method never changes, and pages need them often.
 
     Callers must not change the result.
     """
@@ -162,22 +163,22 @@ def describe(method: Method) -> Known:
 
 
 def methods() -> list[Known]:
-    """All methods, in the order of the catalogue."""
+    """Return all methods, in the order of the catalogue."""
     if _has_registry() or has_others() or is_stale():
         return list(_of_registry())
     return list(_written()[0].values())
 
 
 def drafting_with(kind: str) -> list[str]:
-    """Names of the methods that take heads of this kind."""
+    """Return names of the methods that use heads of this kind."""
     return [method.name for method in methods() if kind in method.needs]
 
 
 def get(name: str) -> Known:
-    """A method by name. The registry is imported only where the file cannot know it.
+    """Return a method by name. The registry is imported only if the file cannot have it.
 
-    It cannot where it is stale, lacks the name, or a file of one's own may have replaced the method: with another
-    verifier, say (`register(…, replace=True)`).
+    That is so if the file is stale, lacks the name, or user code may have replaced the method, for example with another
+    verifier (`register(…, replace=True)`).
 
     Raises:
         UnknownNameError: with the nearest known names.
@@ -193,7 +194,7 @@ def get(name: str) -> Known:
 
 
 def check(name: str, values: Mapping[str, Any]) -> Known:
-    """A method by name, its parameters and sampling's checked.
+    """Return a method by name, after checking its parameters and sampling's.
 
     Raises:
         UnknownNameError: there is no such method or parameter.
@@ -205,7 +206,7 @@ def check(name: str, values: Mapping[str, Any]) -> Known:
 
 
 def sampling() -> Mapping[str, ParamSpec]:
-    """Parameters of sampling, which all methods share."""
+    """Return the sampling parameters, which all methods share."""
     if _has_registry() or is_stale():
         from workbench.core.sampling import SamplingParams
 
@@ -214,12 +215,12 @@ def sampling() -> Mapping[str, ParamSpec]:
 
 
 def is_stale() -> bool:
-    """Whether a declaration has changed since the file was written; `workbench docs` writes it anew."""
+    """Return whether a declaration has changed since the file was written; `workbench docs` updates it."""
     return _written()[2] != fingerprint()
 
 
 def text() -> str:
-    """What the file should hold now, from the registry."""
+    """Return the file's content for the current registry."""
     from workbench.core.sampling import SamplingParams
     from workbench.methods import deviation, registry
 
@@ -236,7 +237,7 @@ def text() -> str:
 
 @cache
 def fingerprint() -> str:
-    """Of the declarations of methods and parameters: catalogues in whole, and the fields of every class of parts."""
+    """Return a hash of all declarations: whole catalogue files, and the fields of every class of parts."""
     found = hashlib.sha256()
     folder = Path(__file__).parent
     for path in sorted([*folder.rglob("*.py"), _SAMPLING], key=lambda p: p.relative_to(folder.parent).as_posix()):
@@ -282,13 +283,13 @@ def _has_registry() -> bool:
 
 
 def has_others() -> bool:
-    """Whether there may be methods besides those of the catalogue."""
+    """Return whether there may be methods besides those of the catalogue."""
     return bool(os.environ.get(OWN_METHODS, "").strip()) or _are_installed()
 
 
 @cache
 def _are_installed() -> bool:
-    """Whether a package brings methods. To know it, the metadata of all packages is read."""
+    """Return whether an installed package adds methods; reads the metadata of all packages."""
     return bool(entry_points(group=GROUP))
 
 

@@ -1,4 +1,4 @@
-"""The register of methods. Everything that lists, describes, runs or tests methods asks here."""
+"""Registry of methods, used by everything that lists, describes, runs or tests methods."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _begun = False
 
 
 def register(entry: Method, replace: bool = False) -> Method:
-    """Add a method. A module's `METHOD` is added without it, when the registry finds the module.
+    """Add a method. The registry itself adds a module's `METHOD` when it finds the module.
 
     Args:
         entry: the method.
-        replace: take the place of a method of that name: for a notebook's cell, which is run again and again.
+        replace: replace a method of that name, for a notebook cell that is run repeatedly.
 
     Raises:
-        ValueError: the name is taken, and the message names both places; or it promises what does not follow from its
+        ValueError: the name is taken, and the message names both places; or its promise does not follow from its
             parts.
     """
-    here = inspect.currentframe()  # inspect.stack() reads every file on the way: 0.1 s a method
+    here = inspect.currentframe()  # inspect.stack() reads every file of the stack: 0.1 s per method
     assert here is not None
     frame = here.f_back
     assert frame is not None
@@ -64,7 +64,7 @@ def _register(entry: Method, place: str, replace: bool = False) -> Method:
 
 
 def _load_catalogue() -> tuple[str, ...]:
-    """Names of the methods that come with the workbench; of several threads that ask first one loads them."""
+    """Return names of the bundled methods; of several threads only the first loads them."""
     with _LOADING:
         return _catalogue()
 
@@ -84,7 +84,7 @@ def _take(found: Any, place: str) -> None:
 
 
 def _load() -> None:
-    """Everything, once; a file that asks for a method while it is loaded finds those that came before it."""
+    """Load all methods once; a file that uses the registry while it is loaded sees the methods before it."""
     global _begun
     with _LOADING:
         if not _begun:
@@ -92,7 +92,7 @@ def _load() -> None:
             try:
                 _load_all()
             except BaseException:
-                _begun = False  # a file that can be mended; those before it replace their own
+                _begun = False  # the file may be corrected; files before it replace their own methods
                 raise
 
 
@@ -106,10 +106,9 @@ def _load_all() -> None:
 
 
 def load(place: str | Path) -> list[str]:
-    """Run a file, or import a module, that has a `METHOD` or registers methods; a file loaded again replaces its own.
+    """Run a file, or import a module, that has a `METHOD` or registers methods; reloading a file replaces its methods.
 
-    All of it or nothing: where it fails, the methods are those that were there before. A module runs once in a
-    process, however often it is named.
+    All or nothing: on failure the registry is unchanged. A module runs once per process, however often it is named.
 
     Args:
         place: a path that ends in .py, or the name of a module.
@@ -118,7 +117,7 @@ def load(place: str | Path) -> list[str]:
         The names of the methods that it registered.
 
     Raises:
-        WorkbenchError: it is not there, or fails.
+        WorkbenchError: it does not exist, or fails.
     """
     _load_catalogue()
     path = Path(place).expanduser()
@@ -153,7 +152,7 @@ def load(place: str | Path) -> list[str]:
 
 
 def _run(file: Path) -> None:
-    """Run a file as a module of its own, anew each time."""
+    """Run a file as a module of its own, each time anew."""
     name = _module_name(file)
     spec = importlib.util.spec_from_file_location(name, file.resolve(strict=True))
     assert spec is not None
@@ -164,25 +163,25 @@ def _run(file: Path) -> None:
 
 
 def _module_name(file: Path) -> str:
-    """Two files of one name in two folders are two modules."""
+    """Return a module name that also depends on the folder."""
     return f"workbench_methods_{file.stem}_{zlib.crc32(str(file).encode()):08x}"
 
 
 def _forget(name: str, modules: Mapping[str, ModuleType]) -> None:
-    """Undo what a failed import left, parts of a package that went well too: the next one runs them again."""
+    """Undo a failed import, including submodules that loaded: the next import runs them again."""
     for found in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
         del sys.modules[found]
     sys.modules.update({m: was for m, was in modules.items() if m == name or m.startswith(f"{name}.")})
 
 
 def names() -> list[str]:
-    """Names of all methods, in the order of the catalogue."""
+    """Return names of all methods, in the order of the catalogue."""
     _load()
     return list(_methods)
 
 
 def get(name: str) -> Method:
-    """A method by name.
+    """Return a method by name.
 
     Raises:
         UnknownNameError: with the nearest known names.
@@ -194,13 +193,13 @@ def get(name: str) -> Method:
 
 
 def methods() -> Iterator[Method]:
-    """All methods, in the order of the catalogue."""
+    """Return all methods, in the order of the catalogue."""
     _load()
     yield from _methods.values()
 
 
 def heads() -> dict[str, Head]:
-    """The trained heads that methods and their parts need, by kind; the first of a kind says how it is trained."""
+    """Return the trained heads that methods and their parts need, by kind; the first of a kind defines its training."""
     found: dict[str, Head] = {}
     for method in methods():
         for head in (method.head, *(part.head for part in method.parts)):
@@ -210,5 +209,5 @@ def heads() -> dict[str, Head]:
 
 
 def of_catalogue() -> Iterator[Method]:
-    """The methods that come with the workbench."""
+    """Yield the bundled methods."""
     yield from (_methods[name] for name in _load_catalogue())

@@ -1,23 +1,24 @@
-"""S2D: a draft model with several sizes in one, which takes for each token the smallest that is sure of it.
+"""S2D: a draft model with several exits; each token comes from the first exit that is confident enough.
 
-A small language model can be left behind some of its layers; each exit speaks through the one norm and the one LM head
-of all, so that every size is the beginning of the next larger one:
+A small language model has exits after some of its layers; all exits share one norm and one LM head, and each size is
+the beginning of the next larger one:
 
     blocks   | layer 1 |  layer 2  |  layers 3, 4  |
     exits              1           2               3
 
-A token comes from the first exit whose largest probability reaches its threshold. Where an exit is not sure, the next
-block runs; the last exit always answers, and where even that is unsure the draft ends.
+A token comes from the first exit whose largest probability reaches its threshold. If an exit is not confident enough,
+the next block runs; the last exit always returns a token, and if even its confidence is low the draft ends.
 
-What a token leaves behind is the trap. One that left early has no keys and values in the layers above, which later
-tokens want to see. So the stream that it left with waits in front of the next block, and when a later token goes
-further, all that waits runs through the block together, in one pass:
+Skipped layers need care: a token that exited early has no keys and values in the layers above, which later tokens need.
+So its hidden state waits before the next block, and when a later token goes further, all waiting positions run through
+the block together, in one pass:
 
-    places       0 … 5   6   7   8          read by layer 1:  0 … 8
-    left at        3     1   1   2          by layer 2:       0 … 5, and now 6, 7, 8 in one pass
+    positions    0 … 5   6   7   8          read by layer 1:  0 … 8
+    exit           3     1   1   2          by layer 2:       0 … 5, and now 6, 7, 8 in one pass
                                             by layers 3, 4:   0 … 5; 6, 7 and 8 wait
 
-In the end each layer has the entries that it would have had if every token had run through all of them.
+So each layer ends up with the entries that it would have if every token had run through all of them.
+
 """
 
 from __future__ import annotations
@@ -49,18 +50,18 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 CHUNK = 512
-"""Places that run through a block at a time, at most: a long prompt would need a large mask."""
+"""Most positions that run through a block at a time: a long prompt would need a large mask."""
 AGAIN = "Train it for this target: workbench train s2d --target …"
 
 
 @dataclass(slots=True)
 class Block:
-    """The layers in front of an exit, what they have read of a text, and what waits for them.
+    """The layers before an exit, the positions they have read, and those that wait.
 
     Attributes:
         layers: of the net.
-        entries: of each, the keys and values of the places that it has read.
-        waiting: the stream in front of it at the places behind these, [m, W].
+        entries: per layer, the keys and values of the positions that it has read.
+        waiting: hidden states before the block at the following positions, [m, W].
     """
 
     layers: Sequence[S2DLayer]
@@ -69,11 +70,11 @@ class Block:
 
     @property
     def read(self) -> int:
-        """Places that it has read."""
+        """Number of positions that it has read."""
         return self.entries[0].used
 
     def keep(self, n: int) -> None:
-        """Forget what was read, and what waits, behind the first n places."""
+        """Drop read and waiting positions after the first n."""
         self.waiting = self.waiting[: max(0, n - self.read)]
         for entries in self.entries:
             entries.keep(min(n, entries.used))
@@ -81,19 +82,19 @@ class Block:
 
 @dataclass(slots=True)
 class S2DState:
-    """What the drafter knows about one text.
+    """State of the drafter for one text.
 
     Attributes:
         net: the drafter.
-        models: whose clock runs.
-        head: its LM head, over the tokens that it keeps.
-        blocks: one for each exit.
-        first: position of the first token that it reads; what stands before (pictures) it never does.
-        thresholds: of each exit, the largest probability from which it answers; of the last, below which a draft ends.
-        n_text: places of the text that stand in front of the blocks, or in them.
-        levels: of each level of the draft behind these, what its nodes see of the draft, bool [w, nodes].
-        scratch_of: of each node of the last draft that was read, its place behind the text.
-        is_unsure: whether even the last exit was, behind all nodes that were read last.
+        models: models whose clock is used.
+        head: its LM head, over its draft vocabulary.
+        blocks: one per exit.
+        first: position of the first token that it reads; earlier ones (images) are never read.
+        thresholds: per exit, the least top probability for using its token; for the last, below which a draft ends.
+        n_text: positions of the text that wait before the blocks or were read.
+        levels: per level of the draft after these, the draft nodes that its nodes attend to, bool [w, nodes].
+        scratch_of: per node of the last draft that was read, its index after the text.
+        is_unsure: whether even the last exit's confidence was low at all nodes read last.
     """
 
     net: S2DNet
@@ -108,7 +109,7 @@ class S2DState:
     is_unsure: bool = False
 
     def take(self, tokens: Int[Tensor, " w"], sees: Bool[Tensor, "w n"] | None = None) -> None:
-        """Let tokens wait in front of the first block: the next ones of the text, or a level of the draft behind it."""
+        """Queue tokens before the first block: the next ones of the text, or a level of the draft after it."""
         block = self.blocks[0]
         block.waiting = torch.cat([block.waiting, self.net.entering(tokens)])
         if sees is None:
@@ -117,13 +118,13 @@ class S2DState:
             self.levels.append(sees)
 
     def keep(self, n: int) -> None:
-        """Forget all behind the first n places, in every block; what is left of a draft is text now."""
+        """Drop all positions after the first n, in every block; kept draft positions become text."""
         for block in self.blocks:
             block.keep(n)
         self.n_text, self.levels, self.scratch_of = self.blocks[0].read + len(self.blocks[0].waiting), [], {}
 
     def through(self, number: int) -> Float[Tensor, "m W"]:
-        """Run all that waits in front of a block through it, to wait in front of the next one."""
+        """Run all positions that wait before a block through it; they then wait before the next one."""
         block, found = self.blocks[number], list[Tensor]()
         for at in range(0, len(block.waiting), CHUNK):
             stream = block.waiting[at : at + CHUNK].unsqueeze(0)
@@ -137,9 +138,9 @@ class S2DState:
         return stream
 
     def laid(self, start: int, end: int) -> tuple[Int[Tensor, " n"], Bool[Tensor, "n end"] | None]:
-        """The positions of places, and which others each of them sees; None: all before it, as in a text."""
+        """Return positions and the attention mask among them; None: causal, as in a text."""
         device, text, widths = self.blocks[0].waiting.device, self.n_text, [len(level) for level in self.levels]
-        if end <= text or max(widths) == 1:  # a chain is laid as a text is
+        if end <= text or max(widths) == 1:  # a chain is causal, as a text is
             return torch.arange(start, end, device=device), None
         deep = [torch.full((width,), text + level, device=device) for level, width in enumerate(widths)]
         places = torch.cat([torch.arange(text, device=device), *deep])[start:end]
@@ -149,13 +150,13 @@ class S2DState:
         return places, mask
 
     def said(self, w: int) -> tuple[Float[Tensor, "w K"], Int[Tensor, " w"]]:
-        """Logits behind the newest w places, each by the first exit that is sure enough, and which exit that is."""
+        """Return logits after the newest w positions, each by the first exit with enough confidence, and that exit."""
         start, last = self.models.target.clock.mark(), len(self.blocks) - 1
         logits = number = unsure = None
         self.is_unsure = False
         for exit_, least in enumerate(self.thresholds):
             stream = self.through(exit_)[-w:]
-            if least >= 1 and exit_ < last:  # never sure enough: it need not speak
+            if least >= 1 and exit_ < last:  # this exit is never used
                 continue
             now = single(self.head(self.net.after(stream)))
             if logits is None or number is None or unsure is None:
@@ -176,13 +177,13 @@ class S2DState:
 
 
 def largest(logits: Float[Tensor, "w K"]) -> Float[Tensor, " w"]:
-    """The probability of each row's likeliest token: plain, without temperature."""
+    """Return the probability of each row's likeliest token, without temperature."""
     found = weigh(logits, 1)
     return logits.softmax(1).amax(1) if found is None else found.p_top[:, 0]
 
 
 class S2DGrowth(Growth):
-    """A tree that grows behind all that is committed: a level is read by as many blocks as its unsurest node needs."""
+    """A tree after the committed text: a level runs through as many blocks as its least confident node needs."""
 
     def __init__(self, row: Row) -> None:
         self.state: S2DState = row.state
@@ -195,13 +196,13 @@ class S2DGrowth(Growth):
         return self._laws(len(tokens))
 
     def goes_on(self, laws: Laws) -> bool:
-        """Not behind nodes of which even the whole drafter is unsure. They are asked before a token is drawn there."""
+        """Return False for nodes at which even the last exit's confidence is low; tested before a token is drawn."""
         if self.state.is_unsure:
             self.row.signals[STOPPED] = len(self.tokens)
         return not self.state.is_unsure and super().goes_on(laws)
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
-        """Remember where the nodes that are drafted stand, and show which exit drafted each."""
+        """Store the indices of drafted nodes, and record which exit drafted each."""
         none = self.tokens[0][:0]
         asked = [torch.cat([none, *self.read]), torch.cat(self.exits), torch.cat(self.parents)]
         read, exits, parents, *chosen = to_host([*asked, *([] if kept is None else [kept])])
@@ -222,15 +223,15 @@ class S2DGrowth(Growth):
 
 @dataclass(frozen=True)
 class S2D(LawDrafter):
-    """A chain, or another tree, each of whose tokens is drawn from the law of the exit that was sure enough.
+    """Draft a chain, or another tree, with each token drawn from the distribution of the first confident exit.
 
-    Which exit answers follows from the text before alone, so the law that a draft carries is the one that its token was
-    drawn from. Of a prompt with pictures it reads what stands behind them.
+    The exit depends on the text before alone, so a draft carries the distribution that its token was drawn from. In a
+    prompt with images it reads only the text after them.
 
     Attributes:
-        sure: from which largest probability the smallest size answers.
-        sure_later: the same of the sizes between it and the whole drafter.
-        least: below which largest probability of the whole drafter the draft ends.
+        sure: least top probability for using the smallest size's token.
+        sure_later: the same for the sizes between it and the whole drafter.
+        least: top probability of the whole drafter below which the draft ends.
 
     Source: Kavehzadeh et al. 2024, S2D, arXiv:2407.01955, §3 (adaptive draft size).
     """
@@ -244,7 +245,7 @@ class S2D(LawDrafter):
     least: float = param(0.2, ge=0.0, le=1.0, doc="top probability of the largest size below which the draft ends")
 
     def prime(self, row: Row, models: Models) -> S2DState:
-        """Nothing is read before a draft wants it."""
+        """Return an empty state; tokens are read when a draft needs them."""
         net = _net(models)
         like = net.embed.weight.detach()
         capacity = len(row.committed) + row.remaining + SCRATCH
@@ -259,7 +260,7 @@ class S2D(LawDrafter):
         return S2DState(net, models, _head(net, models), blocks, first, [*asked, self.least])
 
     def begin(self, row: Row) -> S2DGrowth | None:
-        """Read what is committed; there is no draft where nobody is sure of its first token."""
+        """Read the committed tokens; return None if even the last exit's confidence in the first token is low."""
         state: S2DState = row.state
         state.keep(min(state.n_text, len(row.committed) - 1 - state.first))
         unread = row.committed[state.first + state.n_text :]
@@ -271,7 +272,7 @@ class S2D(LawDrafter):
         return growth
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Keep the accepted nodes that stand as a text does, each right behind its parent; the others are read anew."""
+        """Keep accepted nodes that directly follow their parents, as in a text; the others are read again."""
         state: S2DState = row.state
         n = 0
         for node in outcome.verdict.path[: len(outcome.emitted)]:
@@ -282,10 +283,10 @@ class S2D(LawDrafter):
 
 
 def _net(models: Models) -> S2DNet:
-    """The net that was trained for a target, loaded once.
+    """Return the net that was trained for a target, loaded once.
 
     Raises:
-        ModelError: it cannot be read, or knows other tokens than the target.
+        ModelError: it cannot be read, or has another vocabulary than the target.
     """
     net, size = load_fitting(S2DNet, models, "S2D weights", AGAIN), models.target.vocab_size
     if len(net.embed.weight) != size:
@@ -294,10 +295,10 @@ def _net(models: Models) -> S2DNet:
 
 
 def _head(net: S2DNet, models: Models) -> SharedHead:
-    """Its LM head over the tokens that it keeps, laid out once.
+    """Return its LM head over its draft vocabulary, packed once.
 
     Raises:
-        ModelError: it keeps tokens that the target does not have.
+        ModelError: its draft vocabulary has tokens that the target does not have.
     """
     info = models.heads[S2DNet.kind]
     key = ("head of", S2DNet.kind, info.name)

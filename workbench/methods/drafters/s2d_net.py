@@ -1,4 +1,4 @@
-"""The drafter of S2D: a small language model that can be left behind some of its layers, each size in the next one."""
+"""The drafter of S2D: a small language model with exits after some layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class S2DLayer(DecoderLayer):
 
     def __init__(self, width: int, heads: int, ffn: int, context: int, head_size: int) -> None:
         super().__init__(width, heads, context, head_size=head_size)
-        del self.after  # there is one norm behind all exits
+        del self.after  # all exits share one norm
         self.feeds(ffn)
 
     def forward(
@@ -30,25 +30,25 @@ class S2DLayer(DecoderLayer):
         mask: Bool[Tensor, "n used"] | None = None,
         entries: Entries | None = None,
     ) -> Float[Tensor, "B n W"]:
-        """The stream behind it; arguments as of `mix`."""
+        """Return the residual stream after the layer; arguments as of `mix`."""
         return self.fed(self.mix(x, places, mask, entries))
 
 
 class S2DNet(TrainedNet):
-    """A language model of a few layers that can be left behind some of them.
+    """A language model of a few layers with exits after some of them.
 
     Args:
-        width: the target's hidden size D, of which it reads nothing: it tells whose drafter it is.
+        width: the target's hidden size D; unused, it only identifies the target.
         heads: attention heads.
-        ffn: width of the gated feed-forward.
+        ffn: width of the gated MLP.
         cond: its own width W.
-        vocabulary: V, the target's tokens; their embeddings are its LM head, too.
-        exits: layers of each size, rising; the last is all of them.
+        vocabulary: V, the target's tokens; their embeddings are tied with its LM head.
+        exits: layers of each size, ascending; the last is all of them.
         context: longest sequence, in positions.
-        head_size: numbers of an attention head; 0: the heads share the width W.
+        head_size: size of an attention head; 0: the heads share the width W.
 
     Raises:
-        ValueError: exits are not distinct and rising from 1; the heads do not divide the width.
+        ValueError: exits are not distinct and ascending from 1; the heads do not divide the width.
 
     Source: Kavehzadeh et al. 2024, S2D, arXiv:2407.01955, §3; one norm and LM head for all exits: Valipour et al. 2023,
     SortedNet, arXiv:2309.00255.
@@ -77,16 +77,16 @@ class S2DNet(TrainedNet):
 
     @property
     def blocks(self) -> list[list[S2DLayer]]:
-        """The layers in front of each exit, behind the one before."""
+        """Return the layers before each exit, after the one before."""
         layers = cast(Sequence[S2DLayer], self.layers)
         return [list(layers[first:end]) for first, end in pairwise((0, *self.exits))]
 
     def entering(self, tokens: Int[Tensor, "*b n"]) -> Float[Tensor, "*b n W"]:
-        """The stream in front of the first layer."""
+        """Return the residual stream before the first layer."""
         return nn.functional.embedding(tokens, self.embed.weight)
 
     def forward(self, tokens: Int[Tensor, "B n"]) -> list[Float[Tensor, "B n W"]]:
-        """What the LM head reads at each exit, of whole texts: what it learns from."""
+        """Return the LM head's input at each exit, for whole texts, for training."""
         x, found, places = self.entering(tokens), list[Tensor](), torch.arange(tokens.shape[1], device=tokens.device)
         for block in self.blocks:
             for layer in block:
@@ -95,7 +95,7 @@ class S2DNet(TrainedNet):
         return found
 
     def settle(self) -> S2DNet:
-        """For drafting: no gradients, and the weights laid out for a few rows."""
+        """Prepare for drafting: no gradients, and weights packed for few rows."""
         super().settle()
         for layer in cast(Sequence[S2DLayer], self.layers):
             layer.settle()
@@ -104,7 +104,7 @@ class S2DNet(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         layer, (vocabulary, cond) = self.blocks[0][0], self.embed.weight.shape
         return {
             "width": self.width, "heads": self.heads, "ffn": layer.down.in_features, "cond": cond,

@@ -1,8 +1,9 @@
-"""The target without some halves of its layers, or with less in them, drafts for the whole of it, over its own cache.
+"""Draft with the target without some attentions and MLPs, or with smaller ones, over its own KV cache.
 
-A draft writes keys and values behind the committed part, in those layers whose attention it runs, and they are not the
-target's: what stands before them in the stream is another one. Verification reads root and draft whole, at the same
-places of the cache, so that nothing of a draft is left there.
+A draft writes keys and values after the committed part, in those layers whose attention it runs. They are not the
+target's, because the residual stream before them differs. Verification reads root and draft whole, at the same
+positions of the cache, so that nothing of a draft stays there.
+
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ from workbench.methods.drafters.part_of_target import PartOfTarget
 from workbench.methods.growers.chain import draft_chain
 
 Halves = frozenset[int]
-"""Halves of layers: the attention of layer i is 2 i, its feed-forward 2 i + 1."""
+"""Halves of layers: the attention of layer i is 2 i, its MLP 2 i + 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thinned(PartOfTarget):
-    """A model without some halves, or with a twin in its place, asked as if it were one. See `draft_chain`."""
+    """A model without some halves, or a weight-sharing copy, with the interface of a model. See `draft_chain`."""
 
     without: Halves = frozenset()
     twin: Twin | None = None
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
-        """Logits by the final norm and head, in the order of the rows in the cache."""
+        """Return logits by the final norm and LM head, in the order of the sequences in the cache."""
         return self.target.forward(batch, layers=layers, without=self.without, twin=self.twin)
 
 
 class Thinning(Drafter):
-    """Drafts chains with a part of the target; subclasses say which."""
+    """Draft chains with a part of the target, defined by subclasses."""
 
     reads_target: ClassVar[bool] = True
     source: ClassVar[str]
 
     def part(self, row: Row) -> Thinned:
-        """What drafts in this round. What is to be shown of it goes into the row's signals."""
+        """Return the part that drafts in this round, and record its signals."""
         raise NotImplementedError
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
-        """Chains, together for rows of one part."""
+        """Draft chains, batched for sequences with the same part."""
         groups = dict[Thinned, list[Row]]()
         for row in rows:
             groups.setdefault(cast(Thinning, row.drafter).part(row), []).append(row)
@@ -63,21 +64,21 @@ class Thinning(Drafter):
 
 
 class Skipping(Thinning):
-    """Drafts with what is left of the target; subclasses say what is left out."""
+    """Draft with the target without some halves, chosen by subclasses."""
 
     def without(self, row: Row) -> Halves:
-        """The halves that do not draft in this round."""
+        """Return the halves that are skipped in this round."""
         raise NotImplementedError
 
     def part(self, row: Row) -> Thinned:
-        """The target without them; drawn is a strip of halves."""
+        """Return the target without them; record a strip of halves."""
         target, without = row.models.target, self.without(row)
         row.signals.update(strip(without, target.n_layers))
         return Thinned(target, without)
 
 
 def spread(n_layers: int, kept: int) -> Halves:
-    """What is left out where so many layers are kept, evenly spread, the first and the last among them.
+    """Return the skipped halves if `kept` layers run, evenly spread, including the first and the last.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
 
@@ -91,7 +92,7 @@ def spread(n_layers: int, kept: int) -> Halves:
 
 
 def strip(without: Collection[int], n_layers: int) -> dict[str, float]:
-    """Signals: which halves of which layers draft."""
+    """Return signals that show which halves of which layers draft."""
     runs = {name: [float(2 * i + h not in without) for i in range(n_layers)] for h, name in enumerate(ROWS)}
     return cells("layers that draft", runs)
 

@@ -1,4 +1,4 @@
-"""SpecVLM: an elastic compressor decides how much of the picture the drafter sees."""
+"""SpecVLM: an elastic compressor reduces the image for the drafter."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from workbench.methods.drafters.feature import FeatureDrafter
 from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
 
 MENU = ("prune", "pool", "conv", "resample", "none")
-"""What the gate chooses from."""
+"""Operations that the gate chooses from."""
 RATIOS = (1, 2, 4, 8, 16)
-"""Ratios that the compressor sees in training."""
+"""Compression ratios in training."""
 EVEN = 0.5
-"""Share of prompts whose operation is drawn evenly: a gate that has made up its mind would starve the others."""
+"""Share of prompts whose operation is drawn uniformly, so that a decided gate still trains the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """How to look at a picture.
+    """Compression of an image.
 
     Attributes:
         compressor: "gate", "all", or one of `MENU`.
-        ratio: vision tokens that become one, for prune, pool and conv.
+        ratio: vision tokens merged into one, for prune, pool and conv.
         seed: of the subset that pruning keeps.
-        noise: Gumbel noise, one row a prompt: given in training, where the gate draws its choice.
-        even: in training, prompts whose operation is drawn evenly instead, so that all of them go on learning.
+        noise: Gumbel noise, one row per prompt: given in training, where the gate samples its choice.
+        even: in training, prompts whose operation is drawn uniformly instead, so that all operations are trained.
     """
 
     compressor: str = "gate"
@@ -43,11 +43,11 @@ class Compression:
 
 
 class SpecVLMNet(FeatureNet):
-    """EagleVLM's inputs, with the picture's made fewer by one of five operations that a gate chooses for the question.
+    """EagleVLM's inputs, with the image's compressed by one of five operations that a gate chooses by the question.
 
-    In drafting the gate takes its largest weight. In training it draws by the Gumbel trick: all operations stand side
-    by side, those not drawn are hidden, and the drawn one is scaled by a weight whose value is 1 and whose gradient is
-    that of the gate's softmax (straight-through).
+    In drafting the gate takes its largest weight. In training it samples by the Gumbel trick: all operations stand side
+    by side, those not sampled are masked, and the sampled one is scaled by a weight whose value is 1 and whose gradient
+    is that of the gate's softmax (straight-through).
     """
 
     kind = "specvlm"
@@ -59,7 +59,7 @@ class SpecVLMNet(FeatureNet):
         self.gate = nn.Linear(width, len(MENU))
 
     def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
-        """The picture's pairs, compressed."""
+        """Return the image's pairs, compressed."""
         how = how or Compression()
         everything = super().look(seen, pairs, picture)
         if how.compressor == "all":
@@ -75,7 +75,7 @@ class SpecVLMNet(FeatureNet):
         return view
 
     def compress(self, x: Float[Tensor, "B N D"], grid: tuple[int, int], name: str, how: Compression) -> View:
-        """One operation."""
+        """Apply one operation."""
         rows, cols = grid if grid[0] * grid[1] == x.shape[1] else (1, x.shape[1])
         if name == "prune":
             kept = compressors.subset(x.shape[1], compressors.n_kept(x.shape[1], how.ratio), how.seed)
@@ -87,14 +87,14 @@ class SpecVLMNet(FeatureNet):
         return self.resample(x) if name == "resample" else compressors.none(x)
 
     def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> Compression:
-        """At a ratio that is drawn, with a subset of its own to keep, and with noise for the gate's draw."""
+        """Return a compression with a sampled ratio, a random subset to keep, and noise for the gate."""
         ratio = RATIOS[int(chance(1) * len(RATIOS))]
         uniform = chance(n_prompts, len(MENU)).clamp(1e-6, 1 - 1e-6)
         even = chance(n_prompts, 1) < EVEN
         return Compression("gate", ratio, seed=step, noise=-(-uniform.log()).log(), even=even)
 
     def _drawn(self, x: Tensor, grid: tuple[int, int], logits: Tensor, how: Compression) -> View:
-        """All operations side by side, of which each prompt sees the one that was drawn."""
+        """Return all operations side by side, with the sampled one visible per prompt."""
         assert how.noise is not None
         draws = logits if how.even is None else logits.masked_fill(how.even, 0)
         soft = (draws + how.noise).softmax(-1)
@@ -111,7 +111,7 @@ class SpecVLMNet(FeatureNet):
 
 @dataclass(frozen=True)
 class SpecVLM(FeatureDrafter):
-    """EagleVLM with fewer vision tokens: pruned, pooled, convolved, resampled or dropped; a gate reads the question.
+    """Draft as EagleVLM with fewer vision tokens: pruned, pooled, convolved, resampled or dropped; a gate chooses.
 
     Source: Huang et al. 2025, SpecVLM, arXiv:2509.11815, §3.2 (compressor), §3.3 (online-logit distillation).
     """

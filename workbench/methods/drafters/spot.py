@@ -1,10 +1,11 @@
-"""Spot training: EAGLE's layer goes on learning from the features that decoding itself has left behind.
+"""Spot training: train EAGLE's layer on features that decoding itself has computed.
 
     texts that the target writes ─► tokens and features, tagged with the step of its weights ─► pool
-    pool, the last two steps alone ─► windows by chance ─► lesson ─► the net that drafts from now on
+    pool, the last two steps alone ─► random windows ─► training step ─► the net that drafts from now on
 
-A lesson takes nothing of the target but its embedding and its LM head, which stay as they are: features were computed
-when their text was verified. A pair at s answers the feature at s + 1, as in the training of the head it began with.
+A training step uses only the target's embedding and LM head, which stay as they are: features were computed when their
+text was verified. A pair at s predicts the feature at s + 1, as in the training of the initial head.
+
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ CLIP = 0.5
 OF_FEATURES, OF_LAWS = 1.0, 0.1
 """Weights of EAGLE's two losses: Huber distance of features, cross-entropy with the target's law."""
 MOST_PLACES = 16_384
-"""Positions of text that a pool keeps features of."""
+"""Most positions of text whose features a pool keeps."""
 MOST_LAWS = 512
-"""Places of a lesson at which laws are compared; the LM head is most of its cost."""
+"""Positions per training step at which distributions are compared; the LM head is most of its cost."""
 STEPS = 2
-"""A lesson draws from so many steps of the target's weights, the newest among them."""
+"""Steps of the target's weights that a training step samples from, including the newest."""
 
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """A text as it is being written, and what the target's LM head read at each of its positions but the last.
+    """A text while it is written, and the target's LM head inputs at each of its positions but the last.
 
     Attributes:
         step: of the target's weights, when the text began.
-        n_prompt: tokens of the prompt, which no lesson is about.
+        n_prompt: tokens of the prompt, which are not trained on.
         tokens: prompt and answer.
-        features: in pieces, as they came.
+        features: in pieces, as they arrived.
     """
 
     step: int
@@ -63,14 +64,14 @@ class Text:
         return len(self.tokens) - 1
 
     def whole(self) -> Float[Tensor, "n D"]:
-        """All of its features."""
+        """Return all of its features."""
         self.features = [torch.cat(self.features)]
         return self.features[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of a text: n tokens and their features; lessons are about the features from `first` on."""
+    """A stretch of a text: n tokens and their features; training uses the features from `first` on."""
 
     tokens: list[int]
     features: Float[Tensor, "n D"]
@@ -81,9 +82,9 @@ class Pool:
     """Texts of the last two steps, the oldest first, with a bounded number of positions.
 
     Attributes:
-        texts: those kept; one that is being written grows.
-        step: how often the target's weights have changed.
-        most: positions, at most; the newest text stays, whatever its length.
+        texts: stored texts; one that is being written still grows.
+        step: number of changes of the target's weights.
+        most: most positions; the newest text stays, whatever its length.
     """
 
     def __init__(self, most: int = MOST_PLACES) -> None:
@@ -95,27 +96,27 @@ class Pool:
         return sum(map(len, self.texts))
 
     def add(self, text: Text) -> None:
-        """A text more."""
+        """Add a text."""
         self.texts.append(text)
         self.trim()
 
     def next_step(self) -> None:
-        """The target's weights have changed."""
+        """Start the next step, after a change of the target's weights."""
         self.step += 1
         self.trim()
 
     def trim(self) -> None:
-        """Drop what no lesson draws from, then the oldest texts beyond the bound."""
+        """Drop texts that training no longer samples, then the oldest texts beyond the bound."""
         self.texts = [text for text in self.texts if text.step > self.step - STEPS]
         left = len(self)
         while left > self.most and len(self.texts) > 1:
             left -= len(self.texts.pop(0))
 
     def drawn(self, random: Random, n: int, longest: int) -> list[Window]:
-        """Stretches of n different texts at most, each of at most `longest` positions, some of the answer among them.
+        """Return stretches of at most n texts, each of at most `longest` positions, including some of the answer.
 
         Source: Hu et al. 2025, TLT, arXiv:2511.16665 (the last two steps: the long answers of the present one, which
-        matter most, are not written yet when there is time to learn).
+        matter most, are not finished yet when there is time to train).
         """
         self.trim()
         told = [text for text in self.texts if len(text) >= max(2, text.n_prompt)]
@@ -130,21 +131,21 @@ class Pool:
 
 
 class Apprentice(Learner):
-    """A copy of a trained net that learns, its optimiser, and what it learns from.
+    """A copy of a trained net in training, its optimiser, and its training data.
 
     Args:
         net: the trained net, which is not changed.
-        target: whose embedding and LM head it shares.
-        info: where the net comes from.
+        target: target whose embedding and LM head it shares.
+        info: origin of the net.
 
     Attributes:
-        net: what drafts, in the target's number format; it changes with each lesson.
+        net: the net that drafts, in the target's dtype; it changes with each training step.
         head: the target's LM head as it is now.
-        twin: what runs both where passes are compiled.
-        pool: texts to learn from.
-        seconds: of this process's CPU time that lessons took.
-        version: counts what changed the net or the head.
-        rounds: since the last lesson, over all rows.
+        twin: compiled version of both, if available.
+        pool: texts to train on.
+        seconds: this process's CPU time spent on training.
+        version: counts changes of the net or the head.
+        rounds: since the last training step, over all sequences.
     """
 
     called = "head"
@@ -152,7 +153,7 @@ class Apprentice(Learner):
     def __init__(self, net: FeatureNet, target: Runner, info: HeadInfo) -> None:
         self.origin, self.target, self.info, self.pool = net, target, info, Pool()
         self.version, self.rounds, self.seconds = 0, 0, 0.0
-        wide = torch.float64 if target.dtype == torch.float64 else torch.float32  # small steps are lost in bfloat16
+        wide = torch.float64 if target.dtype == torch.float64 else torch.float32  # bfloat16 would lose small steps
         with torch.inference_mode(False), torch.no_grad():
             self._student, self.net = (_copied(net, kind, target.context + SCRATCH) for kind in (wide, target.dtype))
             self._student.requires_grad_(True)
@@ -165,9 +166,9 @@ class Apprentice(Learner):
     # -- the target --------------------------------------------------------------------------------------------------
 
     def look_up(self) -> None:
-        """Notice that the target's weights have changed: a new step, and the head that is drafted with is the new one.
+        """Detect changes of the target's weights: start a new step, and draft with the new LM head.
 
-        Changes behind PyTorch's back (through `.data`) are not seen, here as in the target's own quick layers.
+        Changes that PyTorch does not track (through `.data`) are missed, as in the target's compiled layers.
         """
         if (standing := self._standing()) == self._seen:
             return
@@ -180,14 +181,14 @@ class Apprentice(Learner):
         weights = self.target.model.parameters()
         return [(0 if w.is_inference() else w._version, w.data_ptr()) for w in weights]
 
-    # -- lessons -----------------------------------------------------------------------------------------------------
+    # -- training ----------------------------------------------------------------------------------------------------
 
     def lesson(self, texts: int, longest: int, rate: float) -> bool:
-        """One step of AdamW, if there is something to learn from.
+        """Run one step of AdamW, if there is training data.
 
         Args:
-            texts: stretches it is about, at most.
-            longest: positions of each, at most.
+            texts: most stretches.
+            longest: most positions of each.
             rate: learning rate.
         """
         self.look_up()
@@ -199,7 +200,7 @@ class Apprentice(Learner):
         with torch.inference_mode(False), torch.enable_grad():
             loss: Any = self._loss(windows, random)
             self.loss = float(loss.item())
-            if math.isfinite(self.loss):  # of a target that says no numbers nothing can be learnt
+            if math.isfinite(self.loss):  # a target with NaN outputs cannot be trained on
                 self._steps.param_groups[0]["lr"] = rate
                 loss.backward()
                 nn.utils.clip_grad_norm_(self._student.parameters(), CLIP)
@@ -211,7 +212,7 @@ class Apprentice(Learner):
         return True
 
     def _loss(self, windows: list[Window], random: Random) -> Float[Tensor, ""]:
-        """EAGLE's two losses, each the mean over places. Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2."""
+        """Return EAGLE's two losses, each the mean over positions. Source: Li et al. 2024, arXiv:2401.15077, §4.2."""
         net, device, n = self._student, self.target.device, max(len(w.tokens) for w in windows)
         like = next(net.parameters())
         with torch.no_grad():
@@ -231,12 +232,12 @@ class Apprentice(Learner):
         return OF_FEATURES * F.smooth_l1_loss(guess, truth) - OF_LAWS * (wanted * said).sum(-1).mean()
 
     def _logits(self, features: Float[Tensor, "m D"]) -> Float[Tensor, "m K"]:
-        """Of the tokens that the head keeps, by the target's LM head as it is, through which gradients pass."""
+        """Return logits over the draft vocabulary, by the target's current LM head, with gradients."""
         head, kept = self.target.lm_head, self.head.kept
         weight, bias = head.get_parameter("weight").detach(), getattr(head, "bias", None)
         if kept is not None:
             weight, bias = weight[kept], None if bias is None else bias[kept]
-        if on_host(weight.device):  # where bfloat16 may be emulated, and large models are not
+        if on_host(weight.device):  # on a CPU, bfloat16 may be emulated and models are small
             weight = weight.to(features.dtype)
         bias = None if bias is None else bias.detach().to(weight.dtype)
         return F.linear(features.to(weight.dtype), weight, bias).to(features.dtype)
@@ -244,23 +245,23 @@ class Apprentice(Learner):
     def _beginning(self) -> torch.optim.AdamW:
         return torch.optim.AdamW(self._student.parameters(), weight_decay=0.0, betas=(0.9, 0.95), fused=True)
 
-    # -- what was learnt ---------------------------------------------------------------------------------------------
+    # -- trained state -----------------------------------------------------------------------------------------------
 
     @property
     def whose(self) -> str:
-        """64 hexadecimal digits of the net that it began as."""
+        """Return 64 hexadecimal digits that identify the initial net."""
         found = hashlib.sha256()
         for weight in self.origin.parameters():
             found.update(weight.detach().float().cpu().numpy().tobytes())
         return found.hexdigest()
 
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """The weights of the net that learns, and the trained one's."""
+        """Yield the weights of the net in training, and the initial ones."""
         both = zip(self._student.named_parameters(), self.origin.parameters(), strict=True)
         return ((name, mine.detach(), origin) for (name, mine), origin in both)
 
     def settle(self) -> None:
-        """What drafts from now on is what was learnt so far."""
+        """Draft with the weights trained so far from now on."""
         self.version += 1
         with torch.inference_mode(False), torch.no_grad():
             for mine, learnt in zip(self.net.parameters(), self._student.parameters(), strict=True):
@@ -269,20 +270,20 @@ class Apprentice(Learner):
             self.twin = made_twin(self.net, self.head, self.target)
 
     def forget(self) -> None:
-        """Be again what the net was trained to be, with nothing to learn from but what is written from now on."""
+        """Reset to the initial net, with an empty pool."""
         self.begin_again()
         self._steps, self.pool.texts, self.rounds = self._beginning(), [], 0
         self.settle()
 
     @property
     def n_bytes(self) -> int:
-        """Of the net that learns, its gradients' two moments, the one that drafts in two layouts, and the texts."""
+        """Return the bytes of the net in training, its two moments, the drafting net in two layouts, and the texts."""
         own, drafts = (sum(p.numel() * p.element_size() for p in net.parameters()) for net in (self._student, self.net))
         return 3 * own + 2 * drafts + self._bytes_of(len(self.pool))
 
     @property
     def most_bytes(self) -> int:
-        """The same with a pool that is full."""
+        """Return the same with a full pool."""
         return self.n_bytes + self._bytes_of(max(0, self.pool.most - len(self.pool)))
 
     def _bytes_of(self, places: int) -> int:
@@ -290,7 +291,7 @@ class Apprentice(Learner):
 
 
 def _copied(net: FeatureNet, dtype: torch.dtype, context: int) -> FeatureNet:
-    """A net of the same weights that nothing was laid out for yet."""
+    """Return a net with the same weights that is not packed yet."""
     make: Any = type(net)
     twin: FeatureNet = make(**net.sizes, context=context)
     twin.load_state_dict(net.state_dict())

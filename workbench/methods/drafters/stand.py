@@ -1,4 +1,4 @@
-"""Draft from laws that the target gave behind these tokens before: n-grams that know how likely each successor is."""
+"""STAND: draft from n-grams with the target's mean distribution after each."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.models.loading import Models
 
 KEPT = 16_384
-"""Contexts that a table keeps at most; those that were seen longest ago go first."""
+"""Most contexts in a table; those seen longest ago are dropped first."""
 ENTRY_BYTES = 900
-"""Of a context in memory: its key, two lists, the numbers in them."""
+"""Bytes of a context in memory: its key, two lists, the numbers in them."""
 PROBLEMS = 8
-"""Prompts whose tables are kept for later runs at most."""
+"""Most prompts whose tables are kept for later runs."""
 
 Context = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The mean of the target's laws behind a context.
+    """The mean of the target's distributions after a context.
 
     Attributes:
-        tokens: the likeliest, falling.
+        tokens: the likeliest, descending.
         chances: their mean probabilities.
-        n: laws that it is the mean of.
+        n: number of distributions averaged.
     """
 
     tokens: Sequence[int]
@@ -49,7 +49,7 @@ class Entry:
     n: int = 1
 
     def with_one_more(self, tokens: Sequence[int], chances: Sequence[float]) -> Entry:
-        """(n · mean + law) / (n + 1), over the tokens of both, cut to as many as before."""
+        """Return (n · mean + distribution) / (n + 1), over the tokens of both, cut to as many as before."""
         mean = {token: self.n * chance for token, chance in zip(self.tokens, self.chances, strict=True)}
         for token, chance in zip(tokens, chances, strict=True):
             mean[token] = mean.get(token, 0.0) + chance
@@ -58,14 +58,14 @@ class Entry:
 
 
 class Table(Owned):
-    """Contexts of up to `longest` tokens, and what the target said behind them on the mean."""
+    """Contexts of up to `longest` tokens, and the target's mean distribution after each."""
 
     title = "Distributions after contexts"
     unit = "contexts"
 
     def __init__(self, longest: int, most: int = KEPT, shared: bool = False) -> None:
         self.longest, self.most, self.shared = longest, most, shared
-        self._entries: dict[Context, Entry] = {}  # from the least to the most recently seen
+        self._entries: dict[Context, Entry] = {}  # in order of their last use
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -98,14 +98,14 @@ class Table(Owned):
         rows = zip(contexts.tolist(), tokens.tolist(), chances.tolist(), laws.tolist(), strict=True)
         loaded = {tuple(t for t in context if t >= 0): Entry(of, p, int(k)) for context, of, p, k in rows}
         loaded = {context: entry for context, entry in loaded.items() if len(context) <= self.longest}
-        self._entries = loaded | self._entries  # longer ones, of a run that looked farther back, are never looked up
+        self._entries = loaded | self._entries  # longer contexts are never looked up
         self._keep_bound()
 
     def clear(self) -> None:
         self._entries.clear()
 
     def learn(self, text: Sequence[int], tokens: Sequence[int], chances: Sequence[float]) -> None:
-        """Take in the target's law behind a text: its likeliest tokens, falling, and their probabilities."""
+        """Add the target's distribution after a text: its likeliest tokens, descending, and their probabilities."""
         for n in range(min(self.longest, len(text)) + 1):
             context = tuple(text[len(text) - n :])
             seen = self._entries.pop(context, None)
@@ -117,7 +117,7 @@ class Table(Owned):
             del self._entries[next(iter(self._entries))]
 
     def behind(self, text: Sequence[int]) -> tuple[int, Entry | None]:
-        """The entry of the longest context that is known, and its length; of length 0 it is the mean of all laws."""
+        """Return the length and entry of the longest known context; for length 0 the mean of all distributions."""
         for n in range(min(self.longest, len(text)), -1, -1):
             if (found := self._entries.get(tuple(text[len(text) - n :]))) is not None:
                 return n, found
@@ -126,11 +126,11 @@ class Table(Owned):
 
 @dataclass(frozen=True)
 class FewLaws(Laws):
-    """Laws of a few tokens each.
+    """Distributions over few tokens each.
 
     Attributes:
-        tokens: in no order that counts.
-        p: their probabilities, of sum 1.
+        tokens: in any order.
+        p: their probabilities, which sum to 1.
         size: of the vocabulary.
     """
 
@@ -147,7 +147,7 @@ class FewLaws(Laws):
 
 
 class TableGrowth(Growth):
-    """A tree that grows in a table: the law behind a node is that of the longest context that ends with it."""
+    """A tree built from a table: the distribution after a node is that of the longest known context ending with it."""
 
     def __init__(self, row: Row, table: Table) -> None:
         assert row.models is not None
@@ -172,23 +172,23 @@ class TableGrowth(Growth):
         )
 
     def goes_on(self, laws: Laws) -> bool:
-        """Not behind nodes that nothing is known of: what is said of any text is no draft."""
+        """Return False for nodes without a known context: the mean over all contexts is no draft."""
         return self.is_known and super().goes_on(laws)
 
 
 @dataclass(frozen=True)
 class Stand(LawDrafter):
-    """Keep the target's own laws behind the last one to `longest` tokens, averaged, and draft from them.
+    """Store the target's mean distributions after the last one to `longest` tokens, and draft from them.
 
-    At each place that was verified the target's likeliest tokens with their probabilities go into the entries of the
-    contexts that end there. The law behind a node is the entry of the longest context that is known, normalised; where
-    none is, the mean of all laws, and a draft ends where that holds of a whole level. It is a law like a draft model's,
-    so that any grower draws from it and any exact rule judges it; the laws are as warm as the text was when they were
-    said.
+    At each verified position the target's likeliest tokens with their probabilities go into the entries of the contexts
+    that end there. The distribution after a node is the entry of the longest known context, normalised; if there is
+    none, the mean of all distributions, and a draft ends if that holds for a whole level. Any tree builder can draw
+    from it and any exact rule can verify it, as with a draft model; the distributions include the temperature of the
+    text when they were stored.
 
     Attributes:
         longest: tokens of a context.
-        everywhere: laws behind drafts that were rejected are kept, too: they were computed all the same.
+        everywhere: also store distributions after rejected drafts: they were computed anyway.
         warm: later runs of the same prompt draft from the table, too, as the paper's trajectories of one problem do.
 
     Source: Song et al. 2025, STAND, arXiv:2506.04708, §3.
@@ -200,15 +200,15 @@ class Stand(LawDrafter):
     warm: bool = warmth("the table of a prompt, for the same prompt,")
 
     def notice(self) -> str:
-        """Warm drafts depend on other runs."""
+        """Return a note if drafts depend on other runs (warm)."""
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """The table."""
+        """Parameters of the table."""
         return "stand", self.longest, self.everywhere, self.warm
 
     def prime(self, row: Row, models: Models) -> Table:
-        """An empty table, or that of the prompt: the laws behind committed tokens are not known any more."""
+        """Return an empty table, or the prompt's: distributions after committed tokens are not available."""
         if not self.warm:
             return Table(self.longest)
         tables: dict[Hashable, Table] = models.shared.setdefault("stand", {})
@@ -220,7 +220,7 @@ class Stand(LawDrafter):
         return tables[problem]
 
     def begin(self, row: Row) -> TableGrowth | None:
-        """Nothing where no context that ends with the newest token is known."""
+        """Start a tree; None if no context that ends with the newest token is known."""
         table: Table = row.state
         n, entry = table.behind(row.committed)
         row.signals |= {"contexts known": len(table), "matched tokens": n}
@@ -230,7 +230,7 @@ class Stand(LawDrafter):
         return TableGrowth(row, table)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Take in the laws behind the last committed token and the drafts that were kept, or all of them."""
+        """Store the distributions after the last committed token and the accepted drafts, or all drafts."""
         table: Table = row.state
         first = len(row.committed) - len(outcome.emitted)
         before = row.committed[max(0, first - self.longest) : first]

@@ -1,4 +1,4 @@
-"""Draft what followed the longest suffixes before, as far as their counts promise that it pays."""
+"""Suffix decoding: draft continuations of the longest matching suffixes, as far as counts make them worthwhile."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from workbench.methods.growers.shapes import NODES
 from workbench.models.loading import Models
 
 END = -1
-"""Stands behind each text of a store: nothing goes on over it."""
+"""Separator after each text of a store: no continuation crosses it."""
 SHOWN = 4
-"""Tokens of the strings that are shown."""
+"""Length of the strings that are shown, in tokens."""
 STORED = 65_536
-"""Tokens of earlier runs kept at most (256 KiB); the oldest go first, a quarter at a time."""
+"""Most tokens of earlier runs (256 KiB); the oldest are dropped first, a quarter at a time."""
 LOOKED_AT = 16_384
-"""Newest tokens among which the most frequent strings are shown."""
+"""Newest tokens in which the most frequent strings are counted."""
 COUNTED = 256
-"""Occurrences counted at most, the newest ones."""
+"""Most occurrences counted, the newest ones."""
 
 
 class Text:
-    """Tokens in one array. A node of its suffix tree is the list of places behind a string's occurrences.
+    """Tokens in one array. A node of its suffix tree is the list of indices after a string's occurrences.
 
-    No tree is built: the few nodes that a round looks at are made of their occurrences when it does.
+    No tree is built: the few nodes that a round needs are computed from their occurrences.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Text:
             self.n = most
 
     def counted(self, width: int, n: int) -> list[tuple[list[int], int]]:
-        """The `n` strings of so many tokens that occur most often among the newest ones, and how often."""
+        """Return the `n` strings of `width` tokens that occur most often among the newest ones, and their counts."""
         tokens = self.tokens[-LOOKED_AT:]
         if len(tokens) < width:
             return []
@@ -80,13 +80,13 @@ class Text:
 
     @property
     def n_bytes(self) -> int:
-        """What it takes in memory."""
+        """Bytes in memory."""
         return self._room.nbytes
 
     def matches(self, context: Sequence[int], longest: int) -> list[np.ndarray]:
-        """Entry m − 1: places behind the occurrences of the context's last m tokens that something follows, rising.
+        """Return, as entry m − 1, ascending indices after the continued occurrences of the context's last m tokens.
 
-        It ends before the first m without any.
+        The list ends before the first m without any.
         """
         text, found = self.tokens, list[np.ndarray]()
         places = np.flatnonzero(text[:-1] == context[-1]) + 1
@@ -101,7 +101,7 @@ class Text:
         return found
 
     def children(self, places: np.ndarray) -> list[tuple[int, float, np.ndarray]]:
-        """What follows at these places: (token, its share, places behind it); most frequent, then newest, first."""
+        """Return the continuations there: (token, its share, indices after it); most frequent, then newest, first."""
         places = places[places < self.n]
         following = self.tokens[places]
         below: dict[int, list[int]] = {}
@@ -115,7 +115,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A draft, and how sure the counts are of each of its nodes: the product of the shares on the way to it."""
+    """A draft, and each node's probability by the counts: the product of the shares along its path."""
 
     tokens: list[int] = field(default_factory=list[int])
     parents: list[int] = field(default_factory=list[int])
@@ -124,15 +124,15 @@ class Guess:
 
     @property
     def score(self) -> float:
-        """Tokens that the counts expect to be accepted."""
+        """Expected accepted tokens by the counts."""
         return sum(self.chance)
 
 
 @dataclass
 class SuffixState(Owned):
-    """One request's own text, where its part that was watched begins, and a store, if any.
+    """One request's own text, the start of its drafted part, and a store, if any.
 
-    The store has what earlier runs wrote, where those share it, or what a file brought.
+    The store has the outputs of earlier runs, if it is shared, or the content of a file.
     """
 
     title = "Suffixes of texts"
@@ -143,7 +143,7 @@ class SuffixState(Owned):
     shared: bool = False
 
     def watch(self, tokens: Sequence[int]) -> None:
-        """The request's text goes on."""
+        """Append new tokens of the request's text."""
         self.text.extend(tokens)
         if self.text.n > STORED:
             self.text.cut(STORED * 3 // 4)
@@ -173,16 +173,17 @@ class SuffixState(Owned):
 
 @dataclass(frozen=True)
 class Suffix(Drafter):
-    """Match the newest tokens, count what followed each match, and draft the tree that most is expected of.
+    """Match the newest tokens, count the continuations of each match, and draft the tree with the most expected tokens.
 
-    The longer the match, the more is drafted: nodes ≤ factor · match + offset. Of the drafts of all match lengths the
-    one with the largest sum of chances is proposed, so that little is drafted where the text says little. Its own text
-    is always searched; with `warm` also what earlier runs wrote, if more is expected of it.
+    The longer the match, the more is drafted: nodes ≤ factor · match + offset. Among the drafts of all match lengths
+    the one with the largest sum of probabilities is proposed, so little is drafted where counts are low. Its own text
+    is always searched; with `warm` also the outputs of earlier runs, if that gives more expected tokens.
 
-    Host cost of a round, CPU time on an Intel Xeon with 2 cores, English text and code cut into words: 0.08 ms (median;
-    95 % within 0.3 ms) at 2,000 tokens of context, 0.16 ms (0.5 ms) at 32,000: one scan of an int32 array a round.
+    Host cost per round, CPU time on an Intel Xeon with 2 cores, English text and code split into words: 0.08 ms
+    (median; 95 % within 0.3 ms) at 2,000 tokens of context, 0.16 ms (0.5 ms) at 32,000: one scan of an int32 array per
+    round.
 
-    Source: Oliaro et al. 2025, SuffixDecoding, arXiv:2411.04975, §3. There two suffix trees are kept; the counts here
+    Source: Oliaro et al. 2025, SuffixDecoding, arXiv:2411.04975, §3. The paper has two suffix trees; the counts here
     are those of such trees.
     """
 
@@ -196,19 +197,19 @@ class Suffix(Drafter):
     warm: bool = warmth("outputs")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Looked up."""
+        """Return the kind of siblings: looked up, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Warm drafts depend on other runs."""
+        """Return a note if drafts depend on other runs (warm)."""
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """The texts, whatever is drafted from them."""
+        """Parameters of the texts, whatever is drafted from them."""
         return "suffix", self.warm
 
     def prime(self, row: Row, models: Models) -> SuffixState:
-        """Take in everything committed."""
+        """Index everything committed."""
         text = Text()
         text.extend(row.committed)
         store = models.shared.setdefault("suffix", Text()) if self.warm else None
@@ -216,20 +217,20 @@ class Suffix(Drafter):
         return SuffixState(text, len(row.committed), store, self.warm)
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """The draft that most is expected of, from the request's own text or, if more, from the store."""
+        """Propose the best draft from the request's own text or, if that expects more tokens, from the store."""
         assert row.models is not None
         state: SuffixState = row.state
         guess, device = self.draft(state.text, row.committed, plan), row.models.target.device
         if state.store is not None:
             other = self.draft(state.store, row.committed, plan)
             row.signals["from earlier runs"] = float(other.score > guess.score)
-            guess = max(guess, other, key=lambda g: g.score)  # the first of equals: its own
+            guess = max(guess, other, key=lambda g: g.score)  # among equals its own text
         row.signals["matched tokens"] = guess.matched
         row.signals["expected tokens"] = guess.score
         return DraftTree.of(guess.tokens, guess.parents, source="suffix", device=device, score=guess.chance)
 
     def draft(self, text: Text, context: Sequence[int], plan: Plan) -> Guess:
-        """The best draft over all match lengths; of equals, that of the longer match."""
+        """Return the best draft over all match lengths; among equals, that of the longer match."""
         best, drafted, most = Guess(), 0, plan.within(self.nodes)
         found = text.matches(context[-self.longest :], self.longest)
         for m in range(len(found), 0, -1):
@@ -244,7 +245,7 @@ class Suffix(Drafter):
         return best
 
     def grow(self, text: Text, places: np.ndarray, budget: int, depth: int, matched: int) -> Guess:
-        """The `budget` likeliest nodes below these places, parents first."""
+        """Return the `budget` likeliest nodes below these indices, parents first."""
         guess, order = Guess(matched=matched), itertools.count()
         heap: list[tuple[float, int, int, int, int, np.ndarray]] = []
 
@@ -266,11 +267,11 @@ class Suffix(Drafter):
         return guess
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Take in the new tokens."""
+        """Index the new tokens."""
         row.state.watch(outcome.emitted)
 
     def release(self, row: Row, models: Models) -> None:
-        """Leave what was written to later runs."""
+        """Add the written text to the store for later runs."""
         state: SuffixState | None = row.state
         if state is not None and state.store is not None and len(row.committed) > state.since:
             state.store.extend([*row.committed[state.since :], END])

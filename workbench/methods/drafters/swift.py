@@ -1,4 +1,4 @@
-"""SWIFT: which halves of the target's layers may be left out of a draft is found out while the text is written."""
+"""SWIFT: search for the attentions and MLPs that a draft can skip, while the text is written."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import read_again
 
 POOL = 128
-"""Random sets among which a step by the surrogate chooses, besides all that differ from the best one by a swap."""
+"""Random candidate sets for the surrogate model, besides all that differ from the best one by a swap."""
 REMEMBERED = 128
-"""Scored sets that the surrogate knows, the newest."""
+"""Newest scored sets that the surrogate model uses."""
 KAPPA, NOISE = 2.5, 1e-2
-"""Of the surrogate: how many standard deviations its bound lies above the mean, and the variance of a score."""
+"""Surrogate model: standard deviations of its bound above the mean, and the variance of a score."""
 POOR, PATIENCE = 0.5, 8
-"""A best matchness below the first, after so many sets of one size, is too poor: half as many are left out."""
+"""Half as many halves are skipped if the best matchness is below the first, after this number of sets of one size."""
 
 
 @dataclass(slots=True)
 class Search:
-    """What a row knows of the sets that were tried.
+    """Search state of a sequence.
 
     Attributes:
-        size: how many halves are left out.
+        size: number of skipped halves.
         best: the set that drafts.
         score: its matchness on the window, once there is one.
-        end: position behind the window's last token that is read; None: there is no window yet.
-        tried: sets scored so far, the first among them.
-        of_size: of these, such of the present size.
-        seen: scored sets, as bits over the halves that may be left out, and their matchness.
+        end: position after the window's last token that is read; None: there is no window yet.
+        tried: sets scored so far, including the first.
+        of_size: those of the present size.
+        seen: scored sets, as bits over the halves that may be skipped, and their matchness.
     """
 
     size: int
@@ -54,13 +54,12 @@ class Search:
 
 @dataclass(frozen=True)
 class Swift(Skipping):
-    """Draft without a share of the target's halves, and look for a better set of them before each round.
+    """Draft without a share of the target's attentions and MLPs, and search for a better set before each round.
 
-    One set is tried a round: the thinned target reads a window of committed tokens again, in one pass, and its score,
-    the *matchness*, is the share of places at which its likeliest token is the one that the text has. A set with a
-    better score drafts from then on. Every few steps it is the set for which a Gaussian process over those seen
-    promises most (μ + κ σ), else a random one. First and last layer always run. Where no set is any good, fewer halves
-    are left out.
+    One set is tried per round: the thinned target reads a window of committed tokens again, in one pass, and its score,
+    the *matchness*, is the share of positions at which its likeliest token is that of the text. A set with a better
+    score drafts from then on. Every few steps the set is chosen by the upper bound (μ + κ σ) of a Gaussian process over
+    the scored sets, otherwise at random. First and last layer always run. If no set is good, fewer halves are skipped.
 
     Source: Xia et al. 2024, SWIFT, arXiv:2410.06916, §4.1 (search), §4.2 (drafting).
     """
@@ -75,24 +74,24 @@ class Swift(Skipping):
     enough: float = param(0.95, ge=0.0, le=1.0, doc="matchness at which the search stops")
 
     def prime(self, row: Row, models: Models) -> Search:
-        """Begin with layers left out evenly, as many as the ratio lets be."""
+        """Return an initial state with evenly spread skipped layers, by the ratio."""
         n = models.target.n_layers
         size = int(self.ratio * max(0, 2 * n - 4) + 1e-9)
         return Search(size, first(n, size))
 
     def without(self, row: Row) -> Halves:
-        """The best set so far."""
+        """Return the best set so far."""
         state: Search = row.state
         return state.best
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
-        """A step of the search for each row, then chains."""
+        """Run a search step for each sequence, then draft chains."""
         for row in rows:
             row.drafter.step(row)
         return super().propose(rows)
 
     def step(self, row: Row) -> None:
-        """Score one more set, which drafts if it is better; or the best one anew, where the text has moved on."""
+        """Score one more set, which drafts if it is better; or the best one again, if the window moved."""
         state: Search = row.state
         begin = 0 if row.place.pictured is None else len(row.place.pictured.embeds)
         end, n = len(row.committed) - 1, row.models.target.n_layers
@@ -114,7 +113,7 @@ class Swift(Skipping):
             row.signals["matchness"] = state.score
 
     def candidate(self, row: Row, state: Search) -> Halves:
-        """The set that is tried next."""
+        """Return the set to try next."""
         n = 2 * row.models.target.n_layers - 4
         numbers = np.reshape(row.draw.uniform(len(row.committed), Purpose.GUESS, POOL * n), (POOL, n))
         pool = numbers.argsort(1).argsort(1) < state.size
@@ -124,7 +123,7 @@ class Swift(Skipping):
         return to_halves(pool[bounds(state.seen, pool).argmax()])
 
     def try_out(self, row: Row, state: Search, chosen: Halves) -> float:
-        """The matchness of a set on the window."""
+        """Return the matchness of a set on the window."""
         assert state.end is not None
         start, target = state.end - self.window, row.models.target
         logits = read_again(target, row.place, start, row.committed[start : state.end], chosen)
@@ -136,23 +135,23 @@ class Swift(Skipping):
 
 
 def first(n_layers: int, size: int) -> Halves:
-    """The set that a search begins with: whole layers, evenly spread, and of an odd number one attention more."""
+    """Return the initial set of a search: whole layers, evenly spread, plus one attention if the number is odd."""
     found = spread(n_layers, n_layers - size // 2)
     return found if size % 2 == 0 else found | {min(h for h in range(2, 2 * n_layers - 2, 2) if h not in found)}
 
 
 def to_bits(halves: Halves, n: int) -> Bool[np.ndarray, " n"]:
-    """Which of the n halves behind the first layer are in a set."""
+    """Return which of the n halves after the first layer are in a set."""
     return np.isin(np.arange(2, n + 2), list(halves))
 
 
 def to_halves(bits: Bool[np.ndarray, " n"]) -> Halves:
-    """The set of these bits."""
+    """Return the set of these bits."""
     return frozenset((np.flatnonzero(bits) + 2).tolist())
 
 
 def swapped(bits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, "m n"]:
-    """All sets that have another half in the place of one of theirs."""
+    """Return all sets with one half exchanged."""
     pairs = [(i, j) for i in np.flatnonzero(bits) for j in np.flatnonzero(~bits)]
     found = np.repeat(bits[None], len(pairs), 0)
     for row, (i, j) in zip(found, pairs, strict=True):
@@ -161,14 +160,14 @@ def swapped(bits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, "m n"]:
 
 
 def bounds(seen: list[tuple[Bool[np.ndarray, " n"], float]], pool: Bool[np.ndarray, "m n"]) -> Float[np.ndarray, " m"]:
-    """Upper bounds μ + κ σ on the scores of sets, by a Gaussian process over scored ones (Matérn 5/2).
+    """Return upper bounds μ + κ σ on the scores of sets, by a Gaussian process over scored ones (Matérn 5/2).
 
-    Two sets are as far apart as the square root of the number of halves in which they differ; half of the halves is one
-    length of the kernel. Scores are taken in their own standard deviations.
+    The distance of two sets is the square root of the number of halves in which they differ; half of the halves is one
+    length of the kernel. Scores are scaled by their standard deviation.
 
     Args:
         seen: two at least.
-        pool: sets in question.
+        pool: candidate sets.
     """
     x, y = np.stack([bits for bits, _ in seen]).astype(float), np.array([score for _, score in seen])
     y = (y - y.mean()) / (y.std() or 1.0)

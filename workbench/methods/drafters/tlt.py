@@ -1,4 +1,4 @@
-"""TLT's adaptive drafter: EAGLE's head drafts, and learns while the long tail of a batch leaves the machine idle."""
+"""TLT's adaptive drafter: EAGLE's head drafts, and is trained while few sequences of a batch remain."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ from workbench.models.loading import Models
 
 @dataclass(slots=True)
 class Batch:
-    """The rows that draft for one target like this, which are counted to know when there is time to learn.
+    """Sequences that draft for one target with TLT, counted to know when there is time to train.
 
     Attributes:
-        running: rows that have begun and not ended.
-        began: most that ran at once since none did.
+        running: sequences that have started and not ended.
+        began: largest number at once since none ran.
     """
 
     running: int = 0
     began: int = 0
 
     def enter(self) -> None:
-        """A row begins."""
+        """Count a sequence that starts."""
         self.running += 1
         self.began = max(self.began, self.running)
 
     def leave(self) -> None:
-        """A row ends."""
+        """Count a sequence that ends."""
         self.running -= 1
         self.began = self.began if self.running else 0
 
     def is_tail(self, share: float) -> bool:
-        """Whether no more than this share of the rows runs still; a row that has been alone all the time is a tail."""
+        """Return whether at most this share of the sequences still runs; a sequence that always ran alone counts."""
         return self.began == 1 or self.running <= share * self.began
 
     @classmethod
     def of(cls, models: Models) -> Batch:
-        """That of these models."""
+        """Return the batch of these models."""
         return cast(Batch, models.shared.setdefault("tlt batch", cls()))
 
 
 @dataclass(slots=True)
 class TLTState(FeatureState):
-    """What a drafter that learns knows about one text.
+    """State of a drafter in training for one text.
 
     Attributes:
-        owned: its apprentice, and whose that is; it is there as soon as the row is primed.
-        text: what is written, with features, which lessons are drawn from; None with pictures, which none are about.
-        version: of the apprentice, when the entries were computed.
-        batch: the rows that this one is counted among, until it ends.
+        owned: its net in training, and its owner; set when the sequence is prefilled.
+        text: the written text with features, for training; None with images, which are not trained on.
+        version: of the net, when the entries were computed.
+        batch: batch that the sequence is counted in, until it ends.
     """
 
     owned: Learnt[Apprentice] | None = None
@@ -68,7 +68,7 @@ class TLTState(FeatureState):
     batch: Batch | None = None
 
     def follow(self, apprentice: Apprentice, again: bool) -> None:
-        """Draft with what was learnt since; `again`: entries that an older head left are computed anew."""
+        """Use the newest weights; `again`: recompute entries of an older head."""
         if self.version == apprentice.version:
             return
         self.net, self.head, self.twin = apprentice.net, apprentice.head, apprentice.twin
@@ -80,11 +80,11 @@ class TLTState(FeatureState):
 
 @dataclass(frozen=True)
 class TLT(Eagle):
-    """EAGLE's head drafts a tree, and is trained on the texts that it drafted for, whenever part of a batch is idle.
+    """Draft a tree with EAGLE's head, and train it on the texts that it drafted for while part of a batch is idle.
 
-    The features of every token were computed when it was verified, so that a lesson costs the target nothing. Lessons
-    are given once few enough rows of a batch are left, which is when a machine made for many has time; a row that runs
-    alone has one every so many rounds. Whatever the head becomes, the verifier decides: the output is the target's.
+    The features of every token were computed during verification, so training costs no target pass. Training steps run
+    once few enough sequences of a batch remain, which is when a machine has time; for a single sequence, every few
+    rounds. Whatever the head becomes, the verifier is exact: the output is the target's.
 
     Source: Hu et al. 2025, Taming the long tail (TLT), arXiv:2511.16665 (the adaptive drafter and its spot training).
     """
@@ -99,15 +99,15 @@ class TLT(Eagle):
     warm: bool = warmth("what was learnt")
 
     def notice(self) -> str:
-        """Warm drafts depend on other runs."""
+        """Return a note if drafts depend on other runs (warm)."""
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """The apprentice, however often it is taught."""
+        """Parameters of the net in training; they do not include the training schedule."""
         return "tlt", self.warm
 
     def apprentice(self, models: Models) -> Apprentice:
-        """One that knows what the trained head knows; with `warm` the one that earlier runs taught.
+        """Return a fresh copy of the trained head; with `warm` the copy that earlier runs trained.
 
         Raises:
             ModelError: the head cannot be read, or was made for another target.
@@ -123,7 +123,7 @@ class TLT(Eagle):
         return found
 
     def prime(self, row: Row, models: Models) -> TLTState:
-        """Read what is committed by the head as it is now; the text is one to learn from, from here on."""
+        """Read the committed text with the current head; its text is trained on from here on."""
         mine, features = self.apprentice(models), read_features(row, models)
         state = cast(TLTState, self.primed(row, models, features, mine.net, mine.head, mine.twin))
         state.owned, state.version, state.batch = Learnt(mine, self.warm), mine.version, Batch.of(models)
@@ -135,10 +135,10 @@ class TLT(Eagle):
         return state
 
     def begin(self, row: Row) -> Growth | None:
-        """Read what was accepted with the head as it is now."""
+        """Read the accepted pairs with the current head."""
         state: TLTState = row.state
         assert state.owned is not None
-        if not _is_of(state.owned.learner, row.models, self.net.kind):  # another head since
+        if not _is_of(state.owned.learner, row.models, self.net.kind):  # the head was changed
             self.release(row, row.models)
             row.state = state = self.prime(row, row.models)
         assert state.owned is not None
@@ -150,7 +150,7 @@ class TLT(Eagle):
         return super().begin(row)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Take the true features, for the next draft and for lessons, and give one when it is time."""
+        """Store the true features, for the next draft and for training, and run a training step when due."""
         super().observe(row, outcome)
         state: TLTState = row.state
         if state.text is None or state.owned is None or state.batch is None:
@@ -167,22 +167,24 @@ class TLT(Eagle):
             mine.lesson(self.texts, self.reads, self.rate)
 
     def study(self, models: Models, lessons: int) -> int:
-        """Lessons between batches, to the apprentice that warm rows share. Returns how many there was something for.
+        """Run training steps between batches, on the copy that warm sequences share. Return the number of steps run.
 
         Args:
             models: those that the batches run with.
-            lessons: at most.
+            lessons: most steps.
 
         Raises:
-            ParameterError: this drafter is not `warm`: what each row learns ends with it.
+            ParameterError: this drafter is not `warm`: each sequence's copy ends with it.
         """
         if not self.warm:
-            raise ParameterError("Between batches nobody is taught: each row has a head of its own.", "Set warm=True.")
+            raise ParameterError(
+                ("Training between batches needs a shared head, but each sequence has its own."), "Set warm=True."
+            )
         mine = self.apprentice(models)
         return sum(mine.lesson(self.texts, self.reads, self.rate) for _ in range(lessons))
 
     def release(self, row: Row, models: Models) -> None:
-        """The row is no longer one of its batch."""
+        """Remove the sequence from its batch."""
         state: TLTState | None = row.state
         if state is not None and state.batch is not None:
             state.batch.leave()
@@ -190,5 +192,5 @@ class TLT(Eagle):
 
 
 def _is_of(apprentice: Apprentice, models: Models, kind: str) -> bool:
-    """Whether it learns to draft for these models, from the head that they have."""
+    """Return whether a copy is trained for these models, from their current head."""
     return apprentice.target is models.target and apprentice.info is models.heads[kind]

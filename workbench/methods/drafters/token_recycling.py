@@ -1,4 +1,4 @@
-"""Recycle what the target once thought likely: a table of successors, read as a tree."""
+"""Token recycling: a table of each token's likeliest successors, read as a tree."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import AT_ONCE
 
 RANKS = 8
-"""Successors remembered for each token."""
+"""Successors stored per token."""
 
 
 class Successors(Owned):
-    """Of each token, the likeliest ones behind it.
+    """Likeliest successors of each token.
 
     Attributes:
-        table: int32 [V, 8], −1 where nothing is known.
+        table: int32 [V, 8], −1 if unknown.
         seen: int32 [V], how often each token was verified.
     """
 
@@ -45,7 +45,7 @@ class Successors(Owned):
         self.shared = shared
 
     def write(self, token: int, top: Sequence[int]) -> None:
-        """The target has said what is likely behind a token."""
+        """Store the target's likeliest successors of a token."""
         self.table[token, : len(top)] = top[:RANKS]
         self.seen[token] += 1
 
@@ -67,7 +67,7 @@ class Successors(Owned):
         tokens = tokens_in(arrays, "tokens", vocabulary, (None,))
         successors = tokens_in(arrays, "successors", vocabulary, (len(tokens), RANKS), least=-1)
         seen = numbers(arrays, "seen", (len(tokens),), 0, 1e9, whole=True)
-        new = self.seen[tokens] == 0  # what this run has learnt is newer
+        new = self.seen[tokens] == 0  # this run's own entries are newer
         self.table[tokens[new]], self.seen[tokens[new]] = successors[new], np.maximum(seen[new], 1)
 
     def clear(self) -> None:
@@ -76,7 +76,7 @@ class Successors(Owned):
 
 @torch.inference_mode()
 def read_prompt(table: Successors, row: Row, models: Models) -> None:
-    """Write the target's likeliest successors of all committed tokens but the last into a table; later places win."""
+    """Write the likeliest successors of all committed tokens but the last into a table; later positions win."""
     features, at = read_features(row, models), 0
     for start in range(0, len(features), AT_ONCE):
         logits = models.target.lm_head(features[start : start + AT_ONCE])
@@ -87,15 +87,15 @@ def read_prompt(table: Successors, row: Row, models: Models) -> None:
 
 @dataclass(frozen=True)
 class TokenRecycling(Drafter):
-    """Keep, for every token, the target's 8 likeliest successors when it was last verified; draft by following them.
+    """Store, for every token, the target's 8 likeliest successors at its last verification; draft by following them.
 
-    Every verified node updates the table, accepted or not: candidates that lost are the drafts of later rounds. Rows
-    never seen propose nothing.
+    Every verified node updates the table, accepted or not: rejected candidates are drafts of later rounds. Tokens never
+    verified propose nothing.
 
-    The shape is the plan's template; what else a grower asks for a table of tokens cannot tell.
+    The shape is the plan's template; a table of tokens cannot provide more to a tree builder.
 
     Source: Luo et al. 2024, Token Recycling, arXiv:2408.08696, §3. The paper's tree has 80 nodes, for a GPU; the shape
-    here is by default the best tree of the chosen size under assumed chances of the ranks.
+    here is by default the best tree of the chosen size under assumed probabilities of the ranks.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
@@ -103,19 +103,19 @@ class TokenRecycling(Drafter):
     prompt: bool = param(False, doc="also store the target's likeliest successors of the prompt's tokens")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Looked up."""
+        """Return the kind of siblings: looked up, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Warm drafts depend on other runs."""
+        """Return a note if drafts depend on other runs (warm)."""
         return WARM if self.warm else ""
 
     def hears(self, models: Models) -> Wanted:
-        """Keep the inputs of the LM head at the prompt's positions, where they are to be read."""
+        """Return the LM head's inputs at the prompt's positions as wanted states, if the prompt is to be stored."""
         return Wanted(features=self.prompt)
 
     def memory(self) -> Hashable:
-        """The table, whatever tree is read from it."""
+        """Parameters of the table, whatever tree is read from it."""
         return "token-recycling", self.warm
 
     def prime(self, row: Row, models: Models) -> Successors:

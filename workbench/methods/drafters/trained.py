@@ -1,4 +1,4 @@
-"""Trained nets of drafters: built from their configuration, read from their folder once for a target."""
+"""Trained nets of drafters: built from their configuration, loaded from their folder once per target."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _Net = TypeVar("_Net", bound="TrainedNet")
 
 
 class TrainedNet(nn.Module):
-    """What trained heads have in common; a method declares its own in `Method.head`."""
+    """Base class of trained heads; a method declares its own in `Method.head`."""
 
     kind: ClassVar[str]
-    """Names it in `config.json`, and among what a drafter needs."""
+    """Its kind in `config.json`, and in a drafter's needs."""
     begins: ClassVar[tuple[str, ...]] = ()
-    """Parts of names of weights that begin training as the constructor leaves them, and not as small random numbers."""
+    """Parts of names of weights that keep the constructor's initial values, not small random ones."""
     width: int
     """The target's hidden size D."""
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the constructor needs to build it again."""
+        """Arguments of the constructor to rebuild it."""
         raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
-        """What its configuration says of it: enough for `of`."""
+        """Its configuration: enough for `of`."""
         return {"hidden_size": self.width, "net": self.sizes}
 
     @classmethod
     def of(cls: type[_Net], config: Mapping[str, Any], context: int = 1024) -> _Net:
-        """A net without its weights.
+        """Return a net without its weights.
 
         Args:
-            config: as `config` gave it.
+            config: as `config` returned it.
             context: longest sequence, in positions.
 
         Raises:
@@ -54,7 +54,7 @@ class TrainedNet(nn.Module):
 
     @classmethod
     def adopted(cls: type[_Net], checkpoint: Checkpoint, context: int, layers: int) -> _Net:
-        """A net with the weights of a checkpoint of somebody else's, which fits its target.
+        """Return a net with the weights of an external checkpoint that fits its target.
 
         Args:
             checkpoint: of the architecture whose heads are of this kind (`workbench.models.checkpoints`).
@@ -71,26 +71,26 @@ class TrainedNet(nn.Module):
         )
 
     def settle(self: _Net) -> _Net:
-        """For drafting: no gradients."""
+        """Prepare for drafting: no gradients."""
         return self.eval().requires_grad_(False)
 
 
 def load_trained(kind: type[_Net], models: Models, what: str, again: str) -> _Net:
-    """The trained net of a kind, read once for its target; whether it fits that one, the caller asks.
+    """Return the trained net of a kind, loaded once for its target; the caller checks that it fits.
 
     Args:
         kind: of the net.
         models: with a head of that kind.
-        what: it is called where it cannot be read, "exit adapter".
-        again: what to do then.
+        what: its name in error messages, "exit adapter".
+        again: remedy in error messages.
 
     Raises:
-        ModelError: the folder cannot be read, or holds no net of this kind.
+        ModelError: the folder cannot be read, or contains no net of this kind.
     """
     info, target = models.heads[kind.kind], models.target
     key = (kind.kind, info.name)
     if key not in models.shared:
-        with torch.inference_mode(False):  # packed layers watch their weights, which inference tensors do not allow
+        with torch.inference_mode(False):  # packed layers track their weights' versions, which inference tensors lack
             try:
                 check_weights(info.folder)
                 if info.checkpoint is not None:
@@ -107,13 +107,13 @@ def load_trained(kind: type[_Net], models: Models, what: str, again: str) -> _Ne
 
 
 def load_fitting(kind: type[_Net], models: Models, what: str, again: str) -> _Net:
-    """`load_trained` of a net that reads what the target's LM head reads.
+    """Return `load_trained`'s net and check that it fits the target's hidden size.
 
     Args:
         kind: of the net.
         models: with a head of that kind.
-        what: it is called, in the plural: "Medusa heads".
-        again: what to do where it was made for another target.
+        what: its name in the plural: "Medusa heads".
+        again: remedy if it was made for another target.
 
     Raises:
         ModelError: the folder cannot be read, or was made for another target.
@@ -128,10 +128,10 @@ def load_fitting(kind: type[_Net], models: Models, what: str, again: str) -> _Ne
 
 
 def head_of(kind: type[TrainedNet], models: Models) -> SharedHead:
-    """The target's LM head as the trained net of a kind drafts with it, laid out once.
+    """Return the target's LM head over the draft vocabulary of a kind of net, packed once.
 
     Raises:
-        ModelError: the net keeps tokens that the target does not have.
+        ModelError: the draft vocabulary has tokens that the target does not have.
     """
     info = models.heads[kind.kind]
     key = ("head of", kind.kind, info.name)

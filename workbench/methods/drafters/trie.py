@@ -1,4 +1,4 @@
-"""A trie of everything read and written: several branches from one look-up."""
+"""Lookahead trie: a trie of all tokens read and written; one look-up gives several branches."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from workbench.methods.growers.shapes import NODES
 from workbench.models.loading import Models
 
 MAX_NODES = 65_536
-"""Nodes after which a trie is squeezed."""
+"""Nodes above which a trie is pruned."""
 PROMPT_NODES = MAX_NODES // 2
-"""Nodes that a prompt writes at most: of a longer one its newest tokens."""
+"""Most nodes that a prompt adds: of a longer one its newest tokens."""
 LONGEST = 16
-"""Tokens of a branch behind its first one, at most."""
+"""Most tokens of a branch after its first one."""
 NODE_BYTES = 450
-"""Of a node in memory: itself, its two dictionaries, its slot in another one."""
+"""Bytes of a node in memory: itself, its two dictionaries, its slot in another one."""
 
 
 @dataclass(slots=True)
 class TrieNode:
-    """A token after a prefix: how often outputs had it, and each running request's prompt."""
+    """A token after a prefix: its count in outputs, and in each running request's prompt."""
 
     children: dict[int, TrieNode]
     prompt: dict[int, float]
     output: float = 0.0
 
     def score(self, request: int, weight: float) -> float:
-        """(1 − w)·frequency in this request's prompt + w·frequency in outputs."""
+        """Return (1 − w) · frequency in this request's prompt + w · frequency in outputs."""
         return (1.0 - weight) * self.prompt.get(request, 0.0) + weight * self.output
 
 
@@ -66,7 +66,7 @@ class Trie:
             node = child
 
     def below(self, node: TrieNode, token: int) -> TrieNode:
-        """The node of a token below another one; a new one where there is none."""
+        """Return the child of a node for a token, created if missing."""
         child = node.children.get(token)
         if child is None:
             child = node.children[token] = TrieNode({}, {})
@@ -74,7 +74,7 @@ class Trie:
         return child
 
     def find(self, prefix: list[int]) -> TrieNode | None:
-        """The node a prefix leads to."""
+        """Return the node that a prefix leads to, or None."""
         node: TrieNode | None = self.root
         for token in prefix:
             node = node.children.get(token) if node is not None else None
@@ -83,7 +83,7 @@ class Trie:
     def best(
         self, node: TrieNode, request: int, weight: float, n_nodes: int, depth: int
     ) -> tuple[list[int], list[int]]:
-        """The best-scored subtree below a node: (tokens, parents), parents first. Nodes of score 0 are left out."""
+        """Return the best-scored subtree below a node: (tokens, parents), parents first, without nodes of score 0."""
         counter = itertools.count()
         heap: list[tuple[float, int, int, int, int, TrieNode]] = []
 
@@ -105,7 +105,7 @@ class Trie:
         return tokens, parents
 
     def forget(self, request: int) -> None:
-        """Drop a request's prompt counts, and branches nobody else has."""
+        """Drop a request's prompt counts, and branches without other counts."""
 
         def prune(node: TrieNode) -> None:
             for token, child in list(node.children.items()):
@@ -118,7 +118,7 @@ class Trie:
         prune(self.root)
 
     def squeeze(self) -> None:
-        """Halve output counts and drop what falls below one."""
+        """Halve output counts and drop nodes below one."""
 
         def halve(node: TrieNode) -> None:
             for token, child in list(node.children.items()):
@@ -131,7 +131,7 @@ class Trie:
         halve(self.root)
 
     def keep_bound(self) -> None:
-        """Squeeze until a quarter is free, or nothing but prompts of running requests is left."""
+        """Prune until a quarter is free, or only prompts of running requests are left."""
         if self.n_nodes > self._squeezed_at:
             while self.n_nodes > self.most * 3 // 4 and any(c.output > 0 for c in self.root.children.values()):
                 self.squeeze()
@@ -140,7 +140,7 @@ class Trie:
 
 @dataclass(eq=False)
 class TrieState(Owned):
-    """One request's view: the trie, its number in it, and how far the output has been inserted."""
+    """State of one request: the trie, its number in it, and the end of the inserted output."""
 
     title = "Trie of branches"
     unit: ClassVar[str] = "nodes"
@@ -160,7 +160,7 @@ class TrieState(Owned):
         return Look(size, most, NODE_BYTES * size, NODE_BYTES * most, "times seen", top)
 
     def pack(self) -> Arrays:
-        """Level by level: of each node its token, its parent's number, and how often prompt and outputs had it."""
+        """Return each node's token, parent number, and prompt and output counts, level by level."""
         rows, left = list[tuple[int, int, float]](), deque([(self.trie.root, -1)])
         while left:
             node, number = left.popleft()
@@ -187,7 +187,7 @@ class TrieState(Owned):
         if max(levels, default=0) > LONGEST:  # branches are walked by recursion
             raise ModelError("The file is broken: a branch is longer than the limit.", BROKEN)
         rows: zip[tuple[int, int, float]] = zip(tokens.tolist(), parents.tolist(), counts.tolist(), strict=True)
-        for token, parent, count in itertools.islice(rows, PROMPT_NODES):  # the first ones: no node without its parent
+        for token, parent, count in itertools.islice(rows, PROMPT_NODES):  # parents first
             node = self.trie.below(nodes[parent] if parent >= 0 else self.trie.root, token)
             node.output += count
             nodes.append(node)
@@ -203,10 +203,10 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class LookaheadTrie(Drafter):
-    """Insert prompt and output into a trie; draft the best-scored subtree below the newest tokens, branches and all.
+    """Insert prompt and output into a trie; draft the best-scored subtree below the newest tokens.
 
-    The longest suffix whose subtree is large enough wins. What the prompt says outweighs what outputs said, which only
-    break ties unless `output_weight` is raised. Prompt counts belong to their request and are dropped at its end.
+    The longest suffix whose subtree is large enough is used. Prompt counts outweigh output counts, which only break
+    ties unless `output_weight` is raised. Prompt counts belong to their request and are dropped at its end.
 
     Source: Zhao et al. 2024, Lookahead (Alipay), arXiv:2312.12728, §4.1–4.3.
     """
@@ -219,15 +219,15 @@ class LookaheadTrie(Drafter):
     warm: bool = warmth("output branches")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Looked up."""
+        """Return the kind of siblings: looked up, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Warm drafts depend on other runs."""
+        """Return a note if drafts depend on other runs (warm)."""
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """The trie, whatever is looked up in it."""
+        """Parameters of the trie, whatever is looked up in it."""
         return "lookahead-trie", self.branch_length, self.warm
 
     def prime(self, row: Row, models: Models) -> TrieState:
@@ -241,7 +241,7 @@ class LookaheadTrie(Drafter):
         return state
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """The subtree below the longest useful suffix."""
+        """Draft the subtree below the longest useful suffix."""
         assert row.models is not None
         state: TrieState = row.state
         best: tuple[list[int], list[int]] = ([], [])
@@ -260,7 +260,7 @@ class LookaheadTrie(Drafter):
         return DraftTree.of(*best, source="lookahead-trie", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Insert output branches that are complete by now."""
+        """Insert output branches that are complete now."""
         self._insert_output(row, row.state)
 
     def _insert_output(self, row: Row, state: TrieState) -> None:
@@ -271,6 +271,6 @@ class LookaheadTrie(Drafter):
         state.trie.keep_bound()
 
     def release(self, row: Row, models: Models) -> None:
-        """Forget this request's prompt."""
+        """Drop this request's prompt counts."""
         if self.warm and row.state is not None:
             row.state.trie.forget(row.state.request)

@@ -1,4 +1,4 @@
-"""A table of tri-grams that adapts to what is written and to what the target says, searched for the best sentences."""
+"""ADED: a tri-gram table that follows the text and the target's distributions, searched for drafts."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ SEARCHED = GrowthRule(
 
 @dataclass(frozen=True)
 class AdaptiveTrigram(Drafter):
-    """Keep weights of tri-grams, adapt them to the text and to the target, and draft the most visited sentences.
+    """Keep weights of tri-grams, update them by the text and the target, and draft the most visited sentences.
 
-    A tri-gram that is written gains `increment`; with `rate` the weights behind a pair also approach the target's law
-    at every verified node, kept or not. What of the sentences behind the newest two tokens is drafted, a search decides
-    that weighs what is likely against what it has not tried (mcts), or the products of weights (best-first).
+    A tri-gram that is written gains `increment`; with `rate` the weights after a pair also move towards the target's
+    distribution at every verified node, accepted or not. A search over sentences after the newest two tokens chooses
+    the draft: it balances likely tokens and untried ones (mcts), or takes the largest products of weights (best-first).
 
     Attributes:
-        nodes: drafted at most.
-        search: how sentences are chosen.
+        nodes: most drafted nodes.
+        search: how to choose sentences.
         iterations: of the search.
-        increment: weight that a tri-gram gains by each place where it is written.
-        rate: how far the weights go to the target's law at each verified node; 0 is the released code's adaptation.
-        warm: later runs find the table.
+        increment: weight that a tri-gram gains each time it is written.
+        rate: step size towards the target's distribution at each verified node; 0 is the released code's adaptation.
+        warm: later runs continue with the table.
 
     Source: Liu et al. 2024, Adaptive draft-verification for efficient large language model decoding, arXiv:2407.12021.
     """
@@ -61,30 +61,30 @@ class AdaptiveTrigram(Drafter):
     warm: bool = warmth("the table")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Chosen: the search knows the past alone, and numbers that decide nothing else."""
+        """Return the kind of siblings: deterministic: the search uses only the past and its own random numbers."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Warm drafts depend on other runs."""
+        """Return a note if drafts depend on other runs (warm)."""
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """The table, however it is searched."""
+        """Parameters of the table, however it is searched."""
         return "adaptive-trigram", self.increment, self.rate, self.warm
 
     def prime(self, row: Row, models: Models) -> Trigrams:
-        """The tri-grams of everything committed; with `warm`, beside those of earlier runs."""
+        """Return a table with the tri-grams of everything committed; with `warm`, added to those of earlier runs."""
         table = models.shared.setdefault("adaptive-trigram", Trigrams(shared=True)) if self.warm else Trigrams()
         self._read(table, row.committed, 0)
         return table
 
     def _read(self, table: Trigrams, text: Sequence[int], begin: int) -> None:
-        """Raise each tri-gram that ends at or behind a place, once for each time it stands there."""
+        """Raise the weight of each tri-gram that ends at or after an index, once per occurrence."""
         for end in range(max(2, begin), len(text)) if self.increment else ():
             table.write((text[end - 2], text[end - 1]), text[end], self.increment)
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """What the search finds behind the newest two tokens."""
+        """Draft the result of the search after the newest two tokens."""
         assert row.models is not None
         table: Trigrams = row.state
         pair = (row.committed[-2] if len(row.committed) > 1 else -1, row.committed[-1])
@@ -105,7 +105,7 @@ class AdaptiveTrigram(Drafter):
         return replace(tree, grown=Grown((SEARCHED,), before=visits, after=weights))
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Raise what was written, and go towards the target's law behind each verified node."""
+        """Raise the weights of written tri-grams, and move those after each verified node towards the target."""
         table: Trigrams = row.state
         first = len(row.committed) - len(outcome.emitted)
         if self.rate:

@@ -1,4 +1,4 @@
-"""Weights of tri-grams, and searches for the sentences behind a pair of tokens that a draft is made of."""
+"""Weights of tri-grams, and searches for the draft's sentences after a pair of tokens."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from workbench.engine.drafter_state import Arrays, Look, Owned, Top, in_rows, to
 from workbench.engine.drafter_state import numbers as numbers_in
 
 KEPT = 16_384
-"""Pairs of tokens that a table keeps at most; those that were written longest ago go first."""
+"""Most pairs of tokens in a table; those written longest ago are dropped first."""
 ENTRY_BYTES = 1_400
-"""Of a pair in memory: its key, its row, the weights in it."""
+"""Bytes of a pair in memory: its key, its row, the weights in it."""
 WIDTH = 12
-"""Successors kept of a pair; of the released code's corpus as many are loaded."""
+"""Successors stored per pair; the released code loads as many from its corpus."""
 HEAVIEST = 3.0
-"""A tri-gram that is seen again and again weighs no more."""
+"""Upper bound of a tri-gram's weight."""
 C1, C2 = 32.0, 8.0
-"""Constants of the search, of the released code: how much is explored, and how that grows with the visits."""
+"""Constants of the search, from the released code: amount of exploration, and its growth with the visits."""
 
 Pair = tuple[int, int]
 
@@ -35,7 +35,7 @@ class Trigrams(Owned):
 
     def __init__(self, most: int = KEPT, shared: bool = False) -> None:
         self.most, self.shared = most, shared
-        self._rows: dict[Pair, dict[int, float]] = {}  # from the least to the most recently written
+        self._rows: dict[Pair, dict[int, float]] = {}  # in order of their last write
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -62,23 +62,23 @@ class Trigrams(Owned):
         for (first, second), after, heavy in zip(pairs.tolist(), tokens.tolist(), weights.tolist(), strict=True):
             row = {token: weight for token, weight in zip(after, heavy, strict=True) if token >= 0}
             self._keep((first, second), row)
-        for pair, row in own.items():  # what this run has learnt is newer
+        for pair, row in own.items():  # this run's own entries are newer
             self._keep(pair, row)
 
     def clear(self) -> None:
         self._rows.clear()
 
     def row(self, pair: Pair) -> dict[int, float]:
-        """Weights by successor; empty where the pair is not known."""
+        """Return weights by successor; empty if the pair is unknown."""
         return self._rows.get(pair, {})
 
     def write(self, pair: Pair, token: int, step: float) -> None:
-        """A tri-gram was written: its weight grows, up to `HEAVIEST`."""
+        """Increase the weight of a written tri-gram, up to `HEAVIEST`."""
         row = self.row(pair)
         self._keep(pair, row | {token: min(HEAVIEST, row.get(token, 0.0) + step)})
 
     def approach(self, pair: Pair, tokens: Sequence[int], chances: Sequence[float], rate: float) -> None:
-        """Behind a pair w ← (1 − rate) · w + rate · p, over the target's likeliest tokens there."""
+        """Set w ← (1 − rate) · w + rate · p after a pair, over the target's likeliest tokens there."""
         row = {token: (1 - rate) * weight for token, weight in self.row(pair).items()}
         for token, chance in zip(tokens, chances, strict=True):
             row[token] = row.get(token, 0.0) + rate * chance
@@ -94,11 +94,11 @@ class Trigrams(Owned):
 
 @dataclass(slots=True)
 class Visited:
-    """A state of the search: a path behind the text.
+    """A state of the search: a path after the text.
 
     Attributes:
         chance: the tri-gram's weight, normalised over its pair's successors.
-        weight: as the table has it.
+        weight: as in the table.
         visits: searches that went through it.
         total: sum of their scores.
         below: its successors, once it was expanded.
@@ -111,17 +111,17 @@ class Visited:
     below: dict[int, Visited] | None = None
 
     def expand(self, row: dict[int, float]) -> None:
-        """All successors of its pair, unvisited."""
+        """Add all successors of its pair, unvisited."""
         whole = sum(row.values())
         self.below = {token: Visited(weight / whole, weight) for token, weight in row.items()}
 
 
 def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence[float]]) -> Visited:
-    """Monte Carlo tree search over the sentences behind a pair.
+    """Run Monte Carlo tree search over the sentences after a pair.
 
-    A search descends by PUCT, Q + (c₁ + ln((N + c₂ + 1) / c₂)) · P · √N / (1 + n), through states that were expanded,
-    unvisited ones first; it expands the state where it ends, goes on from there by draws from the table, and counts
-    1 + the sum of the weights on its way for all states that it passed.
+    A search descends by PUCT, Q + (c₁ + ln((N + c₂ + 1) / c₂)) · P · √N / (1 + n), through expanded states, unvisited
+    ones first; it expands the state where it ends, continues by samples from the table, and adds 1 + the sum of the
+    weights on its path to all states that it passed.
 
     Args:
         table: of weights.
@@ -161,11 +161,11 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
 
 
 def _chosen(at: Visited) -> int:
-    """The successor that PUCT goes to; of those never visited the likeliest."""
+    """Return the successor with the largest PUCT value; among unvisited ones the likeliest."""
     assert at.below is not None
     wide = (C1 + math.log((at.visits + C2 + 1) / C2)) * math.sqrt(at.visits)
     best, found = -math.inf, -1
-    for token, state in at.below.items():  # from the heaviest on
+    for token, state in at.below.items():  # in descending order of weight
         n = state.visits
         value = state.total / n + wide * state.chance / (1 + n) if n else math.inf
         if value > best:
@@ -184,7 +184,7 @@ def _drawn(row: dict[int, float], number: float) -> int:
 
 @dataclass(slots=True)
 class Sentences:
-    """A draft: nodes, parents first, and what the search says of each of them."""
+    """A draft: nodes, parents first, and the search's values of each."""
 
     tokens: list[int] = field(default_factory=list[int])
     parents: list[int] = field(default_factory=list[int])
@@ -193,7 +193,7 @@ class Sentences:
 
 
 def most_visited(root: Visited, nodes: int, depth: int) -> Sentences:
-    """The tree of the most visited states; a state is visited no more often than the one it follows."""
+    """Return the tree of the most visited states; a state has at most as many visits as its parent."""
     found, order = Sentences(), itertools.count()
     heap: list[tuple[float, int, int, int, int, Visited]] = []
 
@@ -215,7 +215,7 @@ def most_visited(root: Visited, nodes: int, depth: int) -> Sentences:
 
 
 def best_first(table: Trigrams, pair: Pair, nodes: int, depth: int) -> Sentences:
-    """The tree of the largest products of normalised weights: what a search of no end converges to is like it."""
+    """Return the tree with the largest products of normalised weights, the limit of a long search."""
     found, order = Sentences(), itertools.count()
     heap: list[tuple[float, int, int, int, int, float, Pair]] = []
 

@@ -1,4 +1,4 @@
-"""Layers are left out evenly, the same for every token: the plainest way to thin a model."""
+"""Unified layer skipping: skip layers at even distances, the same for every token."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from workbench.methods.drafters.skipping import Halves, Skipping, spread
 
 @dataclass(frozen=True)
 class UnifiedSkip(Skipping):
-    """Draft with L / s of the target's L layers, evenly spread, the first and the last among them.
+    """Draft with L / s of the target's L layers, evenly spread, including the first and the last.
 
-    Which ones depends on the wanted speed-up alone, and on no token: rows of a batch run the same layers.
+    The layers depend on the wanted speed-up alone, and on no token: sequences of a batch run the same layers.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
     """
@@ -23,6 +23,6 @@ class UnifiedSkip(Skipping):
     speedup: float = param(1.25, ge=1.0, le=8.0, doc="s, wanted speed-up per pass: L / s layers draft")
 
     def without(self, row: Row) -> Halves:
-        """All layers but round(L / s) of them, and two at least."""
+        """Return all halves but those of round(L / s) layers, at least two."""
         n = row.models.target.n_layers
         return spread(n, min(n, max(2, round(n / self.speedup))))

@@ -1,4 +1,4 @@
-"""Drafts behind every place of a text at once, as drafting would make them one by one: what drafters learn from."""
+"""Drafts after every position of a text at once, as drafting would make them one by one, for training."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def unroll(
     features: Float[Tensor, "B n F"],
     steps: int,
 ) -> Iterator[Float[Tensor, "B n D"]]:
-    """The training-time test: the states of each step of a draft behind every pair of a text, all at once.
+    """Yield the states of each draft step after every pair of a text, all at once (training-time test).
 
-    In step i column s stands at place s + i. It sees what a draft there would: the true pairs up to s, and of each
+    In step i column s is at position s + i. It attends to what a draft there would: the true pairs up to s, and in each
     later step the one entry of its own column.
 
     Args:
-        net: whose states they are.
-        following: i → embeddings of the tokens i + 1 places on.
-        features: of the target, as `FeatureNet.taken` has them.
+        net: the net.
+        following: i → embeddings of the tokens i + 1 positions ahead.
+        features: of the target, as `FeatureNet.taken` returns them.
         steps: of the draft.
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2.

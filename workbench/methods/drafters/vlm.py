@@ -1,4 +1,4 @@
-"""Draft models for vision-language targets: one that leaves the pictures out, one that looks at them itself."""
+"""Draft models for vision-language targets: one without the images, one that reads them itself."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from workbench.models.loading import Models
 
 @dataclass(frozen=True)
 class BlindDraftModel(DraftModel):
-    """Draft from the text alone: image tokens are left out of the prompt, and positions close up behind them.
+    """Draft from the text alone: image tokens are removed from the prompt, and later positions move up.
 
-    What it drafts does not depend on the picture, so it shows what the language alone tells.
+    Its draft does not depend on the image, so it shows what the language alone predicts.
 
     Source: Gagrani et al. 2024, arXiv:2404.08856, §3.
     """
@@ -28,15 +28,15 @@ class BlindDraftModel(DraftModel):
     source: ClassVar[str] = "vlm-text-only"
 
     def prime(self, row: Row, models: Models) -> GrowthState:
-        """Take a row of the draft model's cache and read the text part of the prompt and all that was generated."""
+        """Open a slot of the draft model's cache and read the text of the prompt and all that was generated."""
         return GrowthState(read_committed(row, models, blind=True))
 
 
 @dataclass(frozen=True)
 class SeeingDraftModel(DraftModel):
-    """Run a small vision-language model ahead; it reads the pictures by its own processor and vision tower.
+    """Run a small vision-language model ahead; it reads the images with its own processor and vision tower.
 
-    A chain, or a tree where the policy plans one: see `DynamicTree`.
+    A chain, or a tree if the policy plans one: see `DynamicTree`.
 
     Source: Ganesan et al. 2025, MASSV, arXiv:2505.10526 (chain); Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961 (tree).
     """
@@ -47,5 +47,5 @@ class SeeingDraftModel(DraftModel):
     def explain(
         self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
     ) -> dict[str, Any] | None:
-        """Maps over the draft model's own vision tokens."""
+        """Return attribution maps over the draft model's own vision tokens."""
         return explain_draft_model(models, request, tokens, told)

@@ -1,4 +1,4 @@
-"""Drafters that remember what earlier runs wrote."""
+"""Drafters whose state persists over runs (`warm`)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ WARM = (
 )
 
 SHIFTING = ("word problems", "records")
-"""Kinds of prompts (`workbench.bench.answerable`) of a stream that shifts from one domain to another, in this order."""
+"""Kinds of prompts (`workbench.bench.answerable`) of a stream whose domain changes, in this order."""
 
 
 def warmth(kept: str) -> Any:
-    """The parameter: whether what was learned is kept for later runs.
+    """Return the parameter that keeps state for later runs.
 
     Args:
-        kept: what that is.
+        kept: name of the state.
     """
     return param(False, doc=f"keep {kept} for later runs on this backend; a seeded run then depends on earlier ones")
