@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.cli import say
+from workbench.cli import output
 from workbench.cli.loading import Waiting
 from workbench.cli.stream import Marks, TokenPrinter
 from workbench.client import Workbench
@@ -187,9 +187,9 @@ def test_the_prompt_is_echoed_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatc
 
 def test_waiting_for_models_is_said_on_a_terminal_and_wiped_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    for level, stream in ((say.USUAL, Terminal()), (say.USUAL, io.StringIO()), (say.QUIET, Terminal())):
+    for level, stream in ((output.USUAL, Terminal()), (output.USUAL, io.StringIO()), (output.QUIET, Terminal())):
         monkeypatch.setattr("sys.stderr", stream)
-        say.set_level(level == say.QUIET, level == say.VERBOSE)
+        output.set_level(level == output.QUIET, level == output.VERBOSE)
         seen = threading.Event()
 
         def stage(seen: threading.Event = seen) -> str:
@@ -197,15 +197,15 @@ def test_waiting_for_models_is_said_on_a_terminal_and_wiped_away(monkeypatch: py
             return "reading, 1.0 of 2.0 MB"
 
         with Waiting("text-target, 27.7 MB", stage):
-            if stream.isatty() and level == say.USUAL:
+            if stream.isatty() and level == output.USUAL:
                 assert seen.wait(120)
         said = stream.getvalue()
-        if stream.isatty() and level == say.USUAL:
+        if stream.isatty() and level == output.USUAL:
             assert "loading text-target, 27.7 MB: reading, 1.0 of 2.0 MB · 0 s" in said
             assert said.endswith("\r\x1b[2K")
         else:
             assert said == ""
-    say.reset()
+    output.reset()
 
 
 def test_a_chat_says_how_far_its_models_are(monkeypatch: pytest.MonkeyPatch, workbench: Command) -> None:
@@ -221,11 +221,11 @@ def test_a_chat_says_how_far_its_models_are(monkeypatch: pytest.MonkeyPatch, wor
 def test_verbose_says_stages_sizes_and_times_in_a_pipe_too(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = io.StringIO()
     monkeypatch.setattr("sys.stderr", pipe)
-    say.set_level(quiet=False, verbose=True)
+    output.set_level(quiet=False, verbose=True)
     asked = threading.Event()
     with Waiting("text-target, 27.7 MB", lambda: asked.set() or "building"):
         assert asked.wait(120)
-    say.reset()
+    output.reset()
     first, last = pipe.getvalue().splitlines()
     assert first == "loading text-target, 27.7 MB: building …"
     assert re.fullmatch(r"loaded text-target, 27.7 MB in \d+\.\d s", last)

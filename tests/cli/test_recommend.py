@@ -14,8 +14,8 @@ from workbench.bench import recommend as measuring
 from workbench.bench.kinds import KINDS
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.recommend import Asked
-from workbench.cli import kindsofwork
 from workbench.cli import recommend as asking
+from workbench.cli import workloads
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.trace.store import RunStore
@@ -131,7 +131,7 @@ def test_kinds_of_work_are_saved_and_gone_on_with(
     models: Models, workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path))
-    monkeypatch.setattr(kindsofwork, "load", lambda *_: models)
+    monkeypatch.setattr(workloads, "load", lambda *_: models)
     small = {kind: [BenchPrompt(f"{kind}-1", "ab", kind)] for kind in KINDS}
     monkeypatch.setattr("workbench.bench.datasets.load_suite", lambda *_: [p for each in small.values() for p in each])
     asked = ["recommend", "--kinds", "--report", "--method", "suffix", "--max-new-tokens", "4"]

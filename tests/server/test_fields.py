@@ -142,13 +142,13 @@ def test_a_stream_of_pieces_is_the_whole_and_reads_each_token_once(echo: bool) -
         request=request, trace=SimpleNamespace(header=SimpleNamespace(prompt="x", prompt_text=["x"]))
     )
     wanted: Any = SimpleNamespace(echo=echo, chat=False)
-    teller, pieces = server_openai.Teller(wanted, run), []
+    logprob_stream, pieces = server_openai.LogprobStream(wanted, run), []
     Read.reads = 0
     for one in line[n_prompt:]:
         request.scores.append(one)
-        pieces.append(teller.more())
+        pieces.append(logprob_stream.more())
     assert Read.reads == 2 * len(line)  # for its text, and for where it begins
-    whole = server_openai.Teller(wanted, run).more()
+    whole = server_openai.LogprobStream(wanted, run).more()
     assert whole is not None
     assert whole == {name: [x for part in pieces for x in part[name]] for name in whole}
 

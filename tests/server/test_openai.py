@@ -15,7 +15,7 @@ import pytest
 import serving
 
 from workbench import Workbench
-from workbench.server.openai import sayable
+from workbench.server.openai import stable_prefix
 
 STORY = serving.STORY
 GREEDY = {"model": "text-target", "temperature": 0}
@@ -226,4 +226,4 @@ def test_health_says_how_busy_it_is(bench: Workbench) -> None:
     ],
 )
 def test_nothing_is_said_that_a_stop_string_could_take_back(text: str, stops: tuple[str, ...], said: str) -> None:
-    assert sayable(text, stops) == said
+    assert stable_prefix(text, stops) == said

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli import checks, hostcosts, rightanswers, verifiercosts, whatifs
+from workbench.cli import answers as answers_command
+from workbench.cli import checks, hostcosts, verifiercosts, whatifs
 from workbench.cli.loading import load
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
@@ -186,7 +187,7 @@ def bench(
     pair = check_models(target, drafter, device, dtype, drafter_dtype)
     if suite == ANSWERS and not method and prompts is None:
         scale = {"per_group": per_group, "temperature": temperature, "tokens": max_new_tokens, "seed": seed}
-        return rightanswers.measure(
+        return answers_command.measure(
             lambda: load(target, drafter, device, dtype, drafter_dtype), scale, out or [], as_json
         )
     if suite == WHATIF:

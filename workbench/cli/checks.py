@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from workbench.cli import say
+from workbench.cli import output
 from workbench.core.errors import MethodUnavailableError, PromptError, UnknownNameError, WorkbenchError
 from workbench.engine.declarations import DRAFTERS
 from workbench.methods import known
@@ -52,7 +52,7 @@ def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: in
     if name is None:
         name, why = _with_own_heads(pair, pictures) or choose_method(pair)
         if why:
-            say.note(f"{why} Decoding with {name}; --method or --drafter change that.")
+            output.note(f"{why} Decoding with {name}; --method or --drafter change that.")
     with about("method"):
         known.get(name)
         if known.get(name).draws_on_pictures and pictures == 0:
@@ -112,7 +112,7 @@ def lanes(given: Sequence[str] | None, usual: Sequence[str], pair: Pair) -> list
     reason = static_reasons(*pair)
     left_out = {name: why for name in usual if (why := reason(known.get(name).needs))}
     for name, why in left_out.items():
-        say.note(f"{name} was left out: {why}")
+        output.note(f"{name} was left out: {why}")
     return [name for name in usual if name not in left_out]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench.cli import complete, say
+from workbench.cli import complete, output
 from workbench.cli.loading import quiet
 from workbench.cli.options import DEFAULT_TARGET, Debug, Json
 from workbench.core.errors import UnknownNameError, WorkbenchError
@@ -144,7 +144,7 @@ def _measure(
     lacking = claim.lacking(column)
     scale = dataclasses.replace(known.scale_of(claim.target(column)), **scale_options)
     if not lacking:
-        say.note(f"{claim.name}: measuring {claim.quantity}")
+        output.note(f"{claim.name}: measuring {claim.quantity}")
     figure = None if lacking else measure(claim, scale)
     row = claimsboard.of(claim, figure, column)
     if report and figure:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli import say
+from workbench.cli import output
 from workbench.core.errors import WorkbenchError
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result: no progress, notes or figures.")]
@@ -31,7 +31,7 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapped(*args: Any, quiet: bool = False, verbose: bool = False, **options: Any) -> Any:
-        say.set_level(quiet, verbose)
+        output.set_level(quiet, verbose)
         try:
             return function(*args, **options)
         except KeyboardInterrupt:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from workbench.cli import checks, say
+from workbench.cli import checks, output
 from workbench.cli.options import DEFAULT_TARGET, Debug, Json, Target
 from workbench.cli.stream import harmless
 from workbench.core.errors import ModelError
@@ -57,7 +57,7 @@ def build(
         return
     print(f"{out}: {len(store):,} tokens of {store.card.text_bytes / 1e6:.1f} MB of text")
     drafts = f"workbench generate --target {target} --method rest"
-    say.note(f"to draft from it: {datastore_builder.ENV}={harmless(str(out))} {drafts}")
+    output.note(f"to draft from it: {datastore_builder.ENV}={harmless(str(out))} {drafts}")
 
 
 @app.command()
@@ -86,7 +86,7 @@ def show(
         store.check_tokenizer(load_tokenizer(card.target), str(folder), card.target)
     except ModelError as error:
         sample = ""
-        say.note(harmless(str(error)))
+        output.note(harmless(str(error)))
     facts = {
         "folder": str(folder),
         "tokens": len(store),

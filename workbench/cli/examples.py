@@ -16,7 +16,7 @@ SWEEP: dict[str, Any] = {"group": "stories", "limit": 4, "repeats": 3, "max_new_
 """The initial settings of `views/js/sweep/choice.js`, with more prompts and repeats."""
 
 
-def compare(target: str, say: Progress) -> dict[str, Any]:
+def compare(target: str, report: Progress) -> dict[str, Any]:
     """Measure the example comparison and return it in the page's wire format."""
     from workbench.bench.prompts import BenchPrompt
     from workbench.client import Workbench
@@ -29,14 +29,14 @@ def compare(target: str, say: Progress) -> dict[str, Any]:
         ]
         found = bench.compare(
             prompts, list(LANES), target=target, repeats=REPEATS, max_new_tokens=TOKENS,
-            progress=lambda step: say(step.done, step.total, step.text),
+            progress=lambda step: report(step.done, step.total, step.text),
         )  # fmt: skip
     if not found.complete:
         raise KeyboardInterrupt
     return found.to_wire()
 
 
-def sweep(target: str, say: Progress) -> dict[str, Any]:
+def sweep(target: str, report: Progress) -> dict[str, Any]:
     """Measure the example sweep, with the labels of its figures: the page may show it before it has loaded them."""
     from workbench.bench.estimates import METRICS, THEORY
     from workbench.bench.sweep import Sweep, here, run
@@ -48,7 +48,7 @@ def sweep(target: str, say: Progress) -> dict[str, Any]:
         )  # the first run of a process is slow
         last = None
         for last in run(Sweep.of(AXES, target=target, **SWEEP), here(bench)):
-            say(last.done, last.total, last.text)
+            report(last.done, last.total, last.text)
     if last is None or not last.complete:
         raise KeyboardInterrupt
     return last.to_wire(everything=True) | {"metrics": METRICS, "theory": THEORY}

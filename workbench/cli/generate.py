@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli import checks, say
+from workbench.cli import checks, output
 from workbench.cli.loading import open_workbench, sizes, wait_for_models, waiting_for
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
@@ -164,7 +164,7 @@ def generate(
     if as_json:
         wire = to_object(done) | ({"not_saved": [str(error) for error in not_saved]} if not_saved else {})
         print(json.dumps(wire, ensure_ascii=False, indent=2))
-    elif not say.is_quiet():
+    elif not output.is_quiet():
         _print_figures(done)
     if done.footer.reason in STOPPED and as_json:
         raise typer.Exit(130)  # an error would print a second JSON object
@@ -224,7 +224,7 @@ def write_state(run: Any, path: Path) -> None:
         write_whole(path, found["data"])
     except OSError as error:
         raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
-    if not say.is_quiet():
+    if not output.is_quiet():
         size = f"{found['entries']:,} of at most {found['bound']:,} {found['unit']}"
         print(f"state: {size}; {found['hits']:,} of {found['asked']:,} lookups found a draft", file=sys.stderr)
 
@@ -286,7 +286,7 @@ def _save_run(done: Trace, tags: Sequence[str], folder: Path | None) -> None:
     from workbench.trace.store import RunStore  # brings Polars
 
     run_id = RunStore(folder).save(done, tags)
-    if not say.is_quiet():
+    if not output.is_quiet():
         print(f"saved as {run_id}", file=sys.stderr)
 
 
@@ -304,11 +304,11 @@ def write_file(path: Path, text: str) -> None:
 
 def _stream(run: Any, printer: TokenPrinter, prompt: str) -> None:
     """Print the prompt and then the tokens; call it after loading, which erases its progress line."""
-    if not say.is_quiet():
+    if not output.is_quiet():
         printer.echo(prompt)
     for round_ in run:
         printer.show(round_)
-    printer.end(legend=not say.is_quiet())
+    printer.end(legend=not output.is_quiet())
 
 
 def _print_figures(done: Trace) -> None:

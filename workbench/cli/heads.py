@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli import complete, say
+from workbench.cli import complete, output
 from workbench.cli.options import Debug, Json
 from workbench.cli.stream import harmless
 from workbench.core.errors import ModelError
@@ -149,7 +149,7 @@ def export(
         return
     print(f"{folder}: {written['layout']}, {written['tensors']} tensors, {written['bytes'] / 1e6:.1f} MB")
     for note in written["notes"]:
-        say.note(note)
+        output.note(note)
 
 
 @app.command()

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from workbench.cli import say
+from workbench.cli import output
 from workbench.cli.options import drafter_or_none
 from workbench.models.converted import is_gguf
 from workbench.models.names import own_drafter, weight_bytes
@@ -37,8 +37,8 @@ class Waiting:
 
     def __enter__(self) -> Waiting:
         self._began = time.monotonic()
-        self._moves = say.moves(sys.stderr) and not say.is_quiet()
-        self._verbose = say.is_verbose()  # read here: a new thread does not inherit this context variable
+        self._moves = output.moves(sys.stderr) and not output.is_quiet()
+        self._verbose = output.is_verbose()  # read here: a new thread does not inherit this context variable
         if self._moves or self._verbose:
             self._thread.start()
         return self
@@ -50,7 +50,7 @@ class Waiting:
         if self._moves:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
         if kind is None:
-            say.detail(f"loaded {self.what} in {time.monotonic() - self._began:.1f} s")
+            output.detail(f"loaded {self.what} in {time.monotonic() - self._began:.1f} s")
 
     def _watch(self) -> None:
         while True:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 import workbench
-from workbench.cli import common, config, say
+from workbench.cli import common, config, output
 from workbench.cli.bench import bench
 from workbench.cli.check import check
 from workbench.cli.claims import claims
@@ -92,7 +92,7 @@ def root(
     Exit status: 0 success, 1 failure, 2 wrong usage (nothing was run), 130 interrupted. `workbench config` shows your
     own defaults.
     """
-    say.set_level(quiet, verbose)
+    output.set_level(quiet, verbose)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = list(sys.argv[1:] if argv is None else argv)
     debug, as_json = "--debug" in args, "--json" in args
-    say.reset()
+    output.reset()
     if argv is None and args[:1] == ["train"]:  # this process does nothing else
         from workbench.training.memory import keep_memory
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench.cli import checks, kindsofwork
+from workbench.cli import checks, workloads
 from workbench.cli.bench import progress_bar
 from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Json, Target
@@ -66,9 +66,7 @@ def recommend(
     if kinds:
         if last or prompts is not None:
             raise typer.BadParameter("the workloads have their own prompts", param_hint="--kinds")
-        return kindsofwork.measure(
-            target, device, dtype, method or (), per_kind, max_new_tokens, report, fresh, as_json
-        )
+        return workloads.measure(target, device, dtype, method or (), per_kind, max_new_tokens, report, fresh, as_json)
     if report or fresh:
         raise typer.BadParameter("only --kinds has a board", param_hint="--report")
     max_new_tokens = max_new_tokens or TOKENS

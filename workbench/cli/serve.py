@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from workbench.cli import say
+from workbench.cli import output
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
@@ -111,7 +111,7 @@ def serve(
     with Workbench(target=target, drafter=drafter, device=device, dtype=dtype, **options) as bench:
         with waiting_for(bench, target, drafter):
             bench.load()
-        if not say.is_quiet():
+        if not output.is_quiet():
             usual = choose_method(pair)[0]
             url = f"{'https' if https else 'http'}://{host}:{port}/v1"
             print(f"Serving {named(target)} on {url}; default method: {usual}", file=sys.stderr, flush=True)

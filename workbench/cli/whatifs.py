@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.cli import say
+from workbench.cli import output
 
 if TYPE_CHECKING:
     from workbench.bench.prompts import BenchPrompt
@@ -27,5 +27,5 @@ def measure(
         rows = whatif_suite.measure(load(), prompts, tokens, bar or (lambda *_: None), timed)
     for key, row in rows.items():
         board.save(whatif_errors.BOARD, key, row, whatif_errors.markdown)
-    say.note(f"saved in {board.folder() / whatif_errors.BOARD}.json")
+    output.note(f"saved in {board.folder() / whatif_errors.BOARD}.json")
     print(json.dumps(rows, ensure_ascii=False) if as_json else whatif_errors.markdown(boardfiles.read("whatif")))

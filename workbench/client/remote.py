@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from workbench.bench.steps import Step
     from workbench.engine.request_options import Extras
 
-BY_V1 = "Use the app's /v1/completions instead."
+USE_V1 = "Use the app's /v1/completions instead."
 
 
 class Remote(Connection):
@@ -129,7 +129,8 @@ class Remote(Connection):
         """Start a generation in the app and follow it. It ends when this process ends, whatever its lease."""
         if extras is not None:
             raise MethodUnavailableError(
-                "Penalties, further stop conditions and log-probabilities are not available through this client.", BY_V1
+                "Penalties, further stop conditions and log-probabilities are not available through this client.",
+                USE_V1,
             )
         pictures = [wire.data_url(image) for image in images]
         options |= {} if memory is None else {"memory": wire.base64_of(memory)}

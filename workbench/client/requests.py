@@ -33,14 +33,14 @@ from workbench.client.values import (
     Values,
     Whole,
     action_of,
-    as_it_is,
-    by,
-    deed_of,
     lanes_of,
+    memory_action_of,
     model_of,
-    named,
+    named_validator,
     pace_of,
     prompts_of,
+    unchecked,
+    validator,
 )
 from workbench.core.errors import ParameterError, PromptError
 from workbench.core.params import ParamSpec
@@ -152,7 +152,7 @@ class Conditions(Request):
 class Conversation(Request):
     """Request to format a conversation as a prompt."""
 
-    messages: Annotated[list[dict[str, Any]], by(wire.messages)] = Field(
+    messages: Annotated[list[dict[str, Any]], validator(wire.messages)] = Field(
         description='each with role ("system", "user" or "assistant") and content'
     )
     target: Model = Field(None, description=TARGET)
@@ -173,20 +173,20 @@ class News(OfRun):
 class Control(OfRun):
     """Request to pause, resume, step or cancel a run."""
 
-    action: Annotated[str, by(action_of)] = Field(description="pause, resume, step or cancel")
+    action: Annotated[str, validator(action_of)] = Field(description="pause, resume, step or cancel")
 
 
 class Remembering(OfRun):
     """Request to inspect, save, load or reset the state of a run's drafter."""
 
-    action: Annotated[str, by(deed_of)] = Field("look", description="look, save, load or reset")
+    action: Annotated[str, validator(memory_action_of)] = Field("look", description="look, save, load or reset")
     data: Packed = Field(None, description="for load: a file saved by `memory`, in base64")
 
 
 class Changing(OfRun):
     """Request to change a run from its next round on."""
 
-    method: Annotated[str | None, named(_text_or_none)] = Field(
+    method: Annotated[str | None, named_validator(_text_or_none)] = Field(
         None, description="a name that `methods` lists; empty: no change"
     )
     params: Values = Field(
@@ -195,7 +195,7 @@ class Changing(OfRun):
     drafter: Model = Field(None, description="name of a draft model; empty: no change")
     images: Pictures = Field(None, description="new images as data-URLs, as many as the prompt has; empty: no change")
     sees: Name = Field("both", description='models that see the new images: "both" or "drafter"')
-    pace: Annotated[float | None, by(as_it_is)] = Field(
+    pace: Annotated[float | None, validator(unchecked)] = Field(
         None, description="display rate in tokens per second from now on; 0: no delay; empty: no change"
     )
 
@@ -208,7 +208,7 @@ class Generation(Request):
     """Request to start a generation."""
 
     first = ("prompt",)
-    prompt: Annotated[str | list[int], by(wire.prompt)] = Field(
+    prompt: Annotated[str | list[int], validator(wire.prompt)] = Field(
         "", description="text to continue, or a list of token ids"
     )
     method: Name = Field("draft-model", description="a name that `methods` lists")
@@ -220,13 +220,13 @@ class Generation(Request):
     max_new_tokens: Annotated[int, Whole(1, 10**6)] = Field(128, description="maximum number of new tokens")
     seed: Seed = Field(0, description="seed of all random numbers of the run")
     stop: Stops = Field(None, description="strings that end the text")
-    paused: Annotated[bool, by(_is_true)] = Field(False, description="wait for `control` before the first round")
+    paused: Annotated[bool, validator(_is_true)] = Field(False, description="wait for `control` before the first round")
     images: Pictures = Field(None, description=IMAGES)
-    pace: Annotated[float, by(pace_of), Limits(0, FASTEST)] = Field(
+    pace: Annotated[float, validator(pace_of), Limits(0, FASTEST)] = Field(
         0.0, description="display rate in tokens per second: rounds are delayed for viewers; 0: no delay"
     )
     memory: Packed = Field(None, description="initial state of the drafter: a file saved by `memory`, in base64")
-    keeps: Annotated[bool, by(_is_true)] = Field(
+    keeps: Annotated[bool, validator(_is_true)] = Field(
         False, description="keep the drafter's state after the run, so that `memory` can save it"
     )
 
@@ -247,8 +247,8 @@ class Comparing(Request):
     """Request for a comparison of methods."""
 
     first = ("prompts", "lanes")
-    prompts: Annotated[list[str], by(prompts_of)] = Field([""], description="texts to continue")
-    lanes: Annotated[list[Any], by(lanes_of)] = Field(
+    prompts: Annotated[list[str], validator(prompts_of)] = Field([""], description="texts to continue")
+    lanes: Annotated[list[Any], validator(lanes_of)] = Field(
         [],
         description='one to four: strings like "draft-model:depth=3", or objects with method, params and drafter',
     )
@@ -274,7 +274,7 @@ class Recommending(Request):
     """Request for a recommendation of a method, measured on prompts."""
 
     first = ("prompts",)
-    prompts: Annotated[list[Any], by(prompts_of)] = Field(
+    prompts: Annotated[list[Any], validator(prompts_of)] = Field(
         [""], description="user messages, each a text or an object with text, name and chat"
     )
     seconds: Annotated[int, Whole(SHORTEST_S, LONGEST_S)] = Field(

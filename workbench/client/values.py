@@ -18,21 +18,21 @@ ACTIONS = ("pause", "resume", "step", "cancel")
 """Actions on a run: methods of `RunHandle` without arguments."""
 
 
-DEEDS = ("look", "save", "load", "reset")
+MEMORY_ACTIONS = ("look", "save", "load", "reset")
 """Actions on the state of a run's drafter: see `RunHandle.memory`."""
 
 
-def by(check: Callable[[Any], Any]) -> PlainValidator:
+def validator(check: Callable[[Any], Any]) -> PlainValidator:
     """Return a validator that calls a check with the value alone."""
     return PlainValidator(lambda value: check(value))
 
 
-def as_it_is(value: Any) -> Any:
+def unchecked(value: Any) -> Any:
     """Return the value unchecked; the called function validates it."""
     return value
 
 
-def named(check: Callable[..., Any], *more: Any) -> PlainValidator:
+def named_validator(check: Callable[..., Any], *more: Any) -> PlainValidator:
     """Return a validator that calls a check with the field's name, the value and further arguments."""
 
     def checked(value: Any, info: ValidationInfo) -> Any:
@@ -85,25 +85,25 @@ def action_of(value: Any) -> str:
     return value
 
 
-def deed_of(value: Any) -> str:
+def memory_action_of(value: Any) -> str:
     """Check that the value is one of `DEEDS`."""
-    if value not in DEEDS:
-        raise ParameterError("There is no such action.", f"Use one of {', '.join(DEEDS)}.")
+    if value not in MEMORY_ACTIONS:
+        raise ParameterError("There is no such action.", f"Use one of {', '.join(MEMORY_ACTIONS)}.")
     return value
 
 
 TARGET = "name of a target; empty: the default one"
 DRAFTER = 'name of a draft model; empty: the target\'s own; "none": no draft model'
 IMAGES = "images as data-URLs, for a vision target"
-Anything = Annotated[Any, by(as_it_is)]
+Anything = Annotated[Any, validator(unchecked)]
 Model = Annotated[str | None, PlainValidator(model_of)]
-Name = Annotated[str, named(wire.text)]
-Names = Annotated[list[str] | None, named(names_or_none)]
-Values = Annotated[dict[str, Any] | None, by(wire.params)]
-Stops = Annotated[list[str] | None, by(wire.stops)]
-Pictures = Annotated[list[str] | None, by(wire.images)]
-Packed = Annotated[str | None, named(wire.packed)]
-From0 = Annotated[int, named(wire.whole)]
+Name = Annotated[str, named_validator(wire.text)]
+Names = Annotated[list[str] | None, named_validator(names_or_none)]
+Values = Annotated[dict[str, Any] | None, validator(wire.params)]
+Stops = Annotated[list[str] | None, validator(wire.stops)]
+Pictures = Annotated[list[str] | None, validator(wire.images)]
+Packed = Annotated[str | None, named_validator(wire.packed)]
+From0 = Annotated[int, named_validator(wire.whole)]
 PAGES = 2**53 - 1
 """Largest safe integer of JavaScript, hence of the pages. Other clients may send larger seeds."""
 

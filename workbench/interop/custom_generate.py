@@ -30,8 +30,8 @@ from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.declarations import DRAFTERS
 from workbench.engine.method import Configured
 from workbench.engine.request import ENDED, ERROR, Row
+from workbench.interop.generate_args import BatchStop, Stop, first_tokens, histories, pad_of, sampling, with_texts
 from workbench.interop.refusals import refuse
-from workbench.interop.words import BatchStop, Stop, first_tokens, histories, pad_of, sampling, with_texts
 from workbench.methods import registry
 from workbench.models.admission import admit
 from workbench.models.loading import find_heads

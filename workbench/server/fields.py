@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from workbench.client import wire
-from workbench.client.values import named
+from workbench.client.values import named_validator
 from workbench.core.errors import ParameterError
 from workbench.methods import known
 
@@ -149,9 +149,9 @@ def _tops(name: str, value: Any) -> int | None:
 
 
 SPECULATION = ("method", "params", "drafter")
-Flag = Annotated[bool, named(flag)]
-Top = Annotated[int | None, named(number, 0, TOP, True)]
-Penalty = Annotated[float, named(number, -2, 2)]
+Flag = Annotated[bool, named_validator(flag)]
+Top = Annotated[int | None, named_validator(number, 0, TOP, True)]
+Penalty = Annotated[float, named_validator(number, -2, 2)]
 
 
 class Fields(BaseModel):
@@ -163,24 +163,24 @@ class Fields(BaseModel):
     stream: Flag = False
     stream_options: Annotated[
         dict[str, Any],
-        named(_object, ("include_usage", "include_obfuscation"), 'For example: {"include_usage": true}.'),
+        named_validator(_object, ("include_usage", "include_obfuscation"), 'For example: {"include_usage": true}.'),
     ] = {}
     max_tokens: Any = None
     max_completion_tokens: Any = None
     seed: Any = None
     stop: Any = None
-    n: Annotated[int, named(number, 1, CHOICES, True)] = 1
+    n: Annotated[int, named_validator(number, 1, CHOICES, True)] = 1
     speculation: Annotated[
-        dict[str, Any], named(_object, SPECULATION, "It is an object with method, params and drafter.")
+        dict[str, Any], named_validator(_object, SPECULATION, "It is an object with method, params and drafter.")
     ] = {}
-    min_tokens: Annotated[int, named(number, 0, wire.INTEGERS - 1, True)] = 0
-    stop_token_ids: Annotated[tuple[int, ...], named(_ids)] = ()
+    min_tokens: Annotated[int, named_validator(number, 0, wire.INTEGERS - 1, True)] = 0
+    stop_token_ids: Annotated[tuple[int, ...], named_validator(_ids)] = ()
     ignore_eos: Flag = False
-    logit_bias: Annotated[tuple[tuple[int, float], ...], named(_bias)] = ()
+    logit_bias: Annotated[tuple[tuple[int, float], ...], named_validator(_bias)] = ()
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     prompt_logprobs: Top = None
-    truncate_prompt_tokens: Annotated[int | None, named(number, 1, wire.INTEGERS - 1, True)] = None
+    truncate_prompt_tokens: Annotated[int | None, named_validator(number, 1, wire.INTEGERS - 1, True)] = None
 
     def tops(self) -> tuple[int | None, int | None]:
         """Return the numbers of most likely tokens per position of the answer and of the prompt; None: no logprobs."""
@@ -206,7 +206,7 @@ class Completion(Fields):
 
     prompt: Any = ""
     echo: Flag = False
-    logprobs: Annotated[int | None, named(_tops)] = None
+    logprobs: Annotated[int | None, named_validator(_tops)] = None
 
     def tops(self) -> tuple[int | None, int | None]:
         """Return the numbers; with `echo`, the prompt gets the same number as the answer."""

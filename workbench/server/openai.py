@@ -38,7 +38,7 @@ FIGURES = ("rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", 
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CompletionRequest:
     """A checked request.
 
     Attributes:
@@ -66,7 +66,7 @@ class Wanted:
     created: int = field(default_factory=lambda: int(time.time()))
 
 
-def understand(client: Client, body: Any, chat: bool) -> Wanted:
+def parse_request(client: Client, body: Any, chat: bool) -> CompletionRequest:
     """Check a request.
 
     Args:
@@ -116,7 +116,7 @@ def understand(client: Client, body: Any, chat: bool) -> Wanted:
         for i in range(found.n)
     ]
     model = str(found.model or "")
-    return Wanted(starts, options["stop"], model, chat, found.stream, include_usage, found.echo, found.n)
+    return CompletionRequest(starts, options["stop"], model, chat, found.stream, include_usage, found.echo, found.n)
 
 
 def _prompts(value: Any) -> list[Any]:
@@ -128,33 +128,33 @@ def _prompts(value: Any) -> list[Any]:
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-def whole(wanted: Wanted, runs: Sequence[Any]) -> dict[str, Any]:
+def full_answer(wanted: CompletionRequest, runs: Sequence[Any]) -> dict[str, Any]:
     """Return the answer to a request without streaming, from its ended runs."""
     kind = "chat.completion" if wanted.chat else "text_completion"
     choices, more = [], {}
     for i, run in enumerate(runs):
-        trace, teller = run.trace, Teller(wanted, run)
-        prompt = teller.prompt()
+        trace, scores = run.trace, LogprobStream(wanted, run)
+        prompt = scores.prompt()
         extra = {} if prompt is None else {"prompt_logprobs": logprobs.of_prompt(prompt)}
         choice: dict[str, Any] = {"index": i}
         if wanted.chat:
             choice["message"] = {"role": "assistant", "content": trace.text}
             more |= extra
         else:
-            choice["text"] = echoed(wanted, trace) + trace.text
+            choice["text"] = echo_text(wanted, trace) + trace.text
             choice |= extra
-        choice |= {"logprobs": teller.more(), "finish_reason": finish_reason(trace)}
+        choice |= {"logprobs": scores.more(), "finish_reason": finish_reason(trace)}
         choices.append(choice)
     traces = [run.trace for run in runs]
     return _envelope(wanted, traces[0], kind) | {"choices": choices, "usage": usage(traces, wanted.n)} | more
 
 
-def echoed(wanted: Wanted, trace: Trace) -> str:
+def echo_text(wanted: CompletionRequest, trace: Trace) -> str:
     """Return the text before the generated text: the prompt with `echo`, else nothing."""
     return trace.header.prompt if wanted.echo else ""
 
 
-class Teller:
+class LogprobStream:
     """Log-probabilities of one answer, in chunks: each token is converted once, so cost is linear in the length.
 
     Args:
@@ -162,12 +162,14 @@ class Teller:
         run: a run that has finished prefill.
     """
 
-    def __init__(self, wanted: Wanted, run: Any) -> None:
+    def __init__(self, wanted: CompletionRequest, run: Any) -> None:
         self._request: Any = getattr(run, "request", None)
         self._extras = getattr(self._request, "extras", None)
         self._n = 0
         before = (run.trace.header.prompt_text[0], self.prompt() or []) if wanted.echo else None
-        self._shape = logprobs.of_chat if wanted.chat else logprobs.OfCompletion(before, echoed(wanted, run.trace)).more
+        self._shape = (
+            logprobs.of_chat if wanted.chat else logprobs.OfCompletion(before, echo_text(wanted, run.trace)).more
+        )
 
     def prompt(self) -> list[Any] | None:
         """Return the log-probabilities of the prompt; None if the request has none."""
@@ -183,8 +185,14 @@ class Teller:
         return self._shape(new)
 
 
-def piece(
-    wanted: Wanted, index: int, trace: Trace, text: str, first: bool = False, last: bool = False, told: Any = None
+def stream_chunk(
+    wanted: CompletionRequest,
+    index: int,
+    trace: Trace,
+    text: str,
+    first: bool = False,
+    last: bool = False,
+    told: Any = None,
 ) -> dict[str, Any]:
     """Return a chunk of a streamed answer; `told` are its log-probabilities."""
     if wanted.chat:
@@ -198,13 +206,13 @@ def piece(
     return _envelope(wanted, trace, kind) | {"choices": choices} | ({"usage": None} if wanted.include_usage else {})
 
 
-def accounts(wanted: Wanted, traces: Sequence[Trace]) -> dict[str, Any]:
+def usage_chunk(wanted: CompletionRequest, traces: Sequence[Trace]) -> dict[str, Any]:
     """Return the last chunk of a streamed answer with `include_usage`."""
     kind = "chat.completion.chunk" if wanted.chat else "text_completion"
     return _envelope(wanted, traces[0], kind) | {"choices": [], "usage": usage(traces, wanted.n)}
 
 
-def _envelope(wanted: Wanted, trace: Trace, kind: str) -> dict[str, Any]:
+def _envelope(wanted: CompletionRequest, trace: Trace, kind: str) -> dict[str, Any]:
     prefix = "chatcmpl" if wanted.chat else "cmpl"
     return {
         "id": f"{prefix}-{wanted.id}",
@@ -287,7 +295,7 @@ def error(problem: BaseException) -> tuple[int, dict[str, Any]]:
     return status, {"error": body}
 
 
-def sayable(text: str, stops: tuple[str, ...], since: int = 0) -> str:
+def stable_prefix(text: str, stops: tuple[str, ...], since: int = 0) -> str:
     r"""Return the prefix of a growing text that no stop string can remove any more.
 
     Args:
@@ -296,7 +304,7 @@ def sayable(text: str, stops: tuple[str, ...], since: int = 0) -> str:
         since: number of characters at the start in which stop strings do not count.
 
     Example:
-        >>> sayable("one two\n", ("\n\n",)), sayable("one STOP two", ("STOP",))
+        >>> stable_prefix("one two\n", ("\n\n",)), stable_prefix("one STOP two", ("STOP",))
         ('one two', 'one ')
     """
     ends = (text.find(stop, max(0, since - len(stop) + 1)) for stop in stops)

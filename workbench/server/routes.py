@@ -138,7 +138,7 @@ async def _complete(client: Client, request: Request, chat: bool) -> Response:
             if run.ended:
                 await asyncio.to_thread(_finished, run)
         if not wanted.stream:
-            return JSONResponse(openai.whole(wanted, runs))
+            return JSONResponse(openai.full_answer(wanted, runs))
         keep = True
         return Stream(wanted, runs)
     except Exception as problem:
@@ -151,7 +151,7 @@ async def _complete(client: Client, request: Request, chat: bool) -> Response:
 class Stream(StreamingResponse):
     """A streamed answer whose runs are cancelled when the connection closes, even before the first token."""
 
-    def __init__(self, wanted: openai.Wanted, runs: list[Any]) -> None:
+    def __init__(self, wanted: openai.CompletionRequest, runs: list[Any]) -> None:
         super().__init__(_events(wanted, runs), media_type="text/event-stream")
         self.runs = runs
 
@@ -163,8 +163,8 @@ class Stream(StreamingResponse):
             _cancel(self.runs)
 
 
-def _begin(client: Client, body: Any, chat: bool, user: str) -> tuple[openai.Wanted, list[Any]]:
-    wanted = openai.understand(client, body, chat)
+def _begin(client: Client, body: Any, chat: bool, user: str) -> tuple[openai.CompletionRequest, list[Any]]:
+    wanted = openai.parse_request(client, body, chat)
     runs: list[Any] = []
     try:
         for options in wanted.starts:
@@ -198,20 +198,20 @@ def _finished(run: Any) -> Trace:
 class _Line:
     """One answer of a stream, and the part of it that was sent."""
 
-    def __init__(self, wanted: openai.Wanted, index: int, run: Any) -> None:
+    def __init__(self, wanted: openai.CompletionRequest, index: int, run: Any) -> None:
         self.wanted, self.index, self.run = wanted, index, run
         self.trace: Trace = run.trace
         self.least = wanted.starts[index]["extras"].min_tokens if "extras" in wanted.starts[index] else 0
-        self.teller = openai.Teller(wanted, run)
+        self.logprobs = openai.LogprobStream(wanted, run)
         self.seen, self.text, self.n_sent, self.n_tokens, self.since = 0, "", 0, 0, 0
         self.over = False
 
     def first(self) -> str:
         """Return the event before the text: the role, or with `echo` the prompt."""
         if self.wanted.chat:
-            return _event(openai.piece(self.wanted, self.index, self.trace, "", first=True))
-        before = openai.echoed(self.wanted, self.trace)
-        return _event(openai.piece(self.wanted, self.index, self.trace, before)) if before else ""
+            return _event(openai.stream_chunk(self.wanted, self.index, self.trace, "", first=True))
+        before = openai.echo_text(self.wanted, self.trace)
+        return _event(openai.stream_chunk(self.wanted, self.index, self.trace, before)) if before else ""
 
     def more(self) -> str:
         """Return an event with the new text; empty if there is none."""
@@ -223,15 +223,15 @@ class _Line:
             self.n_tokens += 1
             if self.n_tokens <= self.least:
                 self.since = len(self.text)
-        sayable = _finished(self.run).text if ended else openai.sayable(self.text, self.wanted.stop, self.since)
-        if len(sayable) <= self.n_sent and not ended:
+        stable = _finished(self.run).text if ended else openai.stable_prefix(self.text, self.wanted.stop, self.since)
+        if len(stable) <= self.n_sent and not ended:
             return ""
-        new, self.n_sent, self.over = sayable[self.n_sent :], len(sayable), ended
-        scores = self.teller.more()
-        return _event(openai.piece(self.wanted, self.index, self.trace, new, last=ended, told=scores))
+        new, self.n_sent, self.over = stable[self.n_sent :], len(stable), ended
+        scores = self.logprobs.more()
+        return _event(openai.stream_chunk(self.wanted, self.index, self.trace, new, last=ended, told=scores))
 
 
-async def _events(wanted: openai.Wanted, runs: list[Any]) -> AsyncIterator[str]:
+async def _events(wanted: openai.CompletionRequest, runs: list[Any]) -> AsyncIterator[str]:
     """Yield OpenAI's server-sent events; the chunks of several answers are interleaved as they arrive."""
     try:
         lines = [_Line(wanted, i, run) for i, run in enumerate(runs)]
@@ -245,7 +245,7 @@ async def _events(wanted: openai.Wanted, runs: list[Any]) -> AsyncIterator[str]:
             if not all(line.over for line in lines):
                 await asyncio.sleep(POLL_S)
         if wanted.include_usage:
-            yield _event(openai.accounts(wanted, [line.trace for line in lines]))
+            yield _event(openai.usage_chunk(wanted, [line.trace for line in lines]))
         yield "data: [DONE]\n\n"
     except Exception as problem:
         yield _event(openai.error(problem)[1])

@@ -26,7 +26,7 @@ from workbench.models.local_models import trained_for
 from workbench.models.pretrained import encode, resolve_device, resolve_dtype
 from workbench.service import choices
 from workbench.service.background import Background
-from workbench.service.base import Asked, BaseBackend
+from workbench.service.base import BaseBackend, GenerationRequest
 from workbench.service.chat import chat_ids
 from workbench.service.limits import Limits
 from workbench.service.loading import Loading
@@ -214,21 +214,22 @@ class Backend(BaseBackend):
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
-    def _start(self, asked: Asked) -> Run:
-        wishes, pair = asked.extras or Extras(), asked.pair
-        run = Run(self, asked.user, asked.configured.method.name, asked.lease_s)
-        run.planned = (asked.configured, asked.sampling, pair)
-        run.alone, run.pace = asked.alone, asked.pace
+    def _start(self, generation: GenerationRequest) -> Run:
+        extras, pair = generation.extras or Extras(), generation.pair
+        run = Run(self, generation.user, generation.configured.method.name, generation.lease_s)
+        run.planned = (generation.configured, generation.sampling, pair)
+        run.alone, run.pace = generation.alone, generation.pace
         run.holds.add(pair)
         request = Request(
-            asked.prompt, asked.configured, asked.sampling, asked.max_new_tokens, asked.seed, asked.stop,
-            paused=asked.paused, pace=run.pace, on_round=lambda record: self._on_round(run, record),
-            pictures=asked.pictures, extras=wishes, stop_at_eos=not wishes.ignore_eos, memory=asked.memory,
-            keeps=asked.keeps,
+            generation.prompt, generation.configured, generation.sampling, generation.max_new_tokens, generation.seed,
+            generation.stop,
+            paused=generation.paused, pace=run.pace, on_round=lambda record: self._on_round(run, record),
+            pictures=generation.pictures, extras=extras, stop_at_eos=not extras.ignore_eos, memory=generation.memory,
+            keeps=generation.keeps,
         )  # fmt: skip
         run.request = request
-        run.trace_bytes += picture_bytes(asked.pictures)
-        self._runs.add(run, asked.max_new_tokens)
+        run.trace_bytes += picture_bytes(generation.pictures)
+        self._runs.add(run, generation.max_new_tokens)
         models = self._pool.get(pair)  # after registering the run, whose models are then not evicted
         if models is None:
             self._loading.queue_once_loaded(run, request, pair)
@@ -288,9 +289,9 @@ class Backend(BaseBackend):
 
     # -- calls from runs: see `workbench.service.run.Host` -------------------------------------------------------
 
-    def change(self, run: Run, *asked: Any, **named: Any) -> None:
+    def change(self, run: Run, *args: Any, **named: Any) -> None:
         """Check a change against the run's planned settings and pass it to the engine. Loads a new draft model."""
-        self._steering.change(run, *asked, **named)
+        self._steering.change(run, *args, **named)
 
     def explain(self, run: Run) -> dict[str, Any]:
         """Attribute the text of a run to its images, and store it in the trace. Runs in the caller's thread."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GenerationRequest:
     """A checked request for a generation; for the other fields see `workbench.client.protocol.Client.start`.
 
     Attributes:
@@ -89,7 +89,7 @@ class BaseBackend(ABC):
         """Return the state of the backend, without names of users or models."""
 
     @abstractmethod
-    def _start(self, asked: Asked) -> Run:
+    def _start(self, generation: GenerationRequest) -> Run:
         """Start a generation; the request is checked as far as possible without models."""
 
     @abstractmethod
@@ -186,9 +186,11 @@ class BaseBackend(ABC):
             if pictures and self._reads_pictures(pair[0]) is False:
                 raise PromptError(f"{pair[0]} reads text only.", "Remove the images, or choose another target.")
             checked_pace = check_pace(0.0 if alone else pace)
-            return self._start(Asked(prompt, configured, sampling, pictures, pair, max_new_tokens, seed, tuple(stop),
-                                     paused, checked_pace, user, lease_s, alone, extras, memory, keeps,
-                                     params or {}))  # fmt: skip
+            generation = GenerationRequest(
+                prompt, configured, sampling, pictures, pair, max_new_tokens, seed, tuple(stop), paused, checked_pace,
+                user, lease_s, alone, extras, memory, keeps, params or {},
+            )  # fmt: skip
+            return self._start(generation)
 
     def generate(self, prompt: str | list[int], method: str = "draft-model", **options: Any) -> Trace:
         """Run a generation to its end and return its trace."""

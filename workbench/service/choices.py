@@ -76,12 +76,12 @@ def drafters(target: str) -> list[dict[str, Any]]:
         reason = "" if same else f"{name} and {target} do not share a vocabulary."
         found.append(
             {"name": name, "title": name, "available": same, "reason": reason, "detail": _detail(folder, config)}
-            | {"pictures": "vision_config" in config, "stranger": not same and speaks(folder)}
+            | {"pictures": "vision_config" in config, "stranger": not same and has_tokenizer(folder)}
         )
     return sorted(found, key=lambda d: d["name"] != own_drafter(target))
 
 
-def speaks(folder: Path) -> bool:
+def has_tokenizer(folder: Path) -> bool:
     """Return whether a draft model's tokenizer is on this machine: its own, or that of the model it borrows from."""
     lent = lender(folder)
     return lent is None or folder_of(lent.target) is not None

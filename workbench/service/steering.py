@@ -107,7 +107,7 @@ class Steering:
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
         """Inspect, save, load or reset the state of a run's drafter: see `workbench.client.RunHandle.memory`."""
         if run.row is None:
-            return _left_by(run, action)
+            return _kept_state(run, action)
         if action != "look":  # packing and unpacking delays the rounds of all runs
             self._let_in(run.user)
 
@@ -171,7 +171,7 @@ class Steering:
         return run.trace.attribution
 
 
-def _left_by(run: Run, action: str) -> dict[str, Any]:
+def _kept_state(run: Run, action: str) -> dict[str, Any]:
     """Return the drafter's state that an ended run kept.
 
     Raises:

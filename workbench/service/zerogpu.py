@@ -23,7 +23,7 @@ from workbench.models.local_models import named
 from workbench.models.names import is_drafter, known_targets
 from workbench.models.tokenizer_source import lender_to
 from workbench.service import choices
-from workbench.service.base import Asked, BaseBackend
+from workbench.service.base import BaseBackend, GenerationRequest
 from workbench.service.chat import chat_ids
 from workbench.service.costs import Costs
 from workbench.service.lent import Lent
@@ -142,51 +142,52 @@ class ZeroClient(BaseBackend):
     def _reads_pictures(self, target: str) -> bool:
         return self._lent.processors[target] is not None
 
-    def _start(self, asked: Asked) -> ZeroRun:
+    def _start(self, generation: GenerationRequest) -> ZeroRun:
         """Start a generation in a thread that follows its GPU process.
 
         Every generation has a GPU of its own, so `alone` has no further effect than on the rate limit.
         """
-        if asked.paused:
+        if generation.paused:
             raise MethodUnavailableError("The run cannot start paused.", REASON)
-        if asked.pace:
+        if generation.pace:
             raise MethodUnavailableError("The run cannot be slowed down for display.", REASON)
-        if asked.memory is not None or asked.keeps:
+        if generation.memory is not None or generation.keeps:
             raise MethodUnavailableError("The drafter's state can be neither loaded nor saved here.", REASON)
-        if asked.extras is not None:
+        if generation.extras is not None:
             raise MethodUnavailableError(
                 "Penalties, further stop conditions and log-probabilities are not available here.", REASON
             )
-        job = self._job(asked)
-        run = ZeroRun(self, asked.user, job["method"], asked.lease_s)
-        run.alone = asked.alone
-        self._runs.add(run, asked.max_new_tokens)
-        if not asked.pictures:  # the length of a prompt with images is known from the run's header
+        job = self._job(generation)
+        run = ZeroRun(self, generation.user, job["method"], generation.lease_s)
+        run.alone = generation.alone
+        self._runs.add(run, generation.max_new_tokens)
+        if not generation.pictures:  # the length of a prompt with images is known from the run's header
             self._runs.charge(run, len(job["prompt"]))
         run.waits("waiting for a GPU")
         context = contextvars.copy_context()  # contains the visitor's request, whose GPU quota is used
         threading.Thread(target=context.run, args=(self._follow, run, job), daemon=True).start()
         return run
 
-    def _job(self, asked: Asked) -> dict[str, Any]:
+    def _job(self, generation: GenerationRequest) -> dict[str, Any]:
         """Return the request as plain data.
 
         Raises:
             WorkbenchError: the method cannot run, or the run needs more GPU time than allowed.
         """
-        chosen, (target, drafter), prompt = asked.configured.method, asked.pair, asked.prompt
-        reason = self._reason(asked.pair)(asked.configured.needs)
+        chosen, (target, drafter), prompt = generation.configured.method, generation.pair, generation.prompt
+        reason = self._reason(generation.pair)(generation.configured.needs)
         if reason:
             raise MethodUnavailableError(
                 f"{chosen.title} cannot run: {reason}", "Choose an available method from the list."
             )
-        if isinstance(prompt, str) and not asked.pictures:
+        if isinstance(prompt, str) and not generation.pictures:
             prompt = self._lent.loaded[target][1].encode(prompt)
         self.limits.check_prompt_tokens(len(prompt))
-        self.costs.check(target, chosen.name, asked.max_new_tokens)
-        return {"prompt": prompt, "method": chosen.name, "params": asked.params, "target": target, "drafter": drafter,
-                "max_new_tokens": asked.max_new_tokens, "seed": asked.seed, "stop": asked.stop,
-                "pictures": asked.pictures}  # fmt: skip
+        self.costs.check(target, chosen.name, generation.max_new_tokens)
+        return {"prompt": prompt, "method": chosen.name, "params": generation.params, "target": target,
+                "drafter": drafter,
+                "max_new_tokens": generation.max_new_tokens, "seed": generation.seed, "stop": generation.stop,
+                "pictures": generation.pictures}  # fmt: skip
 
     def _follow(self, run: ZeroRun, job: dict[str, Any]) -> None:
         """Add the messages of the GPU process to a run, in a thread. Closing the stream ends the generation there."""
@@ -223,7 +224,7 @@ class ZeroClient(BaseBackend):
             failed = trace.footer.reason == "error"
             run.end(ERROR if failed else "finished", WorkbenchError(trace.footer.error) if failed else None)
 
-    def pairing(self, *asked: Any, **named: Any) -> Any:
+    def pairing(self, *args: Any, **named: Any) -> Any:
         """Raise MethodUnavailableError: it would need minutes of GPU time."""
         raise MethodUnavailableError("A speed-up cannot be measured in pairs here: it takes minutes.", REASON)
 
@@ -231,7 +232,7 @@ class ZeroClient(BaseBackend):
         """Raise MethodUnavailableError: heads cannot be trained or chosen on ZeroGPU."""
         raise MethodUnavailableError("Heads cannot be trained or chosen here.", REASON)
 
-    def recommending(self, *asked: Any, **named: Any) -> Any:
+    def recommending(self, *args: Any, **named: Any) -> Any:
         """Raise MethodUnavailableError: it would need minutes of GPU time."""
         raise MethodUnavailableError("The fastest method cannot be measured here: it takes minutes.", REASON)
 
@@ -246,7 +247,7 @@ class ZeroClient(BaseBackend):
 
     # -- calls from runs: see `workbench.service.run.Host` -------------------------------------------------------
 
-    def change(self, run: Run, *asked: Any, **named: Any) -> None:
+    def change(self, run: Run, *args: Any, **named: Any) -> None:
         """Raise MethodUnavailableError: a run on ZeroGPU cannot be changed."""
         raise MethodUnavailableError("The run cannot be changed.", REASON)
 

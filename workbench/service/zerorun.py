@@ -16,7 +16,7 @@ REASON = "ZeroGPU lends a GPU for one whole generation only; step through the re
 class ZeroRun(Run):
     """A run whose rounds arrive from another process."""
 
-    def change(self, *asked: Any, **named: Any) -> None:
+    def change(self, *args: Any, **named: Any) -> None:
         """Raise MethodUnavailableError: a run on ZeroGPU cannot be changed."""
         self._host.change(self, None, None, None)
 

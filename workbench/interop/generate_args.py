@@ -26,7 +26,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import DISCARDED
 
-ROW_BY_ROW = ("RepetitionPenaltyLogitsProcessor", "Encoder", "PrefixConstrained")
+PER_SEQUENCE = ("RepetitionPenaltyLogitsProcessor", "Encoder", "PrefixConstrained")
 """Name prefixes of transformers' own processors that have state for each sequence of the batch."""
 
 
@@ -92,7 +92,7 @@ def with_texts(
 
 def _needs_batch(processor: Any) -> bool:
     kind = type(processor)
-    return kind.__module__ != LogitNormalization.__module__ or kind.__name__.startswith(ROW_BY_ROW)
+    return kind.__module__ != LogitNormalization.__module__ or kind.__name__.startswith(PER_SEQUENCE)
 
 
 def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]:
