@@ -86,7 +86,7 @@ def action_of(value: Any) -> str:
 
 
 def memory_action_of(value: Any) -> str:
-    """Check that the value is one of `DEEDS`."""
+    """Check that the value is one of `MEMORY_ACTIONS`."""
     if value not in MEMORY_ACTIONS:
         raise ParameterError("There is no such action.", f"Use one of {', '.join(MEMORY_ACTIONS)}.")
     return value
