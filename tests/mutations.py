@@ -251,7 +251,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "tree-positions-begin-at-0",
         "kernels.positions:Geometry.of",
-        BinOp(7, "+", "-"),
+        BinOp(8, "+", "-"),
         EVERY_SETTING + "[draft-tree]",
         why="nodes of a tree are rotated by wrong positions: wrong text",
     ),
@@ -307,7 +307,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "batch-drafts-for-the-neighbour",
         "methods.growers.chain:draft_chain",
-        Argument(1, "enumerate", 0, "reversed({})"),
+        Argument(0, "enumerate", 0, "reversed({})"),
         DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path[draft-model-sampled-together]",
         why="acceptance falls as soon as two requests decode at once",
     ),

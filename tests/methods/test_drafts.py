@@ -18,7 +18,7 @@ import worlds
 from torch import Tensor
 
 from workbench.core.draw import Draw, Purpose
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, law, pick
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.feedback import Verification
@@ -142,11 +142,18 @@ def test_behind_a_draft_that_was_accepted_whole_a_model_has_read_all_of_it(name:
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "early-exit"])
 def test_what_is_drawn_is_drawn_from_the_law_that_is_told(name: str, models: Models) -> None:
-    """With top-k 2 two of six tokens are left of each law: nothing else may be drafted."""
+    """With top-k 2 two of six tokens are left of each law: nothing else may be drafted. A chain's tokens are those that
+    its own random numbers draw from the law that it states."""
     found = drafts(models, name, SamplingParams(temperature=3.0, top_k=2), n=60)
     told = torch.cat([draft.tree.logq for draft in found])
     assert len(told) > 40
     assert bool(torch.isfinite(told).all())
+    for draft in found:
+        tree = draft.tree
+        if tree.sampling is Sampling.CHAIN and len(tree):
+            assert tree.q is not None
+            u = torch.from_numpy(Draw(0).uniform(len(draft.committed), Purpose.DRAFT, len(tree)))
+            assert tree.tokens.tolist() == pick(tree.q, u).tolist()
 
 
 def test_a_stochastic_beam_is_a_race_that_its_tree_tells_in_order(models: Models) -> None:
