@@ -101,4 +101,4 @@ def test_the_page_says_all_of_it() -> None:
     assert "Drafting at temperature 1" in text
     assert text.count("does not hold") > 4
     report["cells"][0] |= {"made": "given", "steps": 7}
-    assert "The start (7 steps on answers that the text gives, the text's cross-entropy alone): α" in page(report)
+    assert "The start (7 steps on answers from the data set, the text's cross-entropy alone): α" in page(report)

@@ -74,7 +74,7 @@ def test_the_fastest_is_named_with_its_reason_and_its_command(models: Models, cl
     assert found.ranking[0].speedup.value == pytest.approx(10 / 6, rel=0.02)
     assert found.command == 'workbench generate --target tiny-llama --chat "…" --method suffix'
     assert found.answer.startswith("Suffix decoding: 1.65×: faster")
-    assert "2.00 tokens a pass, 50% of its drafts were kept; a round costs 1.21 plain ones" in found.answer
+    assert "2.00 tokens per pass, 50% of its drafts accepted; a round costs 1.21 plain ones" in found.answer
     assert found.prompts == ["p0", "p1", "p2"]
     assert found.complete
 

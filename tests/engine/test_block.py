@@ -174,7 +174,7 @@ def test_a_mask_of_another_draft_ends_its_row_with_a_reason(models: Models) -> N
     while not engine.idle:
         engine.step()
     assert bad.status == ERROR
-    assert "wrong asks for probes that see [3, 3] places" in str(bad.error)
+    assert "wrong gave a probe mask of shape [3, 3]" in str(bad.error)
     assert good.trace is not None
     assert len(good.trace.token_ids) == N
 

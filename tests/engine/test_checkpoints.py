@@ -106,7 +106,7 @@ def given(**tensors: torch.Tensor) -> Spoil:
 
 EAGLE, EAGLE3 = (SMALL, layouts.eagle(SMALL)), (SMALL3, layouts.eagle3(SMALL3))
 BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
-    "cut": (EAGLE, cut, r"model.safetensors is cut or damaged"),
+    "cut": (EAGLE, cut, r"model.safetensors is truncated or damaged"),
     "pickle": (EAGLE, pickled, r"pytorch_model.bin is a pickle.*weights_only=True"),
     "empty": (EAGLE, lambda f, c, s: f.mkdir() or f, "has no \\*.safetensors"),
     "config": (EAGLE, lambda f, c, s: _damaged(write(f, c, s)), "config.json is damaged"),
@@ -119,7 +119,7 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
         EAGLE, says(hidden_size=32), r"embed_tokens.weight in .* is 257 × 16; by its configuration it would be 257 × 32"
     ),
     "no-width": (EAGLE, says(hidden_size=None), "does not say `hidden_size`"),
-    "two-layers": (EAGLE, says(num_hidden_layers=2), "it has 2 layers; one would do"),
+    "two-layers": (EAGLE, says(num_hidden_layers=2), "it has 2 layers; one is supported"),
     "rope": (EAGLE, says(rope_scaling={"type": "dynamic", "factor": 2.0}), "positions are of the kind 'dynamic'"),
     "head-size": (EAGLE, says(head_dim=8), "4 attention heads of 8 numbers are not 16 together"),
     "activation": (EAGLE, says(hidden_act="gelu"), "its activation is 'gelu'; silu is supported"),

@@ -196,7 +196,7 @@ def test_heads_of_another_width_are_not_taken(folder: Path, tmp_path: Path, monk
     row = engine.submit(Request(PROMPT, registry.get("medusa")))
     engine.step()
     assert row.trace is not None
-    assert "read 32 numbers; the target gives 64" in row.trace.footer.error
+    assert "read hidden states of width 32; the target's are 64" in row.trace.footer.error
     (info.folder / "model.safetensors").write_bytes(b"nonsense")
     broken = worlds.world("llama", noise=None)
     broken.heads = {"medusa": info}
@@ -322,7 +322,7 @@ def test_a_draft_of_no_token_never_comes_to_a_gpu(
     trace, error = serve(engine, Request(PROMPT, method), device)
     assert isinstance(error, WorkbenchError)
     assert not isinstance(error, NumericalError)
-    assert "Strange drafted or probed what is no token of the target. Use numbers from 0 to 63." in trace.footer.error
+    assert "Strange drafted or probed a token id that the target does not have. Use numbers" in trace.footer.error
 
 
 def test_a_listener_that_raises_ends_only_its_own_row(engine: Engine, device: str) -> None:

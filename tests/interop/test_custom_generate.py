@@ -278,7 +278,7 @@ def test_dropout_is_refused_with_the_call_that_turns_it_off(whose: str) -> None:
     assert torch.equal(plain, ours)
 
 
-@pytest.mark.filterwarnings("ignore:There was no room for the")  # lexical-unit's probe tokens, in so short a context
+@pytest.mark.filterwarnings("ignore:The cache had no room for the")  # lexical-unit's probes
 @pytest.mark.parametrize("name", ["rest", "rasd", "lexical-unit"])
 def test_a_method_that_reads_text_asks_for_the_tokenizer(name: str) -> None:
     model = family("llama", vocab_size=257)

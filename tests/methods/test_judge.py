@@ -248,7 +248,7 @@ def test_alpha_is_not_told_of_the_drafts_that_the_judge_leaves_over(models: Mode
     trace = run(models, heat=0.9)
     alpha = next(d for d in definitions(trace.rounds, trace.header.rules) if d.name == "α")
     assert alpha.value is None
-    assert "the judge finds it good" in alpha.note
+    assert "accepted by the judge" in alpha.note
 
 
 def test_a_target_without_a_judge_is_told_how_to_get_one(models: Models) -> None:

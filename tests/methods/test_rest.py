@@ -195,5 +195,5 @@ def test_the_cost_of_a_lookup_hardly_grows_with_the_store() -> None:
 @pytest.mark.parametrize("name", ["rest", "rasd"])
 def test_a_run_in_which_nothing_can_match_says_so_before_it_begins(name: str, models: Models) -> None:
     said = [run(models, name, longest=n, shortest=3).footer.warnings for n in (2, 3)]
-    assert any("matches of 3 tokens are asked for, and 2 are looked up" in note for note in said[0])
+    assert any("matches of 3 tokens are required, but only 2 are looked up" in note for note in said[0])
     assert not any("are looked up" in note for note in said[1])

@@ -416,7 +416,7 @@ def test_the_lessons_of_another_head_are_refused(models: Models, tmp_path: Path)
     other = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
     while not other.primed:
         engine.step()
-    with pytest.raises(ModelError, match="lessons of another head"):
+    with pytest.raises(ModelError, match="is of another head"):
         state_actions.load(other, saved)
 
 

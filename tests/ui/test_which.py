@@ -85,7 +85,7 @@ def test_the_last_runs_are_their_own_users_alone(
     view: WhichView, client: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path))
-    assert "no kept run of synthetic-target" in heard(view, last=3)[-1]["error"]["message"]
+    assert "no saved run of synthetic-target" in heard(view, last=3)[-1]["error"]["message"]
     run = client.start("Once", max_new_tokens=3)
     run.wait()
     assert run.trace is not None

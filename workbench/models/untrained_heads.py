@@ -27,5 +27,5 @@ def no_heads(kind: str, target: str) -> str:
     there = sorted({trained_for(config) for config in map(config_of, bundled().values())
                     if config.get("workbench_head") == kind and trained_for(config) != target})  # fmt: skip
     if there:
-        how = f" There are such heads for {' and '.join(there)}: choose --target {there[0]}.{how}"
+        how = f" There are some for {' and '.join(there)}: choose --target {there[0]}.{how}"
     return said + how
