@@ -60,10 +60,10 @@ def complete(client: openai.OpenAI, **asked: Any) -> Any:
         (False, {"max_token": 5}, "Did you mean 'max_tokens'"),
         (True, {"stop_token_id": [1]}, "Did you mean 'stop_token_ids'"),
         (True, {"n": 1, "zzzz": 1}, "There is no field 'zzzz'"),
-        (False, {"guided_json": {}}, "guided_json is not supported: decoding is not held to a grammar"),
+        (False, {"guided_json": {}}, "guided_json is not supported: grammar-constrained decoding"),
         (True, {"response_format": {"type": "json_object"}}, "response_format is not supported"),
         (True, {"echo": True}, "/v1/completions has echo"),
-        (True, {"prompt": "x"}, "use /v1/completions"),
+        (True, {"prompt": "x"}, "it is a field of /v1/completions"),
         (False, {"use_beam_search": True}, "use_beam_search is not supported"),
     ],
 )

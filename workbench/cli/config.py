@@ -37,9 +37,9 @@ class ConfigError(WorkbenchError):
 
 def path() -> Path:
     """Return the path of the file, whether it exists or not: WORKBENCH_CONFIG, else in the XDG configuration folder."""
-    given = os.environ.get(VARIABLE)
+    variable = os.environ.get(VARIABLE)
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(given or Path(home) / "workbench" / "config.toml").expanduser()
+    return Path(variable or Path(home) / "workbench" / "config.toml").expanduser()
 
 
 def read() -> tuple[dict[str, Any], str]:

@@ -65,9 +65,9 @@ def record_picture(name: str, take: Recording) -> Trace:
         wb.generate(prompt, "autoregressive", images=[url], max_new_tokens=TOKENS)  # the first run of a process is slow
         options: dict[str, Any] = {"images": [url], "max_new_tokens": scenes.CAPTION_TOKENS}
         run = wb.start(prompt, name, params=dict(take.params), **options)
-        made = run.wait()
-        made.attribution = run.explain()
-        return on_this_machine(made)
+        trace = run.wait()
+        trace.attribution = run.explain()
+        return on_this_machine(trace)
 
 
 def on_this_machine(trace: Trace) -> Trace:
@@ -89,17 +89,13 @@ def best(name: str, take: Recording, models: Any, others: Mapping[str, Trace]) -
     return next((t for t in (first, *tries) if serves(name, {**others, name: t})), first)
 
 
-def serves(name: str, recorded_traces: Mapping[str, Trace]) -> bool:
+def serves(name: str, recorded: Mapping[str, Trace]) -> bool:
     """Return whether the recording supports every tour step that shows it."""
     from workbench.views import lessons
 
     try:
         shown = [(make, needed) for make, needed in lessons.STEPS.values() if needed[0] == name]
-        steps = [
-            make(*(recorded_traces[n] for n in needed))
-            for make, needed in shown
-            if recorded_traces.keys() >= set(needed)
-        ]
+        steps = [make(*(recorded[n] for n in needed)) for make, needed in shown if recorded.keys() >= set(needed)]
     except (StopIteration, ValueError):
         return False
     return all(map(lessons.can_be_done, steps))
@@ -140,7 +136,7 @@ def record(
     if not methods:
         return
     models = load(target, DEFAULT_DRAFTER, "auto")
-    made: dict[str, Trace] = {}
+    recorded: dict[str, Trace] = {}
     shoot("autoregressive", Recording(), models, "story", 0)  # the first run of a process is slow
     for name in methods:
         take = SWITCH if name == "switch" else registry.get(name).recording
@@ -153,10 +149,10 @@ def record(
         except WorkbenchError as error:
             print(f"{name:20} left out: {error}")
             continue
-        made[name] = trace = best(name, take, with_it, made)
+        recorded[name] = trace = best(name, take, with_it, recorded)
         n_bytes = recorded.write(folder / f"{name}{recorded.SUFFIX}", trace)
         figures = summary(trace)
         rate = figures["acceptance_rate"]
         shown = "–" if rate is None else f"{rate:.0%}"
-        lacking = "" if serves(name, made) else "  (does not support every step of the tour)"
+        lacking = "" if serves(name, recorded) else "  (does not support every step of the tour)"
         print(f"{name:20} {n_bytes / 1e3:5.1f} kB  τ {figures['tau']:.2f}  accepted / tested {shown}{lacking}")

@@ -71,12 +71,12 @@ class Request(BaseModel):
     first: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
-    def options(cls, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+    def options(cls, client: Client, values: dict[str, Any]) -> dict[str, Any]:
         """Check a request and return the keyword arguments for the call that answers it.
 
         Args:
             client: client that lists the allowed models.
-            asked: fields by name; a missing or None field takes its default, unknown fields are ignored.
+            values: fields by name; a missing or None field takes its default, unknown fields are ignored.
 
         Raises:
             WorkbenchError: a field is invalid.
@@ -87,12 +87,12 @@ class Request(BaseModel):
             entries = (*client.targets(), *client.drafters())
             return ["auto", "none", *(entry["name"] for entry in entries)], client.hub_only
 
-        given = {
-            name: asked.get(name)
+        fields = {
+            name: values.get(name)
             for name, field in cls.model_fields.items()
-            if asked.get(name) is not None or field.is_required()
+            if values.get(name) is not None or field.is_required()
         }
-        return cls.model_validate(given, context=models).understood(client)
+        return cls.model_validate(fields, context=models).keyword_arguments(client)
 
     @classmethod
     def arguments(cls, **given: Any) -> list[Any]:
@@ -113,7 +113,7 @@ class Request(BaseModel):
         }
         return {name: spec.to_wire() for name, spec in found.items()}
 
-    def understood(self, client: Client) -> dict[str, Any]:
+    def keyword_arguments(self, client: Client) -> dict[str, Any]:
         """Return the fields as keyword arguments of the call."""
         return dict(self)
 
@@ -144,7 +144,7 @@ class Conditions(Request):
     )
     target: Model = Field(None, description=TARGET)
 
-    def understood(self, client: Client) -> dict[str, Any]:
+    def keyword_arguments(self, client: Client) -> dict[str, Any]:
         """Return the fields, with the lane as plain data."""
         return dict(self) | {"lane": lane(client, self.lane)}
 
@@ -199,7 +199,7 @@ class Changing(OfRun):
         None, description="display rate in tokens per second from now on; 0: no delay; empty: no change"
     )
 
-    def understood(self, client: Client) -> dict[str, Any]:
+    def keyword_arguments(self, client: Client) -> dict[str, Any]:
         """Return the run's id and the keyword arguments of `RunHandle.change`."""
         return {name: value for name, value in self if name != "pace" or value is not None}
 
@@ -230,7 +230,7 @@ class Generation(Request):
         False, description="keep the drafter's state after the run, so that `memory` can save it"
     )
 
-    def understood(self, client: Client) -> dict[str, Any]:
+    def keyword_arguments(self, client: Client) -> dict[str, Any]:
         """Return the keyword arguments of `Workbench.start`.
 
         Without a method, one that can run is chosen: see `workbench.methods.choice`.
@@ -260,7 +260,7 @@ class Comparing(Request):
     repeats: Repeats = Field(3, description="repetitions of each lane and prompt")
     images: Pictures = Field(None, description=f"{IMAGES}; they belong to every prompt")
 
-    def understood(self, client: Client) -> dict[str, Any]:
+    def keyword_arguments(self, client: Client) -> dict[str, Any]:
         """Return the keyword arguments of `Workbench.comparing`."""
         found = dict(self) | {
             "prompts": [_named_prompt(prompt, i) for i, prompt in enumerate(self.prompts)],
@@ -285,7 +285,7 @@ class Recommending(Request):
     max_new_tokens: Tokens = Field(64, description="maximum number of new tokens per run")
     methods: Names = Field(None, description="names of methods; empty: all exact methods that can run")
 
-    def understood(self, client: Client) -> dict[str, Any]:
+    def keyword_arguments(self, client: Client) -> dict[str, Any]:
         """Return the keyword arguments of `Workbench.recommending`."""
         prompts = [p if is_object(p) else {"text": p, "chat": True} for p in self.prompts]
         return dict(self) | {
@@ -320,12 +320,12 @@ def _named_prompt(value: Any, index: int) -> Any:
     """Convert a text, or an object with text, name, group and chat, to a `workbench.bench.prompts.BenchPrompt`."""
     from workbench.bench.prompts import BenchPrompt
 
-    given: dict[Any, Any] = value if is_object(value) else {"text": value}
+    fields: dict[Any, Any] = value if is_object(value) else {"text": value}
     try:
         name, group = (
-            wire.text(field, given.get(field) or default)
+            wire.text(field, fields.get(field) or default)
             for field, default in (("name", f"prompt {index + 1}"), ("group", "all"))
         )
-        return BenchPrompt(name, wire.text("A prompt", given.get("text"), None), group, given.get("chat") is True)
+        return BenchPrompt(name, wire.text("A prompt", fields.get("text"), None), group, fields.get("chat") is True)
     except ParameterError as error:
         raise PromptError(error.message, error.remedy) from None

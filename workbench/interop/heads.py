@@ -48,7 +48,7 @@ class Ours:
     layer: dict[str, Any]
 
     @property
-    def kept(self) -> list[int] | None:
+    def vocabulary(self) -> list[int] | None:
         """Ids of the reduced output vocabulary; None: all tokens."""
         return self.config.get("draft_vocabulary")
 
@@ -136,9 +136,9 @@ def _write(found: Written, folder: Path) -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
         with (
             replacing(folder / files[0]) as part,
-            replacing(folder / files[1]) as said,
+            replacing(folder / files[1]) as config_part,
         ):  # both are written before one is replaced
-            said.write_bytes((json.dumps(found.config, indent=2) + "\n").encode())
+            config_part.write_bytes((json.dumps(found.config, indent=2) + "\n").encode())
             save_file(weights, part, metadata={"format": "pt"})
         (folder / files[0]).chmod(0o644)
     except (OSError, SafetensorError) as error:  # safetensors converts system errors to text
@@ -185,8 +185,10 @@ def _eagle_to_speculators(ours: Ours) -> Written:
         "transformer_layer_config": inner,
     }
     weights = _renamed(ours, layout) | _maps(ours)
-    if ours.kept is not None:
-        notes.append(f"d2t and t2d map the reduced vocabulary of {len(ours.kept):,} tokens; some engines may ignore it")
+    if ours.vocabulary is not None:
+        notes.append(
+            f"d2t and t2d map the reduced vocabulary of {len(ours.vocabulary):,} tokens; some engines may ignore it"
+        )
     return Written(layout, config, weights, tuple(notes))
 
 
@@ -261,12 +263,12 @@ def _renamed(ours: Ours, layout: str) -> dict[str, Tensor]:
 def _maps(ours: Ours) -> dict[str, Tensor]:
     import torch
 
-    if ours.kept is None:
+    if ours.vocabulary is None:
         return {}
-    kept = torch.tensor(ours.kept)
+    vocabulary = torch.tensor(ours.vocabulary)
     known = torch.zeros(ours.layer["vocab_size"], dtype=torch.bool)
-    known[kept] = True
-    return {"d2t": kept - torch.arange(len(kept)), "t2d": known}
+    known[vocabulary] = True
+    return {"d2t": vocabulary - torch.arange(len(vocabulary)), "t2d": known}
 
 
 # -- Medusa's heads ---------------------------------------------------------------------------------------------------
@@ -283,19 +285,19 @@ def _medusa_to_vllm(ours: Ours) -> Written:
         for j in range(layers)
         for kind in ("weight", "bias")
     }
-    own, kept = ours.weights.get("own"), ours.kept
+    own, vocabulary = ours.weights.get("own"), ours.vocabulary
     if own is None:
         table = _lm_head(ours.target).to(weights["blocks.0.layers.0.weight"].dtype)
-        weights["lm_head.weight"] = table if kept is None else table[kept]
+        weights["lm_head.weight"] = table if vocabulary is None else table[vocabulary]
     else:
         weights |= {f"lm_heads.{k}.weight": rows.clone() for k, rows in enumerate(own)}
-    if kept is not None:
-        weights["token_map"] = torch.tensor(kept)
+    if vocabulary is not None:
+        weights["token_map"] = torch.tensor(vocabulary)
     size = ours.layer["vocab_size"]
     config = {
         "model_type": "medusa", "architectures": ["MedusaModel"], "hidden_size": ours.config["hidden_size"],
         "vocab_size": size, "num_heads": heads, "num_hidden_layers": layers, "medusa_fc_bias": True,
-        "original_lm_head": own is None, "truncated_vocab_size": size if kept is None else len(kept),
+        "original_lm_head": own is None, "truncated_vocab_size": size if vocabulary is None else len(vocabulary),
         "head_accuracy": ours.config["head_accuracy"],
     }  # fmt: skip
     return Written(VLLM, config, weights, ("vLLM: --speculative-config method medusa",))

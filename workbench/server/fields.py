@@ -75,8 +75,8 @@ NOT_HONOURED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "logits_processors": ("code from clients is never run", ([],)),
     "echo": ("chat completions do not repeat the conversation; /v1/completions has echo", (False,)),
     "top_logprobs": ("in completions, logprobs is the number of tokens", (0,)),
-    "messages": ("use /v1/chat/completions", ()),
-    "prompt": ("use /v1/completions", ()),
+    "messages": ("it is a field of /v1/chat/completions", ()),
+    "prompt": ("it is a field of /v1/completions", ()),
 }
 """Unsupported fields, each with the reason, and the values with which it has no effect and is accepted."""
 

@@ -43,8 +43,8 @@ def default_lab() -> Path:
     """Return the folder of the lab: `WORKBENCH_LAB`, or a folder next to that of the saved runs."""
     from workbench.trace.store import default_folder  # brings Polars
 
-    given = os.environ.get(ENV)
-    return Path(given) if given else default_folder().parent / "lab"
+    variable = os.environ.get(ENV)
+    return Path(variable) if variable else default_folder().parent / "lab"
 
 
 class Lab:
@@ -108,8 +108,8 @@ class Lab:
             run = LabRun(self.folder / "runs" / new_id())
             run.folder.mkdir(parents=True)
             created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            asked = {"head": wish.head, "target": wish.target, "options": wish.settings(), "created": created}
-            write_whole(run.folder / "run.json", (json.dumps(asked | {"data": wish.data}, indent=1) + "\n").encode())
+            request = {"head": wish.head, "target": wish.target, "options": wish.settings(), "created": created}
+            write_whole(run.folder / "run.json", (json.dumps(request | {"data": wish.data}, indent=1) + "\n").encode())
             self._begin(run)
         return run
 
@@ -234,9 +234,9 @@ class Lab:
             yield
 
     def _begin(self, run: LabRun) -> None:
-        asked = run.asked
-        work = self.folder / "answers" / asked["data"]
-        settings = {**asked["options"], "target": _place_of(asked["target"]), "work": work, "run": run.folder}
+        request = run.asked
+        work = self.folder / "answers" / request["data"]
+        settings = {**request["options"], "target": _place_of(request["target"]), "work": work, "run": run.folder}
         options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         for name in ("result.json", "log.txt"):
             (run.folder / name).unlink(missing_ok=True)
@@ -247,7 +247,7 @@ class Lab:
             (run.folder / "log.txt").open("wb") as log,
         ):
             process = subprocess.Popen(
-                [*self._command, asked["head"], *options, "--json"],
+                [*self._command, request["head"], *options, "--json"],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True, pass_fds=descriptors,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             )  # fmt: skip
