@@ -133,7 +133,7 @@ class DynamicSparse(Grower):
         row.signals["expected tokens"] = machine.tokens
         if state is not None:
             if state.now is None:
-                row.notes.append(told(machine))
+                row.notes.append(planning_note(machine))
             state.now = now
         return filled(growth, now.paths, Grown((SPARSE,), before=chances))
 
@@ -229,7 +229,7 @@ def _lasting(after: Float64[np.ndarray, "S S"]) -> Float64[np.ndarray, " S"]:
     return found / found.sum()
 
 
-def told(machine: Machine) -> str:
+def planning_note(machine: Machine) -> str:
     """Return a note for the trace with the trees and their shares."""
     trees = ", ".join(
         f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.behind)} probe positions, in "

@@ -177,7 +177,7 @@ class Sequoia(Grower):
             costs = [state.costs.verify_s(m) for m in range(1, most + 2)]
             paid = costs if self.counts_time else ()
             now = state.drawing = best_tree(chances, most, plan.depth, paid, state.level_s)
-            row.notes.append(told(now, costs, state.level_s))
+            row.notes.append(planning_note(now, costs, state.level_s))
         row.signals["expected tokens"] = now.tokens
         row.signals["expected ms"] = 1e3 * now.seconds
         return now
@@ -282,7 +282,7 @@ def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown, among: int = 0) 
     return drawn.tree(shape.fanout, grown)
 
 
-def told(drawing: Drawing, costs: Sequence[float], level_s: float) -> str:
+def planning_note(drawing: Drawing, costs: Sequence[float], level_s: float) -> str:
     """Return a note for the trace with the numbers that a tree was planned from."""
     chances = ", ".join(f"{chance:.2f}" for chance in drawing.given[2])
     n, levels = len(drawing.paths), max(map(len, drawing.paths))
