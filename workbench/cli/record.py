@@ -136,7 +136,7 @@ def record(
     if not methods:
         return
     models = load(target, DEFAULT_DRAFTER, "auto")
-    recorded: dict[str, Trace] = {}
+    traces: dict[str, Trace] = {}
     shoot("autoregressive", Recording(), models, "story", 0)  # the first run of a process is slow
     for name in methods:
         take = SWITCH if name == "switch" else registry.get(name).recording
@@ -149,10 +149,10 @@ def record(
         except WorkbenchError as error:
             print(f"{name:20} left out: {error}")
             continue
-        recorded[name] = trace = best(name, take, with_it, recorded)
+        traces[name] = trace = best(name, take, with_it, traces)
         n_bytes = recorded.write(folder / f"{name}{recorded.SUFFIX}", trace)
         figures = summary(trace)
         rate = figures["acceptance_rate"]
         shown = "–" if rate is None else f"{rate:.0%}"
-        lacking = "" if serves(name, recorded) else "  (does not support every step of the tour)"
+        lacking = "" if serves(name, traces) else "  (does not support every step of the tour)"
         print(f"{name:20} {n_bytes / 1e3:5.1f} kB  τ {figures['tau']:.2f}  accepted / tested {shown}{lacking}")
