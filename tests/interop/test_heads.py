@@ -191,7 +191,7 @@ def test_what_no_layout_holds_is_refused_by_name(tmp_path: Path) -> None:
     layer = str(own_layer(tmp_path / "ours"))
     with pytest.raises(ModelError, match=r"lacks the norms of ours.*--to speculators"):
         export_heads(layer, tmp_path / "a", "vllm")
-    with pytest.raises(ModelError, match=r"No layout of speculators holds medusa heads\. Use --to vllm"):
+    with pytest.raises(ModelError, match=r"speculators has no layout for medusa heads\. Use --to vllm"):
         export_heads("text-target-medusa", tmp_path / "a", "speculators")
     with pytest.raises(ModelError, match="vllm has no layout for judge heads"):
         export_heads("text-judge", tmp_path / "a", "vllm")

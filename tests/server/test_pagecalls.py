@@ -224,5 +224,5 @@ def test_a_public_app_counts_calls() -> None:
     meter.charge(user, limits.call_seconds_per_minute or 0.0, SECONDS)
     meter.check(user, SECONDS)
     meter.charge(user, LEAST_S, SECONDS)
-    with pytest.raises(CapacityError, match=r"10\.0 processor seconds a minute"):
+    with pytest.raises(CapacityError, match=r"10\.0 CPU seconds per minute"):
         meter.check(user, SECONDS)

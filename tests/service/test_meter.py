@@ -55,7 +55,7 @@ def test_an_address_has_so_many_requests_a_minute_whatever_names_it_makes_up() -
     meter = Meter(Limits(requests_per_minute=30), clock)
     assert let_in(meter, ONE, 40) == 30
     assert let_in(meter, OTHER, 1) == 1
-    with pytest.raises(CapacityError, match=r"30 requests a minute.* Try again in 2 s") as refused:
+    with pytest.raises(CapacityError, match=r"30 requests per minute.* Try again in 2 s") as refused:
         meter.let_in(user_key(ONE))
     assert refused.value.retry_after_s == 2
     clock.now = 2.0
@@ -70,7 +70,7 @@ def test_tokens_are_charged_in_advance_and_debts_are_waited_for() -> None:
     meter = Meter(Limits(tokens_per_minute=60), clock)
     meter.let_in(ONE)
     meter.charge(ONE, 100)  # one request may be larger than a minute's worth
-    with pytest.raises(CapacityError, match="60 tokens a minute") as refused:
+    with pytest.raises(CapacityError, match="60 tokens per minute") as refused:
         meter.let_in(ONE)
     assert refused.value.retry_after_s == 40
     meter.charge(ONE, -70)
@@ -84,7 +84,7 @@ def test_timed_runs_are_no_requests_and_wait_while_tokens_are_owed() -> None:
     ]
     for run in runs[:2]:
         register.add(run, 600)  # two of one comparison
-    with pytest.raises(CapacityError, match="1,000 tokens a minute"):
+    with pytest.raises(CapacityError, match="1,000 tokens per minute"):
         register.add(runs[2], 600)
 
 

@@ -150,10 +150,10 @@ def test_an_address_is_charged_for_prompts_and_new_tokens_and_a_comparison_is_on
     assert left(client, asks) == 1000 - 5 - 24 - 3 * (5 + 4)
     client.let_in(asks)
     client._runs.meter.let_in(asks, n=47)
-    with pytest.raises(CapacityError, match="50 requests a minute"):
+    with pytest.raises(CapacityError, match="50 requests per minute"):
         client.comparing("aabab", ["autoregressive"], user=asks)
     client._runs.meter.charge(asks, 1000)
-    with pytest.raises(CapacityError, match=r"1,000 tokens a minute"):
+    with pytest.raises(CapacityError, match=r"1,000 tokens per minute"):
         client.start("aabab", "autoregressive", user=asks, alone=True, **OPTIONS)
 
 
