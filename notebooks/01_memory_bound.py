@@ -59,8 +59,8 @@ from transformers.utils import logging
 
 from workbench import Workbench
 from workbench import widgets as w
-from workbench.models.names import locate
 from workbench.kernels.packed import Matrix
+from workbench.models.names import locate
 from workbench.models.truncated_drafter import drafter_for
 
 logging.disable_progress_bar()

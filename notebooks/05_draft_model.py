@@ -291,8 +291,8 @@ assert best_depth(1.0, 1.0).depth == 0  # right every time, and as slow as the t
 
 # %%
 from workbench.engine import Engine, Request, load_models
-from workbench.models.pass_costs import measure
 from workbench.methods import registry
+from workbench.models.pass_costs import measure
 
 
 def gain_at(alpha, K, costs, host):

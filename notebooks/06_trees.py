@@ -59,8 +59,8 @@ from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
 from workbench.core.tree import ancestors
 from workbench.engine import load_models
-from workbench.models.names import locate
 from workbench.kernels.segment import Segment
+from workbench.models.names import locate
 from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.metrics import tau
 

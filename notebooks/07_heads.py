@@ -66,11 +66,11 @@ from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
 from workbench.core.templates import best_paths, parents_of
 from workbench.engine import load_models
-from workbench.models.bundle import bundled_folder
-from workbench.models.names import locate
 from workbench.engine.image_inputs import read
 from workbench.methods.drafters.eagle_vlm import EagleVLMNet
 from workbench.methods.drafters.feature import load_net
+from workbench.models.bundle import bundled_folder
+from workbench.models.names import locate
 from workbench.trace.metrics import acceptance_by_depth, tau
 
 disable_progress_bar()

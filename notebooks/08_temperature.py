@@ -262,8 +262,8 @@ from dataclasses import dataclass
 from workbench.core.params import param
 from workbench.core.rejection import Ruling, residual
 from workbench.core.sampling import pick
-from workbench.engine.parts import Verifier
 from workbench.engine.feedback import Verification
+from workbench.engine.parts import Verifier
 
 
 # %%

@@ -61,11 +61,11 @@ from workbench import widgets as w
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Method, Promise, Source
 from workbench.engine.parts import Drafter
-from workbench.models.truncated_drafter import drafter_for
 from workbench.methods import registry
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.registry import register
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.metrics import summary
 
 disable_progress_bar()

@@ -60,9 +60,9 @@ from transformers.utils.logging import disable_progress_bar
 from workbench import Workbench
 from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
-from workbench.models.names import locate
 from workbench.methods.drafters.dynamic_exit import tokens_per_layer
 from workbench.methods.drafters.skipping import spread
+from workbench.models.names import locate
 from workbench.trace.metrics import acceptance_rate, tau
 
 disable_progress_bar()

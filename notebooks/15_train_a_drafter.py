@@ -65,10 +65,10 @@ from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request, load_models
+from workbench.methods import registry
 from workbench.models.fingerprint import WEIGHTS, fingerprint
 from workbench.models.loading import HeadInfo
 from workbench.models.names import locate
-from workbench.methods import registry
 from workbench.trace.metrics import acceptance_by_depth, emitted, tau
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
