@@ -426,7 +426,7 @@ def test_where_only_the_number_of_drafts_is_wrong_that_is_the_reason_and_the_exa
         verifier = next(v for v in method.other_verifiers if v.name == name)
         grower = next(g for g in method.growers if g.name == "rsd-s")
         said = taught(method, verifier, grower)
-        assert ("how many they are may depend on what was drawn" in said) is number
+        assert ("their number may depend on the sampled tokens" in said) is number
         assert ("at most two such drafts, the second only if the first has at most half of q" in said) is number
         assert "differs from p by TV 0." in said
     for name, grower in (("optimal-two", "head-and-one"), ("greedy-draft", "specinfer")):

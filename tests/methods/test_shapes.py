@@ -302,7 +302,7 @@ def test_soundness_follows_from_what_the_grower_declares() -> None:
     method = replace(registry.get("draft-tree"), name="either", other_verifiers=(ForChosen(),))
     assert not method.unsound(ForChosen())
     assert "without replacement" in method.unsound(ForChosen(), grower=ConstantBranching())
-    assert "one behind the other" in method.unsound(ForChosen(), grower=Chain())
+    assert "sampled one per position" in method.unsound(ForChosen(), grower=Chain())
     chosen = {
         name: method.with_params(verifier="for-chosen", grower=name).promise.value for name in ("eagle-2", "rsd-c")
     }

@@ -134,7 +134,7 @@ def test_what_a_page_loads_from_elsewhere_is_found(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_site_is_not_emptied(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
-    with pytest.raises(build.WorkbenchError, match="not a site"):
+    with pytest.raises(build.WorkbenchError, match="not an earlier site"):
         build.build([], tmp_path, tmp_path.parent / "work")
     assert (tmp_path / "precious").exists()
 

@@ -97,7 +97,7 @@ def test_the_words_name_what_costs_most() -> None:
     assert "×: one run, which is not conclusive" in said
     assert "is drafting: 0.73 plain steps per round" in said
     assert "more than it emits" in said
-    assert "in this run; one run decides nothing" in said
+    assert "times this speed; one run is not conclusive" in said
     for r in slow.rounds:
         r.draft_s, r.seconds = 0.0, r.seconds - r.draft_s
     assert "verifying 9.0 tokens instead of 1: 0.36 plain steps" in " ".join(whatif.words(whatif.budget(slow, PLAIN)))

@@ -41,7 +41,7 @@ def test_the_session_concludes_from_pairs_of_runs_only() -> None:
     session = Session(FakeWorkbench())
     trace, plain = recorded.trace("draft-model").to_wire(), recorded.trace("autoregressive").to_wire()
     asked = {"trace": trace, "others": [plain]}
-    assert "one run, which cannot tell" in session.whatif(asked)["words"][0]
+    assert "one run, which is not conclusive" in session.whatif(asked)["words"][0]
     said = session.whatif(asked | {"pairs": [1.5, 1.52, 1.51, "x", -1, float("nan"), 1e300]})["words"][0]
     assert said.startswith("1.51×: faster on this prompt (1.49–1.54×, n = 3).")
 
