@@ -113,7 +113,7 @@ def test_the_words_name_what_costs_most() -> None:
             "slower on this prompt",
             "Plain decoding is faster: 1.67 times this speed",
         ),
-        (Estimate(0.9, 0.7, 1.2, 6, 1), "cannot be told yet", "over several, drafting is 0.90×: cannot be told yet"),
+        (Estimate(0.9, 0.7, 1.2, 6, 1), "cannot be told yet", "over several pairs, 0.90×: cannot be told yet"),
     ],
 )
 def test_a_verdict_needs_an_interval_on_one_side_of_1(measured: Estimate, verdict: str, said: str) -> None:
@@ -244,7 +244,7 @@ def test_runs_of_other_texts_are_not_combined() -> None:
         whatif.combine(RUN, other)
     apart = run((0, 2))
     apart.rounds[0].emitted[0].token = 7
-    with pytest.raises(WorkbenchError, match="no beginning"):
+    with pytest.raises(WorkbenchError, match="no common beginning"):
         whatif.combine(RUN, apart)
 
 
