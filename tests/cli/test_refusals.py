@@ -219,7 +219,7 @@ def test_a_hub_id_is_asked_after_before_anything_is_loaded(tmp_path: Path) -> No
     wanted = [
         (known, "--target: owner/pickled has no safetensors files"),
         (unknown, "--drafter: The Hub has no model owner/missing, or it is private. Check the spelling"),
-        (gated, "--target: owner/gated is open only to those its owners let in. Ask for access"),
+        (gated, "--target: owner/gated is gated: its owners must grant you access. Ask for access"),
         (lane, "--lane: The Hub has no model owner/missing"),
     ]
     try:

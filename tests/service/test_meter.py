@@ -154,7 +154,7 @@ def test_addresses_that_have_nothing_to_remember_are_forgotten() -> None:
 def test_many_addresses_do_not_cost_each_request_a_look_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, looks = Clock(), list[float]()
     meter = Meter(Limits(requests_per_minute=1), clock)
-    monkeypatch.setattr(meter, "_forget", looks.append)
+    monkeypatch.setattr(meter, "_drop_full", looks.append)
     for clock.now, n in ((5.0, MANY + 300), (5.9, 300), (6.0, 300)):
         for i in range(n):
             meter.let_in(f"address {round(10 * clock.now)} {i}")
