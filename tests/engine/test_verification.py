@@ -270,7 +270,7 @@ def test_another_method_is_not_weakened_unasked(models: Models) -> None:
 
 def test_a_verifier_that_is_not_chosen_needs_nothing(models: Models) -> None:
     asked = method(other_verifiers=(Needy(),))
-    with pytest.raises(ValueError, match="names of their own"):
+    with pytest.raises(ValueError, match="need distinct names"):
         _ = asked.params
     asked = method(other_verifiers=(Named(),))
     assert "medusa" not in asked.needs
