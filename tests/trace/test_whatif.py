@@ -113,7 +113,11 @@ def test_the_words_name_what_costs_most() -> None:
             "slower on this prompt",
             "Plain decoding is faster: 1.67 times this speed",
         ),
-        (Estimate(0.9, 0.7, 1.2, 6, 1), "cannot be told yet", "over several pairs, 0.90×: cannot be told yet"),
+        (
+            Estimate(0.9, 0.7, 1.2, 6, 1),
+            "no significant difference yet",
+            "over several pairs, 0.90×: no significant difference yet",
+        ),
     ],
 )
 def test_a_verdict_needs_an_interval_on_one_side_of_1(measured: Estimate, verdict: str, said: str) -> None:

@@ -89,7 +89,7 @@ def test_why_this_fast(fake_app: str, open_page: Opener, tmp_path: Path, width: 
     assert "by position" in page.locator(".wb-theorywords").inner_text()
     assert page.locator(".wb-card-position .wb-theory").get_attribute("d")
     dialog = opened(page)
-    assert "cannot be told" in dialog.inner_text()
+    assert "no significant difference" in dialog.inner_text()
     assert dialog.locator(".wb-whytable tbody tr").count() >= 12
     dialog.locator(".wb-card-lengths .wb-tool").click()
     drawn(page)
@@ -122,21 +122,21 @@ def test_a_cell_of_the_matrix_is_found_in_seconds(fake_app: str, open_page: Open
     def chosen(name: str) -> Any:
         return board.get_by_role("combobox", name=name)
 
-    chosen("Judged by").select_option("k-seq")
-    chosen("Drafts of").select_option("Draft model")
+    chosen("Verifier").select_option("k-seq")
+    chosen("Drafter").select_option("Draft model")
     told, button = board.locator(".wb-crosstold"), board.locator("tbody button:visible")
-    assert told.locator("h3").inner_text() == "Drafts of Draft model, judged by k-seq"
+    assert told.locator("h3").inner_text() == "Drafts of Draft model, verified by k-seq"
     assert "rsd-c" in told.inner_text()
     assert "differs from p by TV" in told.inner_text()
     assert button.count() == 1
-    chosen("Grower").select_option("rsd-c")
+    chosen("Tree builder").select_option("rsd-c")
     assert button.inner_text() == "✕", "the form greys it out"
     assert "disabled" in told.inner_text()
-    for name in ("Judged by", "Drafts of", "Grower"):
+    for name in ("Verifier", "Drafter", "Tree builder"):
         chosen(name).select_option("")
     board.locator("tbody button[aria-pressed=true]").focus()
     page.keyboard.press("ArrowRight")
-    assert told.locator("h3").inner_text() == "Drafts of Draft model, judged by optimal-two"
+    assert told.locator("h3").inner_text() == "Drafts of Draft model, verified by optimal-two"
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Draft model, optimal-two:")
     assert board.locator("tbody button[tabindex='0']").count() == 1, "one stop of the tab key"
     assert serious(page, "#combinations") == []

@@ -179,4 +179,4 @@ def test_a_run_is_kept_from_the_menu_found_in_the_gallery_and_opened(fake_app: s
     assert page.locator(".wb-kept .wb-runcard").count() == 1, "one click deletes nothing"
     remove.click()
     page.wait_for_function("document.querySelectorAll('.wb-kept .wb-runcard').length === 0")
-    assert "No run is kept yet" in page.inner_text(".wb-keptfound")
+    assert "No kept runs yet" in page.inner_text(".wb-keptfound")

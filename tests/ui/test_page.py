@@ -200,7 +200,7 @@ def test_the_speed_up_exists_only_after_a_measured_baseline(fake_app: str, open_
     says(page, "[data-figure=speedup] .wb-value", "×")
     assert page.locator(".wb-lane .wb-fill-plain").count() > 5, "the plain lane"
     # the baseline goes on in the background: no verdict while the interval holds 1×; it is stopped, and goes on
-    says(page, "[data-figure=speedup] .wb-label", "cannot be told yet, n = 4")
+    says(page, "[data-figure=speedup] .wb-label", "no significant difference yet, n = 4")
     says(page, ".wb-pairs", "waits: another run has the device")
     label = page.locator("[data-figure=speedup] .wb-label")
     assert label.evaluate("e => e.scrollWidth <= e.clientWidth"), "the caveat is not what is cut off"

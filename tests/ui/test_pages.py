@@ -228,7 +228,7 @@ def test_the_tour_is_done_by_doing(fake_app: str, open_page: Opener) -> None:
     page.reload()
     page.wait_for_selector(".wb[data-ready=true]")
     assert page.locator(done).count() == len(names), "remembered"
-    page.click("text=start over")
+    page.click("text=Start over")
     page.wait_for_function(f"document.querySelectorAll('{done}').length === 0")
 
 

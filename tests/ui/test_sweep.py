@@ -53,7 +53,7 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
         V + ".wb-card-cell dd", "all => all.filter((e) => e.clientWidth < 90).map((e) => e.textContent)"
     )
     assert not narrow, "long names leave room for the figures"
-    page.select_option(V + "[aria-label='What the cells show']", "tau")
+    page.select_option(V + "[aria-label='Metric of the cells']", "tau")
     page.wait_for_selector(V + "[aria-label^='method prompt-lookup, temperature 0.5: mean accepted length τ']")
     legend = page.locator(V + ".legend").filter(has_text="E[τ] with a constant acceptance rate")
     legend.filter(has_text="acceptance per position").wait_for()
@@ -63,7 +63,7 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
         page.click(V + "[title='Save this sweep']")
         page.click(V + "[data-kind=csv]")
     assert len(Path(download.value.path()).read_text().splitlines()) == 1 + 4
-    page.click(V + "button:has-text('open its run')")
+    page.click(V + "button:has-text('Open its run')")
     page.wait_for_selector("#wb-page .wb-badge:has-text('RECORDED')")
     page.wait_for_function("document.querySelectorAll('#wb-page .wb-ribbon .wb-token').length === 6")
     # what was measured is there after a reload, and on disk
@@ -79,7 +79,7 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     assert hidden == 0, "two columns beside names of methods are seen whole on a telephone"
     page.set_viewport_size({"width": 1440, "height": 1100})
     page.click(V + ".wb-go")
-    says(page, ".wb-card-heat h3 em", "4 kept from before")
+    says(page, ".wb-card-heat h3 em", "4 measured before")
     page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)
 
 

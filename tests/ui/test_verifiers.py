@@ -55,15 +55,15 @@ def test_a_bar_moves_by_key_and_by_pointer_and_the_figures_follow(fake_app: str,
 
 def test_rounds_that_are_drawn_come_out_by_p_and_a_link_draws_them_again(fake_app: str, open_page: Opener) -> None:
     page = open_page(f"{fake_app}/verifiers")
-    page.get_by_role("button", name="Draw 10,000 rounds").click()
-    page.get_by_role("button", name="One round").click()
+    page.get_by_role("button", name="Sample 10,000 rounds").click()
+    page.get_by_role("button", name="Sample one round").click()
     page.wait_for_selector(".wb-card-drawn :text('10,001 rounds: TV from p 0.0')")
     said = page.locator(".wb-card-drawn p").inner_text()
     page.wait_for_url("**n=10001**")
     again = open_page(page.url)
     assert again.locator(".wb-card-drawn p").inner_text() == said
     page.get_by_role("button", name="Reset").click()
-    page.wait_for_selector(".wb-card-drawn :text('Nothing is drawn yet')")
+    page.wait_for_selector(".wb-card-drawn :text('No rounds sampled yet')")
     page.get_by_role("button", name="K-SEQ, not exact for these drafts").click()
     page.wait_for_selector(".wb-side .is-unsound:has-text('would differ from p by TV 0.0')")
     page.get_by_role("button", name="independent", exact=True).click()
@@ -85,7 +85,7 @@ def test_a_wrong_address_says_so_and_shows_the_example(fake_app: str, open_page:
 def test_it_is_exported_as_data_and_as_pictures(fake_app: str, open_page: Opener, tmp_path: Path) -> None:
     page = open_page(f"{fake_app}/verifiers")
     saved = {}
-    for name in ("JSON:", "CSV:", "Accepted within k drafts: SVG", "p and q of one place: PNG"):
+    for name in ("JSON:", "CSV:", "Acceptance rate of k drafts: SVG", "p and q of one position: PNG"):
         page.get_by_role("button", name="export").click()
         with page.expect_download() as download:
             page.locator(".wb-exports").get_by_role("button", name=name).click()
@@ -96,9 +96,9 @@ def test_it_is_exported_as_data_and_as_pictures(fake_app: str, open_page: Opener
     assert data["p"] == pytest.approx([0.5, 0.3, 0.15, 0.05])
     rows = list(csv.reader(saved["CSV:"].read_text().splitlines()))
     assert ["k-seq", "independent", "0.600000", "0.658443"] in [row[:4] for row in rows]
-    drawing = ElementTree.parse(saved["Accepted within k drafts: SVG"]).getroot()
+    drawing = ElementTree.parse(saved["Acceptance rate of k drafts: SVG"]).getroot()
     assert "COMPUTED" in "".join(drawing.itertext())
-    assert saved["p and q of one place: PNG"].read_bytes()[:4] == b"\x89PNG"
+    assert saved["p and q of one position: PNG"].read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_node_of_a_run_opens_in_the_bench(fake_app: str, open_page: Opener) -> None:

@@ -202,7 +202,7 @@ def test_prompts_are_measured_stopped_and_answered(
     answer = page.locator(".wb-whichanswer").inner_text()
     assert answer.startswith("Draft tree: 1.80×: faster")
     assert page.locator(".wb-ranking li").first.inner_text().startswith("Draft tree")
-    assert "left after pass 1" in page.locator(".wb-ranking li").nth(1).inner_text()
+    assert "dropped after pass 1" in page.locator(".wb-ranking li").nth(1).inner_text()
     assert "workbench generate --target synthetic-target" in page.locator(".wb-whichfound").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
     assert serious(page, ".wb-which") == []

@@ -27,7 +27,7 @@ FEWEST_PROMPTS = 3
 """Number of prompts from which on the interval is over prompts instead of repeats."""
 MOST_PAIRS, MOST_RATE = 64, 1e6
 """Maximum number of ratios in a saved baseline, and upper bound of its values."""
-FASTER, SLOWER, OPEN = "faster", "slower", "cannot be told yet"
+FASTER, SLOWER, OPEN = "faster", "slower", "no significant difference yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Estimate:
 
         Example:
             >>> Estimate(1.01, 0.8, 1.3, 4, 1).sentence
-            '1.01×: cannot be told yet (0.80–1.30×, n = 4, this prompt only)'
+            '1.01×: no significant difference yet (0.80–1.30×, n = 4, this prompt only)'
             >>> Estimate(1.5, None, None, 1, 1).sentence
             '1.50×: one run'
             >>> Estimate(1.5, 1.4, 1.6, 4, 2).sentence

@@ -16,7 +16,7 @@ __all__ = ["LAUNCH", "Later", "build"]
 
 
 def build(client: Client, keeps: bool = False) -> gr.Blocks:
-    """The whole page.
+    """Return the whole page.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.

@@ -1,7 +1,7 @@
 """Addresses of runs: `/r/NAME` opens one in the Live view, `/r/ONE+OTHER` two side by side.
 
-Gradio serves pages at fixed paths only, so the path is another one on its way in; the browser's stays as it is, and the
-page of tabs reads from it which runs are meant. What a name may open, `workbench.ui.keptruns.KeptRuns` decides.
+Gradio serves pages at fixed paths only, so the middleware rewrites the path of a request. The browser's address
+stays, and the page of tabs reads the names of the runs from it. `workbench.ui.keptruns.KeptRuns` checks the names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 BASE = "workbench.base"
-"""Entry of the scope: where the app is, seen from the address, for the page's `<base>`."""
+"""Key of the scope: base path of the app relative to the address, for the page's `<base>`."""
 _RUN = re.compile(r"/r/[^/]+")
 
 
@@ -24,17 +24,17 @@ padding: 0 1em }}</style></head>
 <p>Open <a href="{root}/">Live</a>, the <a href="{root}/gallery">Gallery</a>, the <a href="{root}/learn">tour</a> or the
 list of <a href="{root}/methods">methods</a>.</p></body></html>
 """
-"""Page for people at an address that does not exist; programs get JSON."""
+"""HTML page for unknown addresses; programs get JSON."""
 
 
 class Addresses:
-    """ASGI middleware that leads addresses of runs to the page of tabs, and people at unknown addresses to a page."""
+    """ASGI middleware that maps addresses of runs to the page of tabs, and shows a page for unknown addresses."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on, under the path of its page."""
+        """Pass a request on, with the path of its page."""
         if scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
             scope = led(scope)
             if b"text/html" in dict(scope.get("headers", ())).get(b"accept", b""):
@@ -43,7 +43,7 @@ class Addresses:
 
 
 def _with_a_page(send: Any, scope: dict[str, Any]) -> Any:
-    """Send an answer on; in place of "not found" in JSON, which a browser would show as it is, a page."""
+    """Replace a "not found" answer in JSON by an HTML page; pass other answers on."""
     replaced = False
 
     async def answer(message: Any) -> None:
@@ -63,7 +63,7 @@ def _with_a_page(send: Any, scope: dict[str, Any]) -> Any:
 
 
 def led(scope: dict[str, Any]) -> dict[str, Any]:
-    """The scope of a request for an address of runs under the path of the page of tabs; others as they are.
+    """Return the scope with the path of the page of tabs if it is an address of runs; otherwise unchanged.
 
     Example:
         >>> led({"path": "/r/20261122-180000-0a1b2c3d"})["path"]
@@ -73,7 +73,7 @@ def led(scope: dict[str, Any]) -> dict[str, Any]:
     """
     root = scope.get("root_path", "")
     path = scope["path"]
-    inside = path.removeprefix(root) if root else path  # some proxies take their prefix off, others leave it
+    inside = path.removeprefix(root) if root else path  # some proxies strip their prefix, others keep it
     if _RUN.fullmatch(inside) is None:
         return scope
     page = path[: len(path) - len(inside)] + "/"

@@ -1,6 +1,6 @@
 """The app's API: the calls of `workbench.client.Workbench` as Gradio endpoints, for `Workbench(url)`, curl and MCP.
 
-Every endpoint answers with an object. What cannot be done is answered with `{"error": {"kind", "message", "remedy"}}`.
+Every endpoint answers with an object; an error is answered with `{"error": {"kind", "message", "remedy"}}`.
 The docstrings of `Endpoints` are the text of the API page and of the MCP tools.
 """
 
@@ -44,7 +44,7 @@ from workbench.ui.heard import while_heard
 from workbench.ui.jobs import end
 
 LEASE_S = 10.0
-"""A run of `start` that nobody asks after for so long is ended. That the reader of a stream left is noticed sooner."""
+"""Seconds without a request after which a run of `start` is ended. A lost reader of a stream is noticed sooner."""
 
 
 def add(client: Client) -> None:
@@ -57,11 +57,11 @@ def add(client: Client) -> None:
     for name in NAMES:
         gr.api(getattr(endpoints, name), api_name=name, concurrency_limit=None)  # pyright: ignore[reportPrivateImportUsage]
     if Context.root_block is not None:
-        Context.root_block.api_open = False  # everything through the queue, which answers wrong calls decently
+        Context.root_block.api_open = False  # everything through the queue, which answers invalid calls with an error
 
 
 def scope_of(request: gr.Request) -> dict[str, Any]:
-    """Who asks and with which headers, as `workbench.server.door` reads them; also from Gradio's queue."""
+    """Return client and headers of a request, also from Gradio's queue, as `workbench.server.door` reads them."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
     return {"client": (request.client.host, 0) if request.client else None, "headers": headers}
 
@@ -73,41 +73,41 @@ def is_users(request: gr.Request) -> bool:
 
 
 class Endpoints(Host):
-    """The endpoints over a client: what each takes, its request says."""
+    """The endpoints over a client; the request classes declare their arguments."""
 
-    # -- what there is -------------------------------------------------------------------------------------------
+    # -- catalogue -----------------------------------------------------------------------------------------------
 
     @answers(Request)
     def targets(self) -> Any:
-        """List the models that can be verified against."""
+        """List the target models."""
         return self._client.targets()
 
     @answers(Target)
     def drafters(self, target: str | None) -> Any:
-        """List the draft models, and for each whether it fits the target and why not."""
+        """List the draft models, and for each whether it fits the target; if not, why."""
         return self._client.drafters(target)
 
     @answers(Models)
     def methods(self, target: str | None, drafter: str | None) -> Any:
         """List the methods: title, promise, paper, parameters, and whether each can run with these models.
 
-        Those that cannot say why not.
+        For methods that cannot run, the reason is given.
         """
         return self._client.methods(target, drafter)
 
     @answers(Request)
     def sampling_params(self) -> Any:
-        """List the parameters of sampling, which every method shares: range, default, meaning."""
+        """List the sampling parameters, which all methods share: range, default, meaning."""
         return self._client.sampling_params()
 
     @answers(Request)
     def presets(self) -> Any:
-        """List prompts to start with, one for each kind of text that a drafter likes or dislikes."""
+        """List example prompts, one for each kind of text that is easy or hard to draft."""
         return self._client.presets()
 
     @answers(Request)
     def definitions(self) -> Any:
-        """Say what every figure divides by what, in words and as a definition."""
+        """Return the definition of every figure, in words and as a formula."""
         return self._client.definitions()
 
     @answers(Target)
@@ -117,86 +117,87 @@ class Endpoints(Host):
 
     @answers(Request)
     def limits(self) -> Any:
-        """Say what one user may ask for: runs at once, new tokens, length of a prompt."""
+        """Return the limits of one user: concurrent runs, new tokens, prompt length."""
         return dataclasses.asdict(self._client.limits)
 
     @answers(Request)
     def health(self) -> Any:
-        """Say whether the backend works, and how busy it is."""
+        """Return whether the backend works, and its load."""
         return self._client.health()
 
     # -- models --------------------------------------------------------------------------------------------------
 
     @answers(Models, "loaded")
     def load(self, target: str | None, drafter: str | None) -> Any:
-        """Load models and wait for them. A run loads what it needs by itself."""
+        """Load models and wait for them. Runs load their models automatically."""
         self._client.load(target, drafter)
         return self._client.loaded()
 
     @answers(Loaded, "loaded")
     def unload(self, target: str | None, request: gr.Request) -> Any:
-        """Give a target's memory back. Only from the machine the app runs on."""
+        """Free a target's memory. Allowed only from the machine that the app runs on."""
         if not (is_from_here(scope_of(request)) and is_users(request)):
             raise WorkbenchError(
-                "Models are unloaded on the machine the app runs on only.", "Idle ones go by themselves."
+                "Models can be unloaded only from the machine the app runs on.",
+                "Idle models are unloaded automatically.",
             )
         self._client.unload(target or "")
         return self._client.loaded()
 
     @answers(Request)
     def loaded(self) -> Any:
-        """List the models in memory: role, bytes, number format, device, runs, seconds of idleness."""
+        """List the models in memory: role, bytes, number format, device, runs, idle seconds."""
         return self._client.loaded()
 
     @answers(Conditions)
     def conditions(self, lane: dict[str, Any], target: str | None) -> Any:
-        """Say all that decides what a measurement of a lane gives here, besides its settings."""
+        """Return all conditions that affect a measurement of a lane here, besides its settings."""
         return self._client.conditions(lane, target)
 
     @answers(Conversation)
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None) -> Any:
-        """Put a conversation into a target's chat format, ready for the assistant's answer: a list of token ids."""
+        """Apply a target's chat template to a conversation, ready for the assistant's answer: a list of token ids."""
         return self._client.chat_prompt(messages, target)
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
     @answers(Generation, "")
     def start(self, request: gr.Request, **options: Any) -> Answer:
-        """Start a generation and return the id of its run. Ask `since` for its rounds; it ends when nobody asks."""
+        """Start a generation and return its run's id. Poll `since` for its rounds; the run ends without polling."""
         run = self._client.start(**options, user=user_key(request), lease_s=LEASE_S)
         return {"run": run.id, "lease_s": LEASE_S}
 
     @answers(News, "")
     def since(self, run: str, number: int) -> Answer:
-        """Everything a run recorded from a round on: its state, header, rounds, and footer once it has ended."""
+        """Return everything a run recorded from a round on: state, header, rounds, and footer once it has ended."""
         return wire.news(self._client.run(run).since(number))
 
     @answers(OfRun, "")
     def trace(self, run: str) -> Answer:
-        """The whole trace of a run, so far: header, rounds, footer, and its figures."""
+        """Return the whole trace of a run so far: header, rounds, footer, and its figures."""
         return _whole(self._client.run(run))
 
     @answers(Changing, "")
     def change(self, run: str, **options: Any) -> Answer:
-        """Switch the method, parameters, the draft model or the pictures of a run from its next round on."""
+        """Switch the method, parameters, the draft model or the images of a run from its next round on."""
         found = self._client.run(run)
         found.change(**options)
         return {"run": found.id, "state": found.state}
 
     @answers(Remembering, "")
     def memory(self, run: str, action: str, data: bytes | None) -> Answer:
-        """Look at what a run's drafter remembers, save it as a file in base64, load such a file, or forget it all.
+        """Inspect the state of a run's drafter, save it as a base64 file, load such a file, or reset it.
 
-        Size against bound, hits, the top entries, and which entry made the latest draft.
+        The answer has size and limit, hits, the top entries, and the entry of the latest draft.
         """
         return wire.remembered(self._client.run(run).memory(action, data))
 
     @streams(OfRun)
     async def explain(self, run: str) -> AsyncGenerator[Answer, None]:
-        """Say on which parts of its pictures the text of a run leans, token by token, and what it owes to them.
+        """Return the attribution of a run's text to its images, token by token.
 
-        While it is worked out, how far it is is streamed (`done`, from 0 to 1); the last answer holds it. It is broken
-        off when nobody listens.
+        While it is computed, the progress is streamed (`done`, 0 to 1); the last answer has the result. It stops when
+        the caller disconnects.
         """
         found = await self._do(lambda: self._client.run(run))
         said = while_heard(
@@ -219,7 +220,7 @@ class Endpoints(Host):
     async def generate(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Generate a text and return the whole trace: every token drafted, accepted or rejected, and the figures.
 
-        While it runs, its state is streamed; the last answer is the trace. It is cancelled when nobody listens.
+        While it runs, its state is streamed; the last answer is the trace. It is cancelled when the caller disconnects.
         """
         async with self._running(request, options) as run:
             spoken = 0.0
@@ -232,10 +233,10 @@ class Endpoints(Host):
 
     @streams(Comparing)
     async def compare(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """Compare methods side by side: each alone on the device, interleaved and repeated, beside plain decoding.
+        """Compare methods: each alone on the device, interleaved and repeated, together with plain decoding.
 
-        While it runs, how far it is is streamed; the last answer holds the comparison: figures of each lane with their
-        spread, costs of a token, break-even, when each token was there, and whether the texts are the same.
+        While it runs, its progress is streamed; the last answer has the comparison: figures of each lane with their
+        intervals, cost per token, break-even, emission times of the tokens, and whether the texts are equal.
         """
         async with contextlib.aclosing(self._told(self._client.comparing, options, request, _plain)) as said:
             async for step in said:
@@ -243,7 +244,7 @@ class Endpoints(Host):
 
     @streams(Comparing, text=True)
     async def comparing(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """The same as `compare` for programs: each message is a JSON text with the runs that ended since the last."""
+        """Run `compare` for programs: each message is a JSON text with the runs that ended since the last one."""
         from workbench.bench.steps import Telling  # brings PyTorch
 
         async with contextlib.aclosing(self._told(self._client.comparing, options, request, Telling().message)) as said:
@@ -252,9 +253,9 @@ class Endpoints(Host):
 
     @streams(Recommending, text=True)
     async def recommending(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """Measure which method is fastest on these prompts, in the background: others' runs go first.
+        """Measure which method is fastest on these prompts, in the background: other runs have priority.
 
-        Each message is a JSON text: how far it is, and in `found` the ranking so far, with its reason and the command.
+        Each message is a JSON text: the progress, and in `found` the ranking so far, with its reason and the command.
         """
         async with contextlib.aclosing(self._told(self._client.recommending, options, request, _plain)) as said:
             async for step in said:
@@ -263,7 +264,7 @@ class Endpoints(Host):
     async def _told(
         self, begin: Callable[..., Any], options: dict[str, Any], request: gr.Request, told: Callable[[Any], Answer]
     ) -> AsyncGenerator[Answer, None]:
-        """The steps of work that begins so, as `told` tells them. When nobody listens, what runs is ended."""
+        """Yield the steps of a job, converted by `told`. When the caller disconnects, the job ends."""
         steps = await self._do(lambda: begin(**options, user=user_key(request)))
         try:
             while (step := await self._do(lambda: next(steps, None))) is not None:
@@ -273,9 +274,9 @@ class Endpoints(Host):
 
     @streams(Generation, text=True)
     async def stream(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """Start a generation and stream its rounds as they are made; it is cancelled when nobody listens.
+        """Start a generation and stream its rounds; it is cancelled when the caller disconnects.
 
-        Each message is a JSON text: what `since` answers, with the rounds that are new; `{}` is a sign of life.
+        Each message is a JSON text: the answer of `since` with the new rounds; `{}` is a keep-alive.
         """
         async with self._running(request, options) as run:
             async for news in follow(run):
@@ -283,9 +284,9 @@ class Endpoints(Host):
 
     @streams(OfRun, text=True)
     async def follow(self, run: str) -> AsyncGenerator[Answer, None]:
-        """Stream the rounds of a run that somebody started, from its first one on; it goes on when nobody listens.
+        """Stream the rounds of an existing run, from its first one on; the run continues when the caller disconnects.
 
-        Each message is a JSON text: what `since` answers, with the rounds that are new; `{}` is a sign of life.
+        Each message is a JSON text: the answer of `since` with the new rounds; `{}` is a keep-alive.
         """
         found = await self._do(lambda: self._client.run(run))
         async for news in follow(found):
@@ -293,7 +294,7 @@ class Endpoints(Host):
 
     @contextlib.asynccontextmanager
     async def _running(self, request: gr.Request, options: dict[str, Any]) -> AsyncGenerator[RunHandle, None]:
-        """A run that is cancelled when its reader leaves."""
+        """Start a run that is cancelled when its reader disconnects."""
         run = await self._do(lambda: self._client.start(**options, user=user_key(request)))
         try:
             yield run
@@ -310,7 +311,7 @@ def _plain(step: Any) -> Answer:
 
 
 def _scrubbed(step: dict[str, Any]) -> dict[str, Any]:
-    """A step of a measurement with its messages made fit for strangers."""
+    """Remove private details from the messages of a measurement's step."""
     for lane in (step.get("comparison") or {}).get("lanes", ()):
         lane["error"] = wire.scrub(lane["error"])
     if news := step.get("news"):
@@ -327,9 +328,9 @@ def _figures(trace: Trace) -> dict[str, Any]:
 
 
 def _whole(run: RunHandle) -> dict[str, Any]:
-    """The trace of a run with its figures; what went wrong where there is none."""
+    """Return the trace of a run with its figures; raise the run's error if it has none."""
     if run.trace is None:
         if run.ended:
-            run.wait()  # raises what went wrong
-        raise WorkbenchError("Nothing has been recorded yet.", "Ask again in a moment.")
+            run.wait()  # raises the run's error
+        raise WorkbenchError("The run has recorded nothing yet.", "Ask again in a moment.")
     return {"run": run.id, "state": run.state, "trace": _figures(run.trace)}

@@ -26,7 +26,7 @@ def add(client: Client) -> None:
 
 
 class CompareView:
-    """What the view asks, as plain functions over the client."""
+    """The calls of the view, as plain functions over the client."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -34,27 +34,27 @@ class CompareView:
         self._jobs: Jobs[Any] = Jobs()
 
     def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
-        """What the view may call by name."""
+        """Return the functions that the view may call by name."""
         return [self.catalogue, self.stop, self.trace, self.table, self.example]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the side panel is made from, with the bundled pictures, and where the plotting library is."""
+        """Return the data of the side panel, the bundled images, and the address of the plotting library."""
         found: dict[str, Any] = self._session.catalogue(request) | {"plotly": PLOTLY}
         found |= {"numbers": Comparing.numbers(), "lanes": bounds.LANES}
         reads = any(target.get("pictures") for target in found["targets"])
         return found | {"scenes": scenes.gallery() if reads else [], "questions": scenes.questions()}
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A recorded comparison, to be shown before anything is measured: needs no backend. `made` may be empty."""
+        """Return a recorded comparison, shown before the first measurement; needs no backend. `made` may be empty."""
         return {"made": recorded.example("compare"), "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End a comparison; what was measured is kept."""
+        """End a comparison; its results are kept."""
         self._jobs.stop(request.get("job"))
         return {}
 
     def trace(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The trace of a lane on a prompt, to be opened in the Live view."""
+        """Return the trace of a lane on a prompt, for the Live view."""
         made = self._jobs.get(request.get("job"))
         lane = next((lane for lane in made.lanes if lane.name == request.get("lane")), None)
         prompt = wire.whole("prompt", request.get("prompt") or 0)
@@ -63,7 +63,7 @@ class CompareView:
         return lane.traces[prompt].to_wire()
 
     def table(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A row a run, as CSV or Parquet, in base64."""
+        """Return one row per run, as CSV or Parquet, in base64."""
         from workbench.bench.tables import as_bytes  # Polars, which few visits need
 
         kind = request.get("kind")
@@ -73,7 +73,7 @@ class CompareView:
         return {"data": base64.b64encode(as_bytes(rows, kind)).decode("ascii")}
 
     def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
-        """Compare, and say how far it is: `step` of a message is a `workbench.bench.compare.Step` as plain data."""
+        """Compare, and yield progress: `step` of a message is a `workbench.bench.compare.Step` as plain data."""
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
             options = Comparing.options(self.client, request)

@@ -1,4 +1,4 @@
-"""Answers that are nearly constant: worked out once, for everybody who asks."""
+"""Cache of answers that rarely change, shared by all callers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from workbench.service.caller import watch
 
 T = TypeVar("T")
 LOOK_S = 0.2
-"""Seconds between two looks whether who waits for an answer is still there."""
+"""Seconds between two checks whether a waiting caller is still connected."""
 
 
 class Kept(Generic[T]):
-    """Answers by what they depend on. Thread-safe; one thread works at a time, the others wait for its answer.
+    """Cached answers by their dependencies. Thread-safe; one thread computes at a time, the others wait for its answer.
 
     Args:
-        seconds: an answer is kept for so long.
-        most: answers that are kept.
+        seconds: lifetime of an answer.
+        most: number of answers kept.
         clock: seconds.
     """
 
@@ -34,8 +34,8 @@ class Kept(Generic[T]):
         """Return the answer for a key. Callers must not change it.
 
         Args:
-            key: all that the answer depends on.
-            work: makes it. What it raises is raised, and nothing is kept.
+            key: everything that the answer depends on.
+            work: computes the answer. Its exceptions are raised, and nothing is cached.
 
         Raises:
             LeftError: the caller left while others worked.
@@ -57,7 +57,7 @@ class Kept(Generic[T]):
 
 
 def stamp(folder: Path, pattern: str = "*") -> Hashable:
-    """Return what tells one state of a folder's files from another: their names, sizes and times of change."""
+    """Return a fingerprint of a folder's files: names, sizes and modification times."""
     files = []
     for path in sorted(folder.glob(pattern)):
         try:

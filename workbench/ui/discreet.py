@@ -1,7 +1,7 @@
-"""Gradio's blocks, but what goes wrong in a call is neither told nor printed with what was asked; and idle, they rest.
+"""Gradio blocks that neither show nor log the inputs of a failed call, and whose idle queue uses little CPU time.
 
-Gradio writes the traceback of a call that fails to the terminal, and of wrong inputs their values: somebody's prompt.
-Its queue looks for work a thousand times a second: 6 % of a core, taken from what is measured beside an idle page.
+Gradio prints the traceback of a failed call to the terminal, with the values of wrong inputs: somebody's prompt.
+Its queue polls for work a thousand times per second: 6 % of a core, taken from measurements beside an idle page.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from workbench.service.logs import wordless
 
 log = logging.getLogger("workbench.ui")
 LOOK_S = 0.01
-"""Seconds between two looks of an idle queue for work."""
+"""Seconds between two polls of an idle queue."""
 
 
 class Discreet(gr.Blocks):
-    """Blocks whose calls fail with a sentence; the log says what kind of error it was and where."""
+    """Blocks whose calls fail with a sentence; the log has the kind of error and its place."""
 
     def queue(self, *given: Any, **named: Any) -> Discreet:
         super().queue(*given, **named)
@@ -34,5 +34,5 @@ class Discreet(gr.Blocks):
         except Exception as problem:
             log.error("a call failed: %s", wordless(problem))
             raise gr.Error(
-                "The request was not understood. The API page (/?view=api) shows how to ask.", print_exception=False
+                "The request is invalid. The API page (/?view=api) documents the calls.", print_exception=False
             ) from None

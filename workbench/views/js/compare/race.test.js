@@ -62,7 +62,7 @@ test("the table concludes nothing while the interval holds 1×, nor from two run
       cells({ speedup: found, tau: 1, acceptance_rate: null, tokens_per_second: null }, null, speedup)[1],
     word = (found) => [words(found).text, words(found).delta].join(" ").trim();
   assert.equal(word(estimate(1.5)), "1.25–1.80× faster, n = 5, this prompt only");
-  assert.equal(word(estimate(1.1)), "0.92–1.32× cannot be told yet, n = 5, this prompt only");
+  assert.equal(word(estimate(1.1)), "0.92–1.32× no significant difference yet, n = 5, this prompt only");
   assert.equal(word(estimate(1.5, { low: null, high: null, n: 2 })), "2 runs");
   assert.match(
     heard(
@@ -72,7 +72,7 @@ test("the table concludes nothing while the interval holds 1×, nor from two run
       },
       speedup,
     ),
-    /Fast 1\.10×: cannot be told yet/,
+    /Fast 1\.10×: no significant difference yet/,
   );
 });
 

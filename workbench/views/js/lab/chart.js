@@ -1,5 +1,5 @@
-/** A live chart of some curves over the steps of training: lines that differ in colour and mark, from the fifth on in
- *  hollow marks, and given ones dashed, named at their ends. Nothing is averaged. */
+/** Chart of curves over training steps: lines differ in colour and mark, with hollow marks from the fifth on;
+ *  teacher-forced ones are dashed. Names are at the line ends. Nothing is averaged. */
 
 import * as kit from "../shared/kit.js";
 import { ceiling, line, thin } from "../live/lines.js";
@@ -8,11 +8,11 @@ const BOX = { left: 42, top: 12, bottom: 22 }, LETTER = 6.4, ROW = 13, KEY = 16;
 export const STYLES = 4;
 const MARKS = ["M-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", "M-3 -3h6v6h-6z", "M0 -4l4 4l-4 4l-4 -4z", "M0 -4l3.6 6.5h-7.2z"];
 
-/** Whether a curve's marks are hollow: a colour comes again, and a dashed one has its own beside it. Pure.
+/** Whether a curve's marks are hollow: when its colour repeats, or it is dashed and has a solid counterpart. Pure.
  *  @param {{style: number, dashed?: boolean}} curve */
 export const hollow = ({ style, dashed }) => Boolean(dashed) !== (Math.floor(style / STYLES) % 2 === 1);
 
-/** Where names stand at the right: each at the end of its line, moved down or up only as far as others need it. Pure.
+/** Return the heights of names: each at the end of its line, moved only to avoid overlaps. Pure.
  *  @param {number[]} ends  wanted heights, in pixels  @param {number} low  @param {number} high  limits
  *  @returns {number[]} */
 export function spread(ends, low, high) {
@@ -25,14 +25,15 @@ export function spread(ends, low, high) {
   return found;
 }
 
-/** Values of the grid's lines: of an axis that ends at a given value, or at a round one above the highest. Pure.
+/** Return the grid of an axis that ends at `top`, or at a round value above the maximum. Pure.
  *  @param {number[]} values  @param {number|null} top  @param {number} from */
 export function axis(values, top, from = 0) {
   const max = top ?? Math.max(from + 0.5, ceiling(Math.max(0, ...values)));
   return { from, max, ticks: [0, 0.25, 0.5, 0.75, 1].map((share) => from + share * (max - from)) };
 }
 
-/** Digits with which evenly spaced values read evenly spaced. Pure. @param {number[]} values  @param {number} least */
+/** Return the number of digits with which evenly spaced values print evenly spaced. Pure. @param {number[]} values
+ *  @param {number} least */
 export function exact(values, least) {
   let digits = least;
   while (digits < 3 && values.some((v) => Math.abs(v - Number(v.toFixed(digits))) > 1e-9)) digits += 1;
@@ -88,7 +89,7 @@ export function render(el, data) {
   kit.write(state.last, steps.length ? `${end}` : "");
 }
 
-/** A mark's path, moved. Pure. @param {string} mark  path data behind its first M, which is absolute */
+/** Return a mark's path, moved. Pure. @param {string} mark  path data after its first, absolute M */
 export function marked(mark, x, y) {
   const [, dx, dy, rest] = /^(-?[\d.]+) (-?[\d.]+)(.*)$/.exec(mark) ?? ["", "0", "0", ""];
   return `M${(x + Number(dx)).toFixed(1)} ${(y + Number(dy)).toFixed(1)}${rest}`;

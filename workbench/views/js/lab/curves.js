@@ -1,11 +1,11 @@
-/** What the curves of a run say, for the charts and in words. Pure: plain data in, plain data out. */
+/** Curves of a training run, for charts and in words. Pure: plain data in, plain data out. */
 
 const POLICY = "on-policy/position ", FORCED = "teacher-forced/position ", TESTED = "on-policy tested/position ", LOSS = "loss/";
 export const TAU = "on-policy/tau";
 export const SPEEDUP = "on-policy/speed-up";
-/** Rounds that must have come to a position before what they say is drawn: one alone says 0 or 1. */
+/** Rounds that a position needs before its acceptance rate is drawn: a single round gives 0 or 1. */
 export const ENOUGH = 5;
-/** Rounds from which on a share is known to a few in a hundred. */
+/** Rounds from which on an acceptance rate is known to a few percent. */
 const MANY = 100;
 const percent = (v) => `${(100 * v).toFixed(0)} %`;
 
@@ -13,10 +13,10 @@ const percent = (v) => `${(100 * v).toFixed(0)} %`;
  *  @typedef {Record<string, Points>} Curves  by TensorBoard's tag
  *  @typedef {{name: string, points: Points, style: number, dashed?: boolean, end?: string}} Series */
 
-/** The last value of a curve; null where there is none. @param {Points|undefined} points */
+/** Return the last value of a curve; null if there is none. @param {Points|undefined} points */
 export const last = (points) => points?.at(-1)?.[1] ?? null;
 
-/** Positions of a draft of which a curve is there, rising. @param {Curves} curves */
+/** Return the draft positions that have a curve, ascending. @param {Curves} curves */
 export function positions(curves, group = POLICY) {
   return Object.keys(curves)
     .filter((tag) => tag.startsWith(group))
@@ -24,7 +24,7 @@ export function positions(curves, group = POLICY) {
     .sort((a, b) => a - b);
 }
 
-/** Acceptance at a position on policy, at the checkpoints at which `ENOUGH` rounds came to it. @param {Curves} curves
+/** Acceptance rate on policy at a position, at checkpoints with at least `ENOUGH` rounds. @param {Curves} curves
  *  @param {number} n @returns {Points} */
 function accepted(curves, n) {
   const tested = new Map(curves[`${TESTED}${n}`] ?? []);
@@ -38,7 +38,8 @@ export function byPosition(curves) {
     .filter((one) => one.points.length);
 }
 
-/** Teacher-forced beside on policy, at the first position and at the last that both have. @param {Curves} curves
+/** Teacher-forced and on-policy acceptance, at the first position and at the last that both have. @param {Curves}
+ *  curves
  *  @returns {Series[]} */
 export function beside(curves) {
   const both = positions(curves).filter((n) => curves[`${FORCED}${n}`] && accepted(curves, n).length),
@@ -49,31 +50,32 @@ export function beside(curves) {
   ]);
 }
 
-/** Why good figures on given text may be bad drafts, with this run's own; empty before both were measured.
+/** Explain why a good teacher-forced accuracy can give bad drafts, with this run's figures; empty before both are
+ *  measured.
  *  @param {Curves} curves */
 export function parting(curves) {
   const forced = last(curves[`${FORCED}1`]), policy = last(curves[`${POLICY}1`]);
   if (forced === null || policy === null) return "";
   const n = last(curves[`${TESTED}1`]);
-  const few = n !== null && n < MANY ? " So few rounds leave much to chance." : "";
+  const few = n !== null && n < MANY ? " With so few rounds the estimate is uncertain." : "";
   return (
-    `Behind true text the head names the target's likeliest token at ${percent(forced)} of all places; ` +
-    `of its drafts ${percent(policy)} are accepted at position 1${n === null ? "" : ` (${n} rounds)`}. ` +
-    `${because(forced, policy)}${few} From position 2 on it reads its own guesses, of which one slip spoils the rest. ` +
-    "No loss tells that: only acceptance on policy says what a head is worth."
+    `After true text the head predicts the target's most likely token at ${percent(forced)} of all positions; ` +
+    `on policy, ${percent(policy)} of its drafts are accepted at position 1${n === null ? "" : ` (${n} rounds)`}. ` +
+    `${because(forced, policy)}${few} From position 2 on its input is its own drafts, where one error affects all that follow. ` +
+    "The loss does not show this; only the acceptance rate on policy does."
   );
 }
 
-/** Why the two differ at position 1, as far as they do. */
+/** Explain the difference at position 1. */
 function because(forced, policy) {
   if (policy < forced - 0.03)
-    return "They part because a draft begins where the one before it ended, mostly at a token that the head had wrong: hard places are met more often than easy ones.";
+    return "They differ because a draft starts where the previous one ended, mostly at a token that the head got wrong, so hard positions are more frequent.";
   if (policy > forced + 0.03)
-    return "On policy it is right more often: the prompts that it drafts for are easier than the held-out places, or it is chance.";
-  return "There they agree, though a draft begins where the one before it ended, mostly at a token that the head had wrong.";
+    return "It is right more often on policy: its prompts are easier than the held-out positions, or the difference is random.";
+  return "They agree here, although a draft starts where the previous one ended, mostly at a token that the head got wrong.";
 }
 
-/** The losses of a run: of heads or steps of a draft, each its own. @param {Curves} curves @returns {Series[]} */
+/** Return the losses of a run, one curve per head or draft step. @param {Curves} curves @returns {Series[]} */
 export function losses(curves) {
   return Object.keys(curves)
     .filter((tag) => tag.startsWith(LOSS))
@@ -88,10 +90,10 @@ export function ofRuns(runs, curves, tag) {
     .map((run, i) => ({ name: title(run), points: curves[run.id][tag], style: i, end: title(run) }));
 }
 
-/** A run in a few words: its head, and the end of its id, which tells two of a kind apart. */
+/** Return a short name of a run: its head, and the end of its id. */
 export const title = (run) => `${run.head} ${run.id.slice(-4)}`;
 
-/** A chart as a table: a row a step, a column a curve. @param {Series[]} series */
+/** Return a chart as a table: one row per step, one column per curve. @param {Series[]} series */
 export function table(series, digits = 3) {
   const steps = [...new Set(series.flatMap((s) => s.points.map(([step]) => step)))].sort((a, b) => a - b),
     at = series.map((s) => new Map(s.points));
@@ -101,8 +103,8 @@ export function table(series, digits = 3) {
   };
 }
 
-/** A chart in a sentence, for those who do not see it. @param {string} what  @param {Series[]} series */
+/** Describe a chart in one sentence. @param {string} what  @param {Series[]} series */
 export function summary(what, series, digits = 2) {
   const said = series.filter((s) => s.points.length).map((s) => `${s.name} ${s.points[0][1].toFixed(digits)} to ${last(s.points)?.toFixed(digits)}`);
-  return said.length ? `${what}: ${said.join("; ")}` : `${what}: nothing was measured yet`;
+  return said.length ? `${what}: ${said.join("; ")}` : `${what}: not measured yet`;
 }

@@ -40,14 +40,14 @@ test("what few rounds said of a position is not drawn", () => {
 
 test("the sentence on why they part has the run's own figures, and waits for both", () => {
   const said = curves.parting(RUN);
-  assert.match(said, /80 % of all places; of its drafts 61 % are accepted at position 1 \(80 rounds\)/);
-  assert.match(said, /They part because.*So few rounds/);
+  assert.match(said, /80 % of all positions; on policy, 61 % of its drafts are accepted at position 1 \(80 rounds\)/);
+  assert.match(said, /They differ because.*With so few rounds/);
   assert.equal(curves.parting({ "teacher-forced/position 1": [[1, 0.9]] }), "");
   const at = (policy, rounds) =>
     curves.parting({ "teacher-forced/position 1": [[1, 0.5]], "on-policy/position 1": [[1, policy]], "on-policy tested/position 1": [[1, rounds]] });
-  assert.match(at(0.51, 400), /There they agree/);
-  assert.match(at(0.7, 400), /On policy it is right more often/);
-  assert.doesNotMatch(at(0.7, 400), /They part|So few rounds/);
+  assert.match(at(0.51, 400), /They agree here/);
+  assert.match(at(0.7, 400), /right more often on policy/);
+  assert.doesNotMatch(at(0.7, 400), /They differ|With so few rounds/);
 });
 
 test("runs are told apart in one chart, those without τ left out", () => {
@@ -66,6 +66,6 @@ test("a table has a row a step, and a dash where a curve has no value", () => {
     head: ["step", "position 1", "position 3", "position 10"],
     rows: [[2, "0.3", "–", "–"], [4, "0.6", "0.2", "0.1"]],
   });
-  assert.equal(curves.summary("τ", []), "τ: nothing was measured yet");
+  assert.equal(curves.summary("τ", []), "τ: not measured yet");
   assert.match(curves.summary("τ", curves.ofRuns([{ id: "0000", head: "h", target: "t" }], { "0000": RUN }, curves.TAU)), /1.40 to 2.25/);
 });

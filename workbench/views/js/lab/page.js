@@ -1,5 +1,5 @@
-/** The Lab view: heads that learn in a process beside the app. Everything is read from the runs' own files, as often as
- *  the page asks: a closed tab loses nothing, and a page that comes back shows what went on. */
+/** The Lab view: heads that are trained in a separate process. All data come from the runs' files, which the page
+ *  polls: closing a tab loses nothing, and a reopened page shows the current state. */
 
 import * as form from "../shared/form.js";
 import * as jobs from "../shared/jobs.js";
@@ -11,7 +11,7 @@ import * as words from "./words.js";
 
 const BUSY_MS = 1500, IDLE_MS = 5000, FORGET_MS = 5000;
 
-/** Put the view into `el`. @param {any} el  @param {{host: any}} given */
+/** Mount the view in `el`. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
   const page = {
     el,
@@ -56,7 +56,7 @@ export async function mount(el, { host }) {
 
 const busy = (page) => page.runs.find((run) => run.state === "running")?.id ?? null;
 
-/** Ask how the runs are. */
+/** Poll the runs. */
 async function look(page) {
   if (!page.offer || page.offer.barred) return page.draw();
   const asked = { opened: page.openId, compared: [...page.chosen] };
@@ -64,7 +64,7 @@ async function look(page) {
   page.lost = !found;
   if (found?.error) page.errors = [{ ...found.error, kind: "error", polled: true }];
   else if (found) {
-    page.errors = page.errors.filter((error) => !error.polled); // what was wrong is right again
+    page.errors = page.errors.filter((error) => !error.polled); // the error is gone
     const was = page.opened;
     Object.assign(page, { runs: found.runs, opened: found.opened, compared: found.compared });
     if (!page.opened && page.runs.length) return open(page, busy(page) ?? page.runs[0].id);
@@ -109,7 +109,7 @@ async function press(page, button) {
   clearTimeout(page.forgetting);
   page.parts.live.textContent = "";
   if (asksToForget) {
-    page.parts.live.textContent = "Press again to delete the run for good.";
+    page.parts.live.textContent = "Press again to delete the run permanently.";
     page.forgetting = setTimeout(() => {
       page.asksToForget = null;
       page.parts.live.textContent = "";
@@ -120,7 +120,7 @@ async function press(page, button) {
   if (button === "train") {
     const made = await jobs.ask(page, "train", choice);
     if (made) {
-      page.parts.live.textContent = "Training begins.";
+      page.parts.live.textContent = "Training started.";
       page.parts.stage.scrollIntoView?.({ block: "start" });
       await open(page, made.id);
     }
@@ -130,7 +130,7 @@ async function press(page, button) {
     const found = await jobs.ask(page, "promote", { id: opened.id, on: !opened.promoted });
     if (found && !opened.promoted) {
       const method = offer.heads.find((one) => one.name === opened.head)?.title ?? opened.head;
-      page.said = `${words.promoted(found, method)} Elsewhere: --head ${found.folder}`;
+      page.said = `${words.promoted(found, method)} On the command line: --head ${found.folder}`;
       page.parts.live.textContent = page.said;
     }
     await look(page);
@@ -142,7 +142,7 @@ async function press(page, button) {
   page.draw();
 }
 
-/** Open Live with the method that drafts with a head. */
+/** Open Live with the method that uses a head. */
 function live({ host, offer }, { head, target }) {
   const method = offer.heads.find((one) => one.name === head)?.method;
   location.assign(liveLink(host.base, { target, method }));

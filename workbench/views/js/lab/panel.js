@@ -1,5 +1,4 @@
-/** The side panel of the Lab: which head for which target, on what, how long. It holds no state: it shows `data` and
- *  emits events.
+/** Side panel of the Lab: head, target, data, training time. It holds no state: it shows `data` and emits events.
  *
  *  Events: `wb:choose` {head or target} · `wb:param` {name, value, note} (from the form) · `wb:press` {button}. */
 
@@ -24,7 +23,7 @@ export function render(el, data) {
   kit.write(ui.moreNote, changed ? `${changed} changed` : "");
   const target = offer.targets.find((t) => t.name === choice.target);
   kit.write(ui.estimate, words.estimate(values, { ...choice, rate: target?.rate ?? null }));
-  const off = offer.barred || (busy ? "A run is being trained: wait for its end, or stop it." : "");
+  const off = offer.barred || (busy ? "A run is in training: wait for its end, or stop it." : "");
   ui.train.disabled = Boolean(off);
   ui.train.title = off;
   kit.write(ui.why, offer.barred ? "" : off);
@@ -54,11 +53,11 @@ function build(el) {
     h(
       "details",
       { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
-      h("summary", {}, "Head and budget"),
+      h("summary", {}, "Head and training time"),
       row("head", "Head"),
       row("target", "Target"),
       ui.params,
-      h("details", { className: "wb-moresampling" }, h("summary", {}, "More of data and training ", ui.moreNote), ui.more),
+      h("details", { className: "wb-moresampling" }, h("summary", {}, "More data and training settings ", ui.moreNote), ui.more),
     ),
     h("div", { className: "wb-buttons" }, small("estimate", "wb-estimate"), ui.train, small("why", "wb-estimate"), small("note", "wb-note")),
   );

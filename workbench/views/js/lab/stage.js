@@ -1,4 +1,4 @@
-/** The parts of the Lab view: builds them once, then tells each drawing what to show. */
+/** Elements of the Lab view: build them once, then draw the state of the page into them. */
 
 import * as jobs from "../shared/jobs.js";
 import * as kit from "../shared/kit.js";
@@ -12,27 +12,27 @@ import * as curves from "./curves.js";
 import * as words from "./words.js";
 
 const INTRO = [
-  ["Loss", "of the head's own task, step by step"],
-  ["Teacher-forced and on policy", "how often it is right behind true text, and how often its drafts are accepted"],
-  ["By position", "acceptance at each place of a draft, while it trains"],
-  ["τ", "tokens a pass of the target, of several runs in one chart"],
-  ["Speed-up", "tokens a second over plain decoding of the same prompts, measured at each checkpoint"],
-  ["Promote", "the head drafts in Live, also in a generation that goes on"],
+  ["Loss", "training loss of the head, per step"],
+  ["Teacher-forced and on policy", "accuracy after true text, and acceptance rate of its drafts"],
+  ["By position", "acceptance rate at each draft position during training"],
+  ["τ", "tokens per target forward, several runs in one chart"],
+  ["Speed-up", "tokens per second relative to plain decoding of the same prompts, at each checkpoint"],
+  ["Promote", "use the head in Live, also in runs in progress"],
 ];
-/** Runs that are drawn beside the open one, as many as the page is told of at once. */
+/** Maximum number of runs drawn in addition to the open one. */
 const MOST = 7;
 const CHARTS = [
   ["beside", "Teacher-forced and on policy"],
   ["byPosition", "Acceptance by position, on policy"],
   ["taus", "Mean accepted length τ, on policy"],
-  ["speedups", "Speed-up over plain decoding, beside the training"],
+  ["speedups", "Speed-up over plain decoding, during training"],
   ["losses", "Loss"],
 ];
 const DEEDS = [
-  ["stop", "Stop", "It keeps a checkpoint of the step that it is in"],
-  ["resume", "Resume", "Go on from the last checkpoint"],
-  ["promote", "Promote", "Let this head draft in the app"],
-  ["draftlive", "Draft with it in Live ↗", ""],
+  ["stop", "Stop", "Stop, and keep a checkpoint of the current step"],
+  ["resume", "Resume", "Continue from the last checkpoint"],
+  ["promote", "Promote", "Use this head for drafting in the app"],
+  ["draftlive", "Use it in Live ↗", ""],
   ["forget", "Delete", "Delete the run, its curves and its head"],
 ];
 
@@ -68,16 +68,16 @@ export function build(el, host) {
     )),
     part("charts", "div", { className: "wb-two wb-labcharts" }, beside, byPosition, taus, speedups, losses),
     panel.card(parts, "runs", "Runs", null, part("runs", "ul", { className: "wb-labruns" })),
-    part("logs", "details", { className: "wb-card wb-lablog" }, h("summary", {}, "What the training says"), part("log", "pre", { className: "wb-codebox", tabIndex: 0 })),
+    part("logs", "details", { className: "wb-card wb-lablog" }, h("summary", {}, "Training log"), part("log", "pre", { className: "wb-codebox", tabIndex: 0 })),
   );
   beside.append(part("parting", "p", { className: "wb-parting" }));
-  pagehead.frame(el, part, { host, current: "Lab", side: "What is trained" }, stage);
+  pagehead.frame(el, part, { host, current: "Lab", side: "Training settings" }, stage);
   kit.set(parts.alerts, { role: "alert" });
-  kit.set(parts.log, { role: "region", "aria-label": "The end of the training's log" });
+  kit.set(parts.log, { role: "region", "aria-label": "End of the training log" });
   return parts;
 }
 
-/** Show the page as it is. */
+/** Draw the state of the page. */
 export function draw(page) {
   const { parts, offer, runs, opened } = page, busy = runs.find((run) => run.state === "running")?.id ?? null;
   livestage.alerts(parts.alerts, [...page.errors, ...(opened?.trouble ? [{ kind: "error", ...opened.trouble }] : [])]);
@@ -94,8 +94,8 @@ export function draw(page) {
     !offer
       ? "The backend is starting …"
       : offer.barred
-        ? "Nothing can be trained here."
-        : "Press Train: the target writes answers of its own, the head learns from them in a process beside the app, and the curves come as it learns. How long it takes stands above that button.",
+        ? "Training is not available here."
+        : "Press Train: the target generates answers, and the head is trained on them in a separate process. The curves grow during training. The estimated time is above the button.",
   );
   for (const name of ["runCard", "charts", "logs"]) parts[name].hidden = !opened;
   parts.runsCard.hidden = !runs.length;
@@ -106,26 +106,26 @@ export function draw(page) {
 function run(page, opened, busy) {
   const { parts } = page, off = words.deeds(opened, { busy, swaps: Boolean(page.offer?.swaps) });
   kit.write(parts.runTitle, `${curves.title(opened)} for ${opened.target}`);
-  kit.write(parts.runNote, `begun ${pagehead.when(opened.created)}`);
-  kit.write(parts.promote, opened.promoted ? "Take back" : "Promote");
-  kit.write(parts.forget, page.asksToForget === opened.id ? "Delete for good" : "Delete");
+  kit.write(parts.runNote, `started ${pagehead.when(opened.created)}`);
+  kit.write(parts.promote, opened.promoted ? "Remove from the app" : "Promote");
+  kit.write(parts.forget, page.asksToForget === opened.id ? "Delete permanently" : "Delete");
   for (const name of ["stop", "resume", "promote", "forget"]) {
     parts[name].disabled = Boolean(off[name]);
     parts[name].title = off[name] || DEEDS.find(([one]) => one === name)[2];
   }
   parts.draftlive.hidden = !opened.promoted;
   facts(parts.facts, [
-    ["state", opened.stopping ? "stopping: it keeps a checkpoint of its step" : words.state(opened.state)],
+    ["state", opened.stopping ? "stopping, with a checkpoint of the current step" : words.state(opened.state)],
     ["step", `${opened.step}`],
     ["τ on policy", opened.tau === null ? "–" : `${opened.tau.toFixed(2)}${opened.rounds ? ` · ${opened.rounds} rounds` : ""}`],
     ["speed-up", opened.speedup === null ? "–" : `${opened.speedup.toFixed(2)}×`],
     ["memory", opened.memory ? words.megabytes(opened.memory) : "–"],
-    ["promoted", opened.promoted ? "it drafts in this app" : "no"],
-    ["asked for", words.asked(opened.options) || "–"],
+    ["promoted", opened.promoted ? "yes, used in this app" : "no"],
+    ["settings", words.asked(opened.options) || "–"],
   ]);
   const at = words.progress(opened);
   parts.progress.hidden = opened.state !== "running";
-  jobs.progress(page, { ...at, label: "How far this stage is" });
+  jobs.progress(page, { ...at, label: "Progress of this stage" });
   const own = opened.curves, others = { ...page.compared, [opened.id]: own };
   const shown = page.runs.filter((one) => one.id === opened.id || page.chosen.has(one.id));
   show(parts, "beside", curves.beside(own), { top: 1, digits: 2 });
@@ -142,8 +142,8 @@ function run(page, opened, busy) {
 function show(parts, name, series, options) {
   const title = CHARTS.find(([one]) => one === name)[1], says = curves.summary(title, series);
   chart.render(parts[name], { ...options, series, summary: says });
-  const measured = name.endsWith("osition") ? `as measured, where ${curves.ENOUGH} rounds or more came` : "as measured, not smoothed";
-  kit.write(parts[`${name}Note`], series.length ? measured : "nothing yet");
+  const measured = name.endsWith("osition") ? `as measured, positions with at least ${curves.ENOUGH} rounds` : "as measured, not smoothed";
+  kit.write(parts[`${name}Note`], series.length ? measured : "not measured yet");
   if (parts[`${name}Table`].hidden) return;
   kit.write(parts[`${name}Table`].firstChild, says);
   tables.render(parts[`${name}Table`], curves.table(series));
@@ -168,7 +168,7 @@ function list(page) {
     box.checked = isOpen || page.chosen.has(one.id);
     const full = !box.checked && page.chosen.size >= MOST;
     box.disabled = isOpen || full;
-    label.title = isOpen ? "It is open: its curves are drawn" : full ? `${MOST} are drawn beside it already` : "Draw its τ beside that of the open run";
+    label.title = isOpen ? "This run is open" : full ? `at most ${MOST} other runs can be shown` : "Show its τ together with that of the open run";
     kit.write(label.children[1], `${curves.title(one)} for ${one.target}`);
     kit.write(
       label.children[2],

@@ -7,8 +7,8 @@ const AT = { stage: 3, of: 4, name: "training", done: 0.5, left_s: 75, evaluatin
 
 test("a run that trains says its stage, what is left of it, its memory, and what evaluating took", () => {
   const said = words.progress({ ...RUN, progress: AT });
-  assert.equal(said.text, "stage 3 of 4: training · about 75 s left of this stage");
-  assert.equal(said.note, "3 MB of memory, low priority · drafting on policy took 4 s, counted apart");
+  assert.equal(said.text, "stage 3 of 4: training · about 75 s left in this stage");
+  assert.equal(said.note, "3 MB memory, low priority · evaluation on policy took 4 s, not included");
   assert.equal(words.progress({ ...RUN, progress: { ...AT, done: null, left_s: null } }).total, 0, "how far is unknown");
 });
 
@@ -16,27 +16,27 @@ test("before its first stage a run says what it does and since when", () => {
   const at = { stage: null, of: null, name: "", done: null, left_s: null, evaluating_s: 0 },
     run = { ...RUN, progress: at, created: "2026-11-28T12:00:00Z" };
   const text = words.progress(run, Date.parse("2026-11-28T12:00:12Z")).text;
-  assert.equal(text, "its process loads PyTorch and the target: 12 s so far; 10 to 30 s are usual");
+  assert.equal(text, "loading PyTorch and the target: 12 s so far; this usually takes 10 to 30 s");
 });
 
 test("a run says how it was asked to be trained, and nothing of what was left as it is", () => {
-  assert.equal(words.asked({ minutes: 2.5, answer_tokens: 25000, seed: 0 }), "2.5 min · 25,000 tokens of answers");
+  assert.equal(words.asked({ minutes: 2.5, answer_tokens: 25000, seed: 0 }), "2.5 min · 25,000 answer tokens");
   assert.equal(words.asked({ minutes: 2.5, steps: 1000, loss: "ce_hard:1", seed: 3 }), "1,000 steps · ce_hard:1 · seed 3");
   assert.equal(words.asked({}), "");
 });
 
 test("a run that is stopping is not stopped again, and one that cannot be read can only be deleted", () => {
-  assert.match(words.deeds({ ...RUN, stopping: true }, { busy: "a", swaps: true }).stop, /ends behind its step/);
+  assert.match(words.deeds({ ...RUN, stopping: true }, { busy: "a", swaps: true }).stop, /stops after the current step/);
   const { stop, resume, promote, forget } = words.deeds({ ...RUN, state: "damaged" }, { busy: null, swaps: true });
   assert.deepEqual([Boolean(stop), Boolean(resume), Boolean(promote), forget], [true, true, true, ""]);
-  assert.equal(words.state("damaged"), "cannot be read");
+  assert.equal(words.state("damaged"), "unreadable");
 });
 
 test("what cannot be done has its reason", () => {
   assert.deepEqual(words.deeds(RUN, { busy: "a", swaps: true }), {
     stop: "",
-    resume: "it trains already",
-    promote: "there is no checkpoint yet",
+    resume: "it is already in training",
+    promote: "no checkpoint yet",
     forget: "stop it first",
     none: "choose a run first",
   });
@@ -50,12 +50,12 @@ test("an estimate says what it is made of, and what is not known", () => {
   const values = { minutes: 2.5, steps: 0, answer_tokens: 25000 };
   assert.match(
     words.estimate(values, { head: "", target: "", rate: 250 }),
-    /^Takes about 4 min to 6 min: 2.5 min of training after 25,000 tokens of answers \(250 a second here, measured\)/,
+    /^Takes about 4 min to 6 min: 2.5 min of training after generating and processing 25,000 answer tokens \(measured here: 250 per second\)/,
     "one estimate of the whole",
   );
   const steps = words.estimate({ ...values, steps: 7 }, { head: "", target: "", rate: null });
-  assert.match(steps, /^Takes 7 steps of training, after .* at a speed not known here yet/);
-  assert.match(words.estimate({ ...values, steps: 7 }, { head: "", target: "", rate: 250 }), /^Takes about 1.5 min to 3.5 min to write/);
+  assert.match(steps, /^Takes 7 steps of training, after .* at a speed not yet measured here/);
+  assert.match(words.estimate({ ...values, steps: 7 }, { head: "", target: "", rate: 250 }), /^Takes about 1.5 min to 3.5 min to generate/);
 });
 
 test("a stretch of time is said no finer than it is known", () => {
@@ -63,6 +63,6 @@ test("a stretch of time is said no finer than it is known", () => {
 });
 
 test("a promotion says which generations draft with it", () => {
-  assert.match(words.promoted({ step: 7, switched: 1 }, "EAGLE-3"), /step 7.*EAGLE-3.*One generation/);
-  assert.match(words.promoted({ step: 7, switched: 0 }, "EAGLE-3"), /begin from now on/);
+  assert.match(words.promoted({ step: 7, switched: 1 }, "EAGLE-3"), /step 7.*EAGLE-3.*One run in progress/);
+  assert.match(words.promoted({ step: 7, switched: 0 }, "EAGLE-3"), /New runs use it/);
 });

@@ -1,5 +1,5 @@
-/** The boards on the methods page: each method's promise beside its evidence, each paper's claim beside what was
- *  measured here. Both are generated; this only shows them, what failed as plainly as what held. */
+/** Boards of the methods page: each method's promise with its evidence, and each paper's claim with the measurement
+ *  made here. Both are generated; failures are shown as prominently as successes. */
 
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
@@ -72,12 +72,12 @@ export function countsOf(rows) {
 
 /** Places of the boards, for the list of contents. */
 export const PLACES = [
-  ["combinations", "What combines"],
+  ["combinations", "Combinations"],
   ["exactness", "Exactness"],
   ["claims", "Claims"],
 ];
 
-/** Put the boards into the page, before what every figure means. @param {any} page  @param {HTMLElement} body */
+/** Insert the boards before the definitions of the figures. @param {any} page  @param {HTMLElement} body */
 export async function add(page, body) {
   const found = await page.boards;
   if (!found) return;
@@ -111,7 +111,7 @@ function board(id, title, about, head, rows, before = []) {
       h("tbody", {}, ...rows),
     ),
   );
-  // a phone shows them one below the other
+  // narrow screens stack the cells
   for (const row of rows) [...row.children].forEach((cell, i) => (cell.dataset.head = head[i]));
   kit.set(scroll, { role: "region", "aria-label": title });
   return find.fold({ id }, heading(title, about), [...before, scroll]);
@@ -121,10 +121,10 @@ const heading = (title, about) => [h("h2", {}, title), h("p", { className: "wb-a
 
 function matrix(found) {
   const about =
-    "Drafters by what judges their drafts. Choose a cell: it names the methods that join the two, their policies and " +
-    "growers, what they promise, and what the exactness board says of it. What would not keep the target's law says why.";
+    "Drafters by verifiers. Choose a cell to see the methods that combine the two, their policies and " +
+    "tree builders, their promise, and the evidence of the exactness board. Combinations that would not preserve the target's distribution give the reason.";
   const parts = combinations.build(found, (word) => standing(word, h));
-  const section = find.fold({ id: "combinations" }, heading("What combines with what", about), parts);
+  const section = find.fold({ id: "combinations" }, heading("Combinations of drafters and verifiers", about), parts);
   section.querySelector("details").open = true;
   return section;
 }
@@ -150,12 +150,12 @@ function exactness(rows) {
       cell(...(row.laws.length ? row.laws.map((law) => h("small", {}, lawWords(law))) : [row.lacks || "–"])),
       cell(row.date ? `${row.date}, ${row.commit}` : "–", h("small", {}, h("code", {}, row.command))),
     );
-  const about = `What each method promises, and the evidence: greedy text compared with Hugging Face's generate token for token in float64, sampled tokens compared with the target's exact joint law. ${tally(rows, "standing")}. A method without evidence is unproven.`;
+  const about = `The promise of each method and its evidence: greedy text compared token for token with Hugging Face's generate in float64, sampled tokens with the target's exact joint distribution. ${tally(rows, "standing")}. A method without evidence is unproven.`;
   return board(
     "exactness",
     "Exactness board",
     about,
-    ["method, promise", "standing", "greedy", "sampling", "made, and how to make it again"],
+    ["method, promise", "standing", "greedy", "sampling", "date, and command to reproduce"],
     rows.map(line),
   );
 }
@@ -165,7 +165,7 @@ export function columns(row) {
   return [row, ...row.elsewhere];
 }
 
-/** Lines under the verdict of one column: what is lacking, and why it does not hold. Pure. */
+/** Return the lines under the verdict of a column: missing requirements, and the reason of a failure. Pure. */
 export function columnLines(row, column) {
   const lacks = row.lacks ? `lacks ${row.lacks}` : column.lacking;
   return [lacks, column.why && `Why: ${column.why}`].filter(Boolean);
@@ -209,9 +209,9 @@ function claims(rows) {
       row.by_construction ? h("small", {}, `By construction: ${row.by_construction}`) : ""),
     cell(paperFigure(row), h("small", {}, row.setting), h("small", {}, row.source)),
     ...columns(row).map(measured(row)),
-    cell(h("code", {}, row.command), row.timed ? h("small", {}, "timed: on an idle machine") : ""));
+    cell(h("code", {}, row.command), row.timed ? h("small", {}, "timed: run on an idle machine") : ""));
   const about =
-    "Each paper's claim beside what is measured here. The verdict is computed: reproduced in size within a quarter of " +
+    "Each paper's claim, compared with the measurement made here. The verdict is computed: reproduced in size within a quarter of " +
     "the paper's range, in direction if the whole 95 % interval lies on the paper's side, contradicted if it lies on " +
     "the other, inconclusive if it contains both. By construction: the figure cannot come out otherwise, and is not " +
     "counted as a verdict. Answers not kept: an approximate rule loses more than 5 % of the right answers, so that its " +
@@ -221,7 +221,7 @@ function claims(rows) {
     "claims",
     "Claims board",
     about,
-    ["method, quantity", "the paper", "on the bundled models", ...heads, "measure it"],
+    ["method, quantity", "paper", "on the bundled models", ...heads, "command"],
     rows.map(line),
     [countsTable(rows)],
   );

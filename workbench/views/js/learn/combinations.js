@@ -1,6 +1,6 @@
-/** The matrix on the methods page: drafters by verifiers, a sign in each cell for what is promised and what was shown.
- *  The cell that is chosen says below which methods join the two, with which policies and growers, on what evidence;
- *  one that no method offers says whether it would be sound. */
+/** Matrix of the methods page: drafters by verifiers, with signs for promise and evidence. The selected cell lists its
+ *  methods, policies, tree builders and evidence below; a cell without methods says whether the combination would be
+ *  sound. */
 
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
@@ -10,14 +10,14 @@ const HOW = ["policy", "grower"];
 /** Signs of a cell, with their words; the legend has them in this order. */
 const SIGNS = [
   ["✓", "exact, shown on the exactness board"],
-  ["✓?", "exact, part of it shown"],
-  ["?", "exact, not put to the test"],
-  ["!", "exact, and broken by a test"],
-  ["≈", "approximate, at a price"],
+  ["✓?", "exact, partly shown"],
+  ["?", "exact, not tested"],
+  ["!", "exact, but a test failed"],
+  ["≈", "approximate"],
   ["◇", "simulation"],
-  ["·", "sound, and offered by no method"],
-  ["–", "approximate for all drafts, and offered by no method"],
-  ["✕", "not offered, or greyed out: it would not keep the target's law"],
+  ["·", "sound, but no method offers it"],
+  ["–", "approximate for all drafts; no method offers it"],
+  ["✕", "not offered or disabled: it would not preserve the target's distribution"],
 ];
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const WORDS = new Map(/** @type {[string, string][]} */ (SIGNS));
@@ -99,17 +99,17 @@ export function build({ verifiers, rows }, standing) {
   });
   body.append(...lines);
   body.addEventListener("keydown", move);
-  const head = h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "drafts of"), ...heads));
+  const head = h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "drafter"), ...heads));
   const scroll = h("div", { className: "wb-crossbox" }, h("table", { className: "wb-cross" }, head, body));
   kit.set(scroll, { role: "region", "aria-label": "Drafters by verifiers", tabindex: 0 });
   const offers = rows.flatMap((row) => row.cells.flatMap((cell) => cell.offers));
   const had = (name) => offers.flatMap(({ ways, only }) => ways[name] ?? only?.[name] ?? []);
   const every = (name) => [...new Set(had(name))].filter(Boolean).map((value) => [value, value]);
   choices.append(
-    picker("drafter", "Drafts of", rows.map((row, i) => [`${i}`, called(row)])),
-    picker("verifier", "Judged by", verifiers.map((name, i) => [`${i}`, name])),
+    picker("drafter", "Drafter", rows.map((row, i) => [`${i}`, called(row)])),
+    picker("verifier", "Verifier", verifiers.map((name, i) => [`${i}`, name])),
     picker("policy", "Policy", every("policy")),
-    picker("grower", "Grower", every("grower")),
+    picker("grower", "Tree builder", every("grower")),
   );
   const legend = h("p", { className: "wb-crosslegend" });
   legend.append(...SIGNS.flatMap(([sign, word]) => [h("span", {}, h("b", {}, sign), ` ${word}`), " "]));
@@ -171,13 +171,13 @@ export function build({ verifiers, rows }, standing) {
     const words = cell.offers.length
       ? found.length ? found.map((offer) => way(offer, standing)) : [h("p", {}, `No method: ${spoken([], state)}.`)]
       : [h("p", {}, missing(cell))];
-    const title = h("h3", {}, `Drafts of ${called(row)}, judged by ${verifiers[state.column]}`);
+    const title = h("h3", {}, `Drafts of ${called(row)}, verified by ${verifiers[state.column]}`);
     told.replaceChildren(title, h("div", { className: "wb-ways" }, ...words));
   }
 }
 
 function way(offer, standing) {
-  const promise = h("span", { className: "wb-promised" }, offer.greyed ? "greyed out" : offer.promise);
+  const promise = h("span", { className: "wb-promised" }, offer.greyed ? "disabled" : offer.promise);
   promise.dataset.promise = offer.promise;
   return h(
     "div",

@@ -43,7 +43,7 @@ test("a policy is asked of its own evidence, and one that a method has alone cou
   assert.deepEqual(signs(cell, { grower: "dyspec" }), []);
   assert.equal(having(cell.offers, { policy: "none" }).length, 0);
   assert.equal(spoken([], { grower: "dyspec" }), "not offered with grower dyspec");
-  assert.equal(spoken(["✓", "≈"], {}), "exact, shown on the exactness board; also approximate, at a price");
+  assert.equal(spoken(["✓", "≈"], {}), "exact, shown on the exactness board; also approximate");
   assert.equal(called({ methods: ["EAGLE", "EAGLE-2"], drafter: "Eagle", cells: [] }), "EAGLE, EAGLE-2");
 });
 

@@ -1,4 +1,4 @@
-/** One field that finds methods and rows of the boards by any of their words, and what opens a place of the page. */
+/** Search field for methods and board rows, and navigation to a place of the page. */
 
 import { h } from "../shared/kit.js";
 import * as kit from "../shared/kit.js";

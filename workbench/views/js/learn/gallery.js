@@ -1,5 +1,4 @@
-/** The gallery: one card for each recorded generation and each kept run; everything on it was computed from the
- *  trace. */
+/** The gallery: one card per recorded generation and kept run, computed from its trace. */
 
 import * as copying from "../shared/copying.js";
 import * as exports from "../shared/exports.js";
@@ -14,12 +13,12 @@ export async function mount(el, { host }) {
     host,
     current: "Gallery",
     about:
-      "Recorded generations, one for each method. They play without a model; fork one to run its settings yourself.",
+      "Recorded generations, one per method. They play without a model. Fork one to run its settings yourself.",
   });
   const entries = await pagehead.ask(main, { host }, "recordings");
   if (entries?.length === 0)
     main.append(
-      h("p", { className: "wb-empty" }, "There are no recordings here yet. Make them with: workbench record"),
+      h("p", { className: "wb-empty" }, "No recordings yet. Create them with: workbench record"),
     );
   if (entries) main.append(h("div", { className: "wb-gallery" }, ...entries.map((entry) => card(entry, host, main))));
   copying.listen(main);
@@ -67,11 +66,11 @@ function card(
     h(
       "div",
       { className: "wb-runfigures" },
-      figure(h, f.tau?.toFixed(2), "τ, tokens a pass"),
+      figure(h, f.tau?.toFixed(2), "τ, tokens per round"),
       figure(
         h,
         f.acceptance_rate === null ? "–" : `${Math.round(100 * f.acceptance_rate)} %`,
-        f.tested ? `${f.accepted} of ${f.tested} tested` : "nothing drafted",
+        f.tested ? `${f.accepted} of ${f.tested} tested` : "no drafts",
       ),
       figure(h, f.tokens, `tokens in ${f.rounds} rounds`),
     ),

@@ -1,4 +1,4 @@
-/** Runs kept on this machine, below the recordings: search, open, link, set beside another, tag, note, delete. */
+/** Kept runs on this machine, below the recordings: search, open, link, compare, tag, note, delete. */
 
 import * as addresses from "../shared/address.js";
 import { h } from "../shared/kit.js";
@@ -58,8 +58,8 @@ export async function mount(main, { host, card }) {
 export function words(total, search) {
   if (total) return total === 1 ? "One run" : `${total} runs`;
   return search.trim()
-    ? "No kept run fits."
-    : "No run is kept yet: export ▾ → Keep in a view, or workbench generate --keep";
+    ? "No kept run matches."
+    : "No kept runs yet. Keep one with export ▾ → Keep, or with workbench generate --keep.";
 }
 
 /** One run may be pinned; the others then have a link that shows them beside it. */
@@ -101,7 +101,7 @@ function kept(run, ask, card, again, host, pins) {
   remove.addEventListener("click", async () => {
     if (!remove.dataset.sure) {
       remove.dataset.sure = "true";
-      remove.textContent = "Delete for good?";
+      remove.textContent = "Delete permanently?";
       setTimeout(() => {
         delete remove.dataset.sure;
         remove.textContent = "Delete";
@@ -124,7 +124,7 @@ function kept(run, ask, card, again, host, pins) {
       {
         type: "button",
         className: "wb-button",
-        title: "Set this run beside another one",
+        title: "Compare this run with another one",
         onclick: () => pins.toggle(run.id),
       },
       "Pin",

@@ -1,4 +1,4 @@
-/** The methods page: a card for each registered method, the compatibility matrix, the definitions of all figures. */
+/** The methods page: one card per registered method, the compatibility matrix, the definitions of all figures. */
 
 import * as controls from "../shared/controls.js";
 import * as kit from "../shared/kit.js";
@@ -11,7 +11,7 @@ import * as roles from "../shared/roles.js";
 import * as tree from "../live/tree.js";
 import * as which from "./which.js";
 
-/** The first round worth a picture: drafts of which some were kept and some were not, best on several branches. Pure.
+/** Return the first informative round: some drafts accepted and some not, preferably on several branches. Pure.
  *  @param {object[]} rounds @returns {object|null} */
 export function telling(rounds) {
   const branches = ({ nodes }) => new Set(nodes.parents).size < nodes.parents.length;
@@ -25,7 +25,7 @@ export function telling(rounds) {
   );
 }
 
-/** What a parameter may be, in words. Pure. */
+/** Describe the allowed values of a parameter. Pure. */
 export function range(spec) {
   if (spec.kind === "bool") return "true, false";
   if (spec.choices?.length) return spec.choices.join(", ");
@@ -74,14 +74,14 @@ export async function mount(el, { host }) {
     host,
     current: "Methods",
     about:
-      "What each method does, what it promises, and what it takes. All of it comes from the registry that the engine runs from.",
+      "The idea, the promise and the requirements of each method, taken from the engine's registry.",
   });
   const wait = main.appendChild(h("p", { className: "wb-empty" }, "The backend is starting …"));
   const page = /** @type {any} */ ({ host, main });
   const found = await pagehead.ask(main, { host }, "methods");
   wait.remove();
   if (found) {
-    const places = /** @type {[string, string][]} */ ([["runs", "What runs on what"], ...methodcardsboards.PLACES, ["figures", "Figures"]]);
+    const places = /** @type {[string, string][]} */ ([["runs", "Methods and models"], ...methodcardsboards.PLACES, ["figures", "Figures"]]);
     const link = ([id, words]) => h("a", { href: pagehead.place(id) }, words);
     const methods = found.methods.map((x) => link([x.name, x.title]));
     const list = h("nav", { className: "wb-contents" }, ...places.map(link), h("div", {}, ...methods));
@@ -111,13 +111,13 @@ export async function mount(el, { host }) {
 
   function matrix() {
     const about =
-      "Methods by target and draft model, as this backend has them. " +
-      "Where a method cannot run, the reason stands in its place.";
-    const wait = h("p", { className: "wb-empty" }, "Asking the backend …");
+      "Methods by target and draft model, as available in this backend. " +
+      "If a method cannot run, its cell gives the reason.";
+    const wait = h("p", { className: "wb-empty" }, "Loading …");
     page.matrix = h("div", { className: "wb-scroll", tabIndex: 0 }, wait);
     page.matrix.setAttribute("role", "region");
     page.matrix.setAttribute("aria-label", "Compatibility of methods and models");
-    const head = [h("h2", {}, "What runs on what"), h("p", { className: "wb-about" }, about)];
+    const head = [h("h2", {}, "Methods and models"), h("p", { className: "wb-about" }, about)];
     return find.fold({ id: "runs" }, head, [page.matrix]);
   }
 }
@@ -181,7 +181,7 @@ function card(method, page) {
   return made;
 }
 
-/** What the method does otherwise than its paper, folded behind how much that is; empty where there is nothing to say.
+/** List the differences from the method's paper, folded; empty if there are none.
  *  @param {{title: string, differs: string[]}} method */
 export function differences(method, h) {
   if (!method.differs.length) return "";
@@ -215,7 +215,7 @@ function parameters(specs, h) {
   const head = h(
     "tr",
     {},
-    ...["parameter", "default", "range", "what it does"].map((name) => h("th", { scope: "col" }, name)),
+    ...["parameter", "default", "range", "description"].map((name) => h("th", { scope: "col" }, name)),
   );
   const scroll = h(
     "div",
@@ -226,7 +226,7 @@ function parameters(specs, h) {
   return scroll;
 }
 
-/** The draft of a telling round of its recording, asked for when somebody looks. */
+/** Draw the draft of an informative round of the method's recording, on demand. */
 async function picture(method, { host, main }, figure) {
   const trace = await pagehead.ask(main, { host }, "recording", { name: method.name });
   const round = trace && telling(trace.rounds);
@@ -245,7 +245,7 @@ async function picture(method, { host, main }, figure) {
   const tested = round.nodes.status.filter((x) => x !== "discarded").length;
   figure.lastChild.textContent = round.nodes.status.length
     ? `Round ${round.index + 1} of its recording: ${round.nodes.status.length} drafted, ${tested} tested, ${round.path.length} accepted, ${round.emitted.length} tokens emitted.`
-    : `Round ${round.index + 1} of its recording: nothing drafted, ${round.emitted.length} token emitted.`;
+    : `Round ${round.index + 1} of its recording: no drafts, ${round.emitted.length} token emitted.`;
 }
 
 async function fill({ host, main, matrix, runs }) {
@@ -290,7 +290,7 @@ function definitions(list, h) {
   return h(
     "section",
     { className: "wb-card", id: "figures" },
-    h("h2", {}, "What the figures mean"),
+    h("h2", {}, "Definitions of the figures"),
     h("dl", { className: "wb-definitions" }, ...rows),
   );
 }

@@ -1,5 +1,5 @@
-/** The guided tour: one step at a time over the Live view, which plays a recording. What the learner is asked to do is
- *  done there, and marks the step by itself. */
+/** The guided tour: one step at a time over the Live view, which plays a recording. The learner does the task there,
+ *  and the step is then marked as done. */
 
 import * as barChart from "../shared/bars.js";
 import { h } from "../shared/kit.js";
@@ -10,14 +10,14 @@ import * as store from "../shared/store.js";
 
 const DONE = "wb-learn";
 
-/** Tokens a round when every draft is accepted with probability `a`, and how many times plain decoding is beaten when
+/** Return the tokens per round if every draft is accepted with probability `a`, and the speed-up over plain decoding if
  *  a draft step costs `c` verifications. Pure. */
 export function gain(a, k, c) {
   const tau = a === 1 ? k + 1 : (1 - a ** (k + 1)) / (1 - a);
   return { tau, speedup: tau / (1 + k * c) };
 }
 
-/** Whether a pin is what the step asks for: one of its rounds, or one of its nodes that was meant itself. Pure.
+/** Whether a pin fulfils the step's task: one of its rounds, or one of its nodes selected directly. Pure.
  *  @param {{round: number, node?: any, token?: any}} pin  @param {{round: number, node: number|string|null}|null} at
  *    what it shows */
 export function reached(step, pin, at) {
@@ -34,11 +34,11 @@ export async function mount(el, { host }) {
     host,
     current: "Learn",
     about:
-      "Eight steps on recorded generations. Answer first, then look: each step is marked when you have found what it asks for.",
+      "Eight steps on recorded generations. Answer first, then look. Each step is marked as done when you have completed its task.",
   });
   const steps = await pagehead.ask(main, { host }, "steps");
   if (steps?.length === 0)
-    main.append(h("p", { className: "wb-empty" }, "The tour needs the recordings. Make them with: workbench record"));
+    main.append(h("p", { className: "wb-empty" }, "The tour needs recordings. Create them with: workbench record"));
   if (steps?.length) {
     const page = {
       host,
@@ -81,7 +81,7 @@ function build(page) {
   page.reset = h(
     "button",
     { type: "button", className: "wb-link wb-forget", onclick: () => forget(page) },
-    "start over",
+    "Start over",
   );
   const nav = h("nav", { className: "wb-tour" }, page.list, page.reset);
   nav.setAttribute("aria-label", "Steps");
@@ -163,14 +163,14 @@ function words(page, step) {
       h(
         "p",
         { className: "wb-why" },
-        h("b", {}, answered === step.right ? "✓ Right. " : `✕ It is “${step.choices[step.right]}”. `),
+        h("b", {}, answered === step.right ? "✓ Right. " : `✕ Correct answer: “${step.choices[step.right]}”. `),
         step.why,
       ),
     );
   const task = h(
     "p",
     { className: "wb-task" },
-    h("b", {}, page.done.has(step.name) ? "✓ Done. " : "Do this. "),
+    h("b", {}, page.done.has(step.name) ? "✓ Done. " : "Task: "),
     step.do,
   );
   task.classList.toggle("is-done", page.done.has(step.name));
@@ -195,7 +195,7 @@ function words(page, step) {
       className: "wb-button",
       href: pagehead.liveLink(page.host.base, step.dials ? { method: "oracle" } : { recorded: step.recording }),
     },
-    step.dials ? "Try the dial on the Live page" : "Open on the Live page",
+    step.dials ? "Try the oracle on the Live page" : "Open on the Live page",
   );
   const badge = h(
     "span",
@@ -216,7 +216,7 @@ function words(page, step) {
 function answer(page, step, i) {
   page.answers[step.name] = i;
   words(page, step);
-  page.told.textContent = i === step.right ? "Right." : `It is: ${step.choices[step.right]}.`;
+  page.told.textContent = i === step.right ? "Right." : `Correct answer: ${step.choices[step.right]}.`;
   page.text.querySelector(".wb-actions button.is-main").focus({ preventScroll: true });
 }
 
@@ -279,7 +279,7 @@ function dials(page, step) {
         dial("c", "cost of a draft step c, in verifications", 0, 1, 0.05),
       ),
       page.sum,
-      h("h3", {}, "Speed-up by draft length K, by the formula (SIMULATION)"),
+      h("h3", {}, "Speed-up by draft length K, from the formula (SIMULATION)"),
       page.bars,
     );
   }
@@ -288,7 +288,7 @@ function dials(page, step) {
 
 function turn(page, step, byHand = true) {
   const { set: { a, k, c } } = page, now = gain(a, k, c);
-  page.sum.textContent = `τ = ${now.tau.toFixed(2)} tokens a round; ${now.speedup.toFixed(2)} times plain decoding: ${now.speedup > 1 ? "faster" : now.speedup < 1 ? "slower" : "the same"}.`;
+  page.sum.textContent = `τ = ${now.tau.toFixed(2)} tokens per round; ${now.speedup.toFixed(2)} times plain decoding: ${now.speedup > 1 ? "faster" : now.speedup < 1 ? "slower" : "the same"}.`;
   const bars = Array.from({ length: 12 }, (_, i) => ({
     label: `${i + 1}`,
     value: gain(a, i + 1, c).speedup,
@@ -301,7 +301,7 @@ function turn(page, step, byHand = true) {
     bars,
     max,
     ticks: [0, 1],
-    axis: "drafts in a round, K",
+    axis: "drafts per round, K",
     up: "speed-up",
     summary: `Speed-up by draft length: ${bars.map((b) => `${b.label}: ${b.text}`).join(", ")}`,
   });

@@ -1,5 +1,5 @@
-/** Which for me: prompts of one's own are measured, and the methods ranked; below it, what was measured of every method
- *  that needs no training on each kind of work. */
+/** "Which for me": measure the user's prompts and rank the methods; below it, the board of methods without training by
+ *  kind of work. */
 
 import { h } from "../shared/kit.js";
 import * as jobs from "../shared/jobs.js";
@@ -9,20 +9,20 @@ import * as roles from "../shared/roles.js";
 import * as worktable from "./worktable.js";
 
 const SILENCE_MS = 8000;
-const NO_TEXT = "Give a file of text: a prompt a line, or JSON lines with `prompt`.";
+const NO_TEXT = "Choose a text file: one prompt per line, or JSON Lines with `prompt`.";
 
-/** A ratio in words. Pure. @param {number|null} v */
+/** Format a ratio. Pure. @param {number|null} v */
 export const times = (v) => (v === null ? "–" : `${v.toFixed(2)}×`);
 
-/** A speed-up in words, with its interval where there is one. Pure.
+/** Format a speed-up, with its interval if there is one. Pure.
  *  @param {{value: number, low: number|null, high: number|null, n: number}} s */
 export function figure(s) {
   if (s.low === null) return `${times(s.value)}, ${s.n === 1 ? "one run" : `${s.n} runs`}: no interval yet`;
   return `${times(s.value)} (${s.low.toFixed(2)}–${times(s.high)})`;
 }
 
-/** Where bars, whiskers and the line of plain decoding stand, in percent of the width. Pure: an interval that is far
- *  wider than all values is cut, so that bars stay readable.
+/** Return the positions of bars, whiskers and the baseline, in percent of the width. Pure: an interval much wider than
+ *  all values is cut, so that bars stay readable.
  *  @param {{speedup: {value: number, low: number|null, high: number|null}}[]} ranking
  *  @returns {{one: number, bars: {to: number, from: number|null, until: number|null, cut: boolean}[]}} */
 export function layout(ranking) {
@@ -40,29 +40,29 @@ export function layout(ranking) {
   };
 }
 
-/** How far a measurement is, in words. Pure. @param {any} advice */
+/** State the progress of a measurement. Pure. @param {any} advice */
 export function progress({ spent, seconds, done, text, waiting, last }) {
   const runs = done === 1 ? "one run" : `${done} runs`;
   if (last) return text === "done" ? `Measured: ${runs} in ${spent.toFixed(0)} s.` : `Stopped after ${runs}.`;
   return `${spent.toFixed(0)} of ${seconds} s, ${runs} · ${waiting || text}`;
 }
 
-/** The text of a file, or why it is none. @param {{size: number, arrayBuffer: () => Promise<ArrayBuffer>}} file
- *  @param {number} chars  that may be asked at most
+/** Read the text of a file, or return an error. @param {{size: number, arrayBuffer: () => Promise<ArrayBuffer>}} file
+ *  @param {number} chars  maximum number of characters
  *  @returns {Promise<{text?: string, error?: {message: string, remedy: string}}>} */
 export async function textOf(file, chars) {
-  const long = { message: `The file has more than ${chars.toLocaleString("en")} characters.`, remedy: "Choose some of its prompts." };
+  const long = { message: `The file has more than ${chars.toLocaleString("en")} characters.`, remedy: "Use fewer prompts." };
   if (file.size > 4 * chars) return { error: long }; // of UTF-8, a character has four bytes at most
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
     if (!text.includes("\0")) return [...text].length > chars ? { error: long } : { text };
   } catch {
-    // said below
+    // reported below
   }
   return { error: { message: "This file is not text.", remedy: NO_TEXT } };
 }
 
-/** Put the button and the section into the page. @param {any} page  @param {HTMLElement} body
+/** Add the button and the section to the page. @param {any} page  @param {HTMLElement} body
  *  @param {HTMLElement} contents */
 export async function add(page, body, contents) {
   const { host, main } = page;
@@ -103,29 +103,29 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
   const source = (value, words, checked) =>
     h("label", {}, h("input", { type: "radio", name: "wb-which-source", value, checked }), ` ${words}`);
   const text = h("textarea", { id: "wb-which-text", rows: 5, spellcheck: false });
-  kit.set(text, { "aria-label": "Prompts, one a line", placeholder: "A prompt a line" });
+  kit.set(text, { "aria-label": "Prompts, one per line", placeholder: "One prompt per line" });
   const file = h("input", { type: "file", className: "wb-unseen", id: "wb-which-file", accept: ".txt,.jsonl,.json,.md,text/*" });
   kit.set(file, { "aria-label": "File of prompts" });
   const seconds = h("input", { type: "number", id: "wb-which-seconds", value: numbers.seconds.default, min: numbers.seconds.ge, max: numbers.seconds.le, step: 5 });
   const go = h("button", { type: "submit", className: "wb-button is-main" }, "Measure");
   const stop = h("button", { type: "button", className: "wb-button", hidden: true }, "Stop");
   const bar = h("progress", { max: 1, value: 0, hidden: true });
-  bar.setAttribute("aria-label", "Time of measuring");
+  bar.setAttribute("aria-label", "Measuring time");
   const said = h("p", { className: "wb-whichsaid" });
   said.setAttribute("role", "status");
   const runs = source("last", `my last ${last} kept runs of this target`, false);
   runs.hidden = !keeps;
-  const choose = h("label", { className: "wb-button", htmlFor: "wb-which-file" }, "from a file …");
+  const choose = h("label", { className: "wb-button", htmlFor: "wb-which-file" }, "From a file …");
   const form = h(
     "form",
     { className: "wb-whichform", noValidate: true },
     h("div", {}, h("label", { htmlFor: "wb-which-target" }, "Target"), target),
-    h("div", {}, h("label", { htmlFor: "wb-which-seconds" }, "Seconds of measuring"), seconds),
+    h("div", {}, h("label", { htmlFor: "wb-which-seconds" }, "Measuring time in seconds"), seconds),
     h(
       "fieldset",
       {},
       h("legend", {}, "Prompts"),
-      h("div", { className: "wb-whichsource" }, source("text", "written here, one a line", true), runs, choose, file),
+      h("div", { className: "wb-whichsource" }, source("text", "typed here, one per line", true), runs, choose, file),
       text,
     ),
     h("div", { className: "wb-actions" }, go, stop),
@@ -153,7 +153,7 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
     h(
       "p",
       { className: "wb-about" },
-      "All exact methods that run on a target take turns on your prompts, greedily, beside plain decoding, until the time is up; those that are surely slower than the best leave early. It measures in the background: a run that somebody starts goes first, and the time of waiting is not counted.",
+      "All exact methods that run on a target take turns on your prompts with greedy decoding, together with plain decoding, until the time is up. Methods that are clearly slower than the best are dropped early. Measuring runs in the background: other runs have priority, and waiting time is not counted.",
     ),
     form,
     alerts,
@@ -163,7 +163,7 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
   );
   if (!offered) {
     go.disabled = true;
-    complain(view, { message: "Nothing can be measured in the background here.", remedy: "Where the models are: workbench recommend." });
+    complain(view, { message: "Background measurement is not available here.", remedy: "On the machine with the models, run: workbench recommend" });
   }
   setInterval(() => watch(view), 1000);
 }
@@ -186,23 +186,23 @@ function start(view) {
   const { host, form, text, seconds, target, last } = view, own = form.querySelector("input[type=radio]:checked").value === "text";
   complain(view, null);
   if (own && !text.value.trim()) {
-    complain(view, { message: "There is no prompt.", remedy: "Write one a line, or choose a file." });
+    complain(view, { message: "There is no prompt.", remedy: "Write one prompt per line, or choose a file." });
     return text.focus();
   }
   const channel = jobs.channel("which");
   Object.assign(view, { channel, job: null, advice: null, heard: performance.now(), written: own ? text.value : "" });
   measuring(view, true);
-  kit.write(view.said, "Begins …");
+  kit.write(view.said, "Starting …");
   const prompts = own ? { text: text.value } : { last };
   host.decode({ channel, target: target.value, seconds: Number(seconds.value), ...prompts });
 }
 
 function halt(view) {
   if (view.job) view.host.call("stop", { job: view.job }).catch(() => null);
-  kit.write(view.said, "Stops …");
+  kit.write(view.said, "Stopping …");
   if (!view.job || view.silent) {
     give(view);
-    kit.write(view.said, "Given up: the app did not answer. What was measured stays below.");
+    kit.write(view.said, "Stopped: the app did not answer. The results so far stay below.");
   }
 }
 
@@ -221,7 +221,7 @@ function watch(view) {
   const quiet = view.channel ? performance.now() - view.heard : 0;
   view.silent = quiet > SILENCE_MS;
   const seconds = Math.round(quiet / 1000);
-  if (view.silent) kit.write(view.said, `No answer for ${seconds} s: is the app still running? Stop gives up.`);
+  if (view.silent) kit.write(view.said, `No answer for ${seconds} s: check that the app is still running. Stop ends the measurement.`);
 }
 
 function hear(view, message) {
@@ -242,7 +242,7 @@ function hear(view, message) {
   if (advice.found) draw(view, advice);
   if (advice.last) {
     give(view);
-    if (!advice.found) kit.write(view.said, `${progress(advice)} Nothing is known yet.`);
+    if (!advice.found) kit.write(view.said, `${progress(advice)} No result yet.`);
   }
 }
 
@@ -257,8 +257,8 @@ function draw(view, { found: made, last }) {
   found.replaceChildren(
     h("p", { className: "wb-whichanswer" }, last ? made.answer : `So far: ${made.answer}`),
     list,
-    h("small", {}, "Speed-up over plain decoding of the same prompts, their geometric mean, with its 95 % interval; the dashed line is plain " +
-      "decoding. The reasons count all rounds of all prompts together, so that their quotient may differ a little."),
+    h("small", {}, "Speed-up over plain decoding of the same prompts: geometric mean with 95 % confidence interval. The dashed line is plain " +
+      "decoding. The reasons pool all rounds of all prompts, so their ratio may differ slightly."),
     ...failed,
     ...(last && made.limits ? [h("small", {}, made.limits)] : []),
     ...(last ? [h("p", {}, h("code", {}, made.command))] : []),
@@ -284,7 +284,7 @@ function row(choice, bar, one, made) {
     Object.assign(whisker.style, { left: `${bar.from}%`, width: `${Math.max(0, bar.until - bar.from)}%` });
     drawn.append(whisker);
   }
-  const left = choice.left ? ` · left after pass ${choice.left}` : "", tied = made.rivals.includes(choice.method) ? " · as fast, for all that is known" : "";
+  const left = choice.left ? ` · dropped after pass ${choice.left}` : "", tied = made.rivals.includes(choice.method) ? " · not significantly slower" : "";
   const made1 = h(
     "li",
     {},

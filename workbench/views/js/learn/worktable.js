@@ -1,9 +1,9 @@
-/** The table of kinds of work: methods that need no training, by kind, the fastest of each kind marked. */
+/** Table of speed-ups by kind of work for methods without training; the fastest of each kind is marked. */
 
 import { h } from "../shared/kit.js";
 import * as kit from "../shared/kit.js";
 
-/** A cell in words: speed-up, interval, τ; null where nothing was measured. Pure.
+/** Return the texts of a cell: speed-up, interval, τ; null if it was not measured. Pure.
  *  @param {{speedup: any, tau: any}|undefined} cell  @returns {{value: string, more: string}|null} */
 export function words(cell) {
   if (!cell?.speedup) return null;
@@ -12,18 +12,18 @@ export function words(cell) {
   return { value: `${value.toFixed(2)}×${verdict === "faster" ? " ✓" : ""}`, more: [interval, tau].filter(Boolean).join(", ") };
 }
 
-/** What to take for a kind, in words. Pure. @param {any} target  @param {string} kind */
+/** Recommend a method for a kind of work. Pure. @param {any} target  @param {string} kind */
 export function advice(target, kind) {
   const best = target.methods.find((m) => m.method === target.best[kind]);
   return best ? best.title : "plain decoding: no method was faster";
 }
 
-/** All of it: a button for each target, and its table. @param {any[]} targets */
+/** Build a button per target and the target's table. @param {any[]} targets */
 export function build(targets) {
   const section = h("div", { className: "wb-work", id: "work" });
-  section.append(h("h3", {}, "By kind of work, measured before"));
+  section.append(h("h3", {}, "Earlier measurements by kind of work"));
   if (!targets.length) {
-    section.append(h("p", { className: "wb-empty" }, "Nothing is on the board yet. Measure it: workbench recommend --kinds --report"));
+    section.append(h("p", { className: "wb-empty" }, "No measurements yet. Create them with: workbench recommend --kinds --report"));
     return section;
   }
   const about = h("p", { className: "wb-about" }), place = h("div", {});
@@ -40,8 +40,8 @@ export function build(targets) {
 
   function show(target) {
     buttons.forEach((button, i) => button.setAttribute("aria-pressed", `${targets[i] === target}`));
-    kit.write(about, `Methods that draft with nothing but the target: speed-up over plain decoding of the same prompt, its 95 % interval, and τ, tokens per pass of the target. ${target.prompts} prompts of a kind, up to ${target.tokens} tokens each, ${target.dtype}. ★: the fastest of its kind; the first of many owes some of its lead to chance. ✓: the whole interval lies above 1. Measured on ${target.machine}.`);
-    // on a phone a table is thirty screens long: what to take stands above it
+    kit.write(about, `Methods that need no trained drafter: speed-up over plain decoding of the same prompt, its 95 % confidence interval, and τ, tokens per target forward. ${target.prompts} prompts per kind, up to ${target.tokens} tokens each, ${target.dtype}. ★: the fastest of its kind; the best of many methods is partly lucky. ✓: the whole interval is above 1. Measured on ${target.machine}.`);
+    // on a phone the table is very long: show the recommendations above it
     const open = matchMedia("(min-width: 701px)").matches, words = h("summary", {}, "All methods");
     const all = h("details", { open }, words, table(target), h("p", {}, h("code", {}, target.command)));
     place.replaceChildren(best(target), all);
@@ -59,7 +59,7 @@ function table(target) {
     const isBest = (kind) => target.best[kind] === method.method;
     const cells = [drawn(method.all, false), ...kinds.map(([kind]) => drawn(method.cells[kind], isBest(kind)))];
     const made = h("tr", {}, h("th", { scope: "row" }, method.title), ...cells);
-    [...made.children].forEach((cell, i) => (cell.dataset.head = heads[i])); // a phone shows them one below the other
+    [...made.children].forEach((cell, i) => (cell.dataset.head = heads[i])); // narrow screens stack the cells
     return made;
   });
   const head = h("tr", {}, ...heads.map((title) => h("th", { scope: "col" }, title)));

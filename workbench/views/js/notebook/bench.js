@@ -1,4 +1,4 @@
-/** The verifier bench in a notebook: what it shows is the model's `state`, in both directions. */
+/** The verifier bench in a notebook, synchronised with the model's `state` in both directions. */
 
 import * as bench from "../verifiers/bench.js";
 import * as states from "../verifiers/state.js";
@@ -6,12 +6,12 @@ import * as states from "../verifiers/state.js";
 const TELL_MS = 120;
 const NAMES = ["words", "p", "q", "tp", "tq", "k", "way", "rule", "seed", "rounds"];
 
-/** What Python knows of a state. Pure. @param {states.State} state */
+/** Return the part of a state that Python has. Pure. @param {states.State} state */
 export function toPython(state) {
   return Object.fromEntries(NAMES.map((name) => [name, state[name]]));
 }
 
-/** Draw a widget's bench into `root`, and keep its state. */
+/** Draw a widget's bench into `root`, and synchronise its state. */
 export function mount(root, { model, on, ends }) {
   const now = () => JSON.stringify(toPython(page.state));
   let telling = null;
@@ -26,7 +26,7 @@ export function mount(root, { model, on, ends }) {
   const given = () => ({ ...states.example(), from: "Python", note: "", ...structuredClone(model.get("state")) });
   const page = bench.mount(root, { state: given(), change: tell });
   on("change:state", () => {
-    if (telling || JSON.stringify(toPython(given())) === now()) return; // what is being moved is not moved back
+    if (telling || JSON.stringify(toPython(given())) === now()) return; // do not overwrite a change in progress
     Object.assign(page.state, given());
     page.draw();
   });

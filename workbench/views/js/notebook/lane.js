@@ -1,10 +1,10 @@
-/** A notebook's wall-clock lanes: several traces on one clock, with a selection that the kernel sees. */
+/** Wall-clock lanes of a notebook: several traces on one clock; the kernel sees the selection. */
 
 import * as clock from "../live/clock.js";
 import * as kit from "../shared/kit.js";
 import * as panel from "../shared/panel.js";
 
-/** Draw a widget's lanes into `root`, and keep its selection. */
+/** Draw a widget's lanes into `root`, and synchronise its selection. */
 export function mount(root, { model, on }) {
   const box = kit.h("div", { className: "wb-lanes", tabIndex: 0 });
   const key = panel.legend(["draft", "verify", "overhead"].map((name) => [`wb-phase-${name}`, name]));
@@ -35,7 +35,7 @@ export function mount(root, { model, on }) {
   draw();
 }
 
-/** Where a key leads. Pure. @returns {object|null} null: nowhere */
+/** Return the selection after a key. Pure. @returns {object|null} null: the key has no meaning */
 export function step({ trace = 0, round = 0 }, key, traces) {
   if (key === "Escape") return {};
   const [along, across] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key] ?? [

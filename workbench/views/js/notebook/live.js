@@ -1,4 +1,4 @@
-/** What a notebook loads for runs over text: its widgets, and what plays the files that they export. */
+/** Notebook bundle for text runs: widgets, and the player of exported files. */
 
 import * as livereplay from "../live/replay.js";
 import * as widget from "./widget.js";
@@ -6,5 +6,5 @@ import * as widget from "./widget.js";
 /** Draw a widget into `el`. @param {any} el  @param {{model: object, shared: object}} given */
 export const mount = (el, given) => widget.mount(el, { ...given, vision: null });
 
-/** Play a run that is a file. @param {any} el  @param {{sources: object, trace: any, definitions: object}} given */
+/** Play a run from a file. @param {any} el  @param {{sources: object, trace: any, definitions: object}} given */
 export const play = (el, given) => livereplay.play(el, given);

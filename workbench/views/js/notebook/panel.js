@@ -1,4 +1,4 @@
-/** The parameters of a method as the app's controls, for a notebook: what they hold is the model's `values`. */
+/** The app's controls for a method's parameters in a notebook, synchronised with the model's `values`. */
 
 import * as controls from "../shared/controls.js";
 import * as form from "../shared/form.js";
@@ -7,7 +7,7 @@ import { h } from "../shared/kit.js";
 
 const TELL_MS = 120;
 
-/** The values to hold once another method is chosen: its usual ones; how tokens are drawn stays. Pure.
+/** Return the values after a change of method: its defaults; sampling parameters stay. Pure.
  *  @param {object[]} methods  @param {object[]} sampling  descriptions from the registry */
 export function switched(methods, sampling, name, held) {
   const own = methods.find((x) => x.name === name)?.params ?? [];
@@ -68,7 +68,7 @@ export function mount(root, { model, on, ends }) {
     draw();
   });
   on("change:values", () => {
-    if (telling) return; // what is being moved is not moved back
+    if (telling) return; // do not overwrite a change in progress
     held = { ...model.get("values") };
     draw();
   });

@@ -1,4 +1,4 @@
-/** The app's views in a notebook. Turns a Jupyter model into what the views know: a host, traces, a selection. */
+/** The app's views in a notebook: adapts a Jupyter model to a host, traces and a selection. */
 
 import * as choices from "../live/choice.js";
 import * as form from "../shared/form.js";
@@ -13,17 +13,18 @@ import * as widgetpanel from "./panel.js";
 
 const THEMED = ["class", "data-jp-theme-light", "data-vscode-theme-kind", "theme"];
 const ALONE = { tokens: "tokens", tree: "tree", curves: "curves", clock: "clock" };
-/** What a kernel is not asked for: the stage then begins with the run it is given, and plays no example. */
+/** Calls that are not sent to a kernel: the stage starts with the given run and plays no example. */
 const UNASKED = new Set(["recorded", "gallery", "estimate"]);
 
-/** Draw a widget into `el`. @param {{model: object, shared: object, vision: object|null}} given  `shared`: the model
- *  with the module's text, what figures mean, and the kinds of words; `vision`: the Vision tab, where pictures may come
- *  @returns {Promise<() => void>} what ends it */
+/** Draw a widget into `el`. @param {{model: object, shared: object, vision: object|null}} given  `shared`: model with
+ *  the module's source, the definitions of figures, and the word kinds; `vision`: the Vision tab, if images are
+ *  possible
+ *  @returns {Promise<() => void>} a function that disposes of the widget */
 export async function mount(el, given) {
   const { model } = given, kind = model.get("kind"), ends = [];
   el.classList.add("wb-widget");
   el.dataset.kind = kind;
-  el.dataset.lmSuppressShortcuts = "true"; // keys mean what they mean in the app, not what they mean in the notebook
+  el.dataset.lmSuppressShortcuts = "true"; // keys act as in the app, not as in the notebook
   for (const name of ["keydown", "keyup"]) el.addEventListener(name, (event) => event.stopPropagation());
   const root = el.appendChild(kit.h("div", { className: "wb" }));
   const place = {
@@ -47,7 +48,7 @@ export async function mount(el, given) {
   return () => ends.splice(0).forEach((end) => end());
 }
 
-/** Wear the theme of what is around, until somebody chooses. @returns {() => void} turns light to dark and back */
+/** Follow the surrounding theme until the user chooses one. @returns {() => void} toggles light and dark */
 function themed(el, ends) {
   let chosen = null;
   const wear = () => el.classList.toggle("dark", chosen ?? isDark(document));
@@ -63,7 +64,7 @@ function themed(el, ends) {
   };
 }
 
-/** Whether JupyterLab, VS Code, Colab or a page around is dark. Pure. */
+/** Whether the surrounding JupyterLab, VS Code, Colab or page is dark. Pure. */
 export function isDark({ documentElement: html, body }) {
   if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false";
   if (body.dataset.vscodeThemeKind) return /dark|high-contrast$/.test(body.dataset.vscodeThemeKind);
@@ -74,7 +75,7 @@ export function isDark({ documentElement: html, body }) {
 
 // -- Recorded traces --------------------------------------------------------------------------------------------------
 
-/** A view of traces that Python holds. Another trace given later takes the place of the first. */
+/** Show traces that Python holds. A trace given later replaces the first. */
 async function recorded(place) {
   const { model, root, kind, shared, theme, vision } = place, host = { theme, sources: async () => sources(shared) };
   const first = model.get("_given");
@@ -112,9 +113,9 @@ function close({ ends }, page) {
   page.draw();
 }
 
-// -- A run that goes on -----------------------------------------------------------------------------------------------
+// -- A run in progress ------------------------------------------------------------------------------------------------
 
-/** The stage of a run in the kernel, or in the app that the kernel talks to. */
+/** Show a run in the kernel, or in the app that the kernel is connected to. */
 async function live(place) {
   const { model, root, shared, theme, el, vision } = place, line = wire(place), ears = [];
   const host = {
@@ -136,7 +137,7 @@ async function live(place) {
     if (!page) return void early.push(message);
     if (message.header?.pictures?.length && !pictures && message.run === page.run?.id) {
       pictures = true;
-      return void open(message); // only now it is known that there is something to see
+      return void open(message); // the header tells that the run has images
     }
     for (const ear of ears) ear(message);
     adopt(page, message);
@@ -148,7 +149,7 @@ async function live(place) {
     ears.length = 0;
     root.replaceChildren();
     const view = pictures ? vision : livePage, made = await view.mount(root, { host, embed: pictures });
-    if (made.parts.whatif) made.parts.whatif.hidden = true; // its charts are the app's
+    if (made.parts.whatif) made.parts.whatif.hidden = true; // its charts need the app
     if (pictures) Object.assign(made.vision, { lexicon: shared.get("lexicon"), empty: "" });
     for (const details of root.querySelectorAll(".wb-settings")) details.open = el.clientWidth > 900;
     page = made;
@@ -160,7 +161,7 @@ async function live(place) {
   await open();
 }
 
-/** Messages of this model: questions with their answers, and news. */
+/** Connect to the model's messages: calls with their answers, and news. */
 function wire({ model, on }) {
   const waiting = new Map(), ears = [], name = Math.random().toString(36).slice(2, 8);
   let asked = 0;
@@ -177,7 +178,7 @@ function wire({ model, on }) {
   return { call, listen: (hear) => ears.push(hear) };
 }
 
-/** Let the panel hold what is in force: the run's own settings, then what was changed from elsewhere. */
+/** Put the parameters in force into the panel: the run's own, then later changes. */
 function adopt(page, message) {
   const { run, catalogue, choice } = page;
   if (!run?.header || message.run !== run.id || !catalogue || !choice) return;
@@ -197,7 +198,7 @@ function adopt(page, message) {
 
 // -- Selection --------------------------------------------------------------------------------------------------------
 
-/** What Python calls selected, of what the page holds. Pure. @returns {Record<string, number|string>} */
+/** Return the page's selection in Python's form. Pure. @returns {Record<string, number|string>} */
 export function toPython(pin, patch = null) {
   const named = { ...(pin ?? {}), ...(patch === null ? {} : { patch }) };
   return Object.fromEntries(
@@ -207,12 +208,12 @@ export function toPython(pin, patch = null) {
   );
 }
 
-/** The page's pin, of what Python calls selected. Pure. */
+/** Return the page's pin for a selection from Python. Pure. */
 export function fromPython({ round, node = null, token = null, on }) {
   return Number.isInteger(round) ? { round, node, token, ...(on && { on }) } : null;
 }
 
-/** Keep the page's pin and the model's `selection` the same. */
+/** Synchronise the page's pin and the model's `selection`. */
 function select({ model, on }, page) {
   const draw = page.draw, now = () => JSON.stringify(toPython(page.selection.pin, page.vision?.patch ?? null));
   const take = () => {

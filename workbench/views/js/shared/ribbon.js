@@ -1,4 +1,4 @@
-/** The text, grouped by round: what was committed on top, rejected and discarded drafts as ghosts under it. */
+/** The generated text, grouped by round: committed tokens above, rejected and discarded drafts ("ghosts") below. */
 
 import * as canvas from "./canvas.js";
 import * as kit from "./kit.js";
@@ -10,7 +10,7 @@ const BYTES = /^(?:‹[0-9A-F]{2}›)+$/;
 const legibles = new WeakMap();
 const HEX = /(?:‹[0-9A-F]{2}›)+/g, OPEN = /(?:‹[0-9A-F]{2}›)+$/;
 
-/** Cut a round into runs of tokens that end at a line break, so that code and lists keep their shape.
+/** Split a round at line breaks, so that code and lists keep their layout.
  *  @returns {{tokens: {k: number, text: string, kind: string, node: number|null, raw?: string}[], breaks: number,
  *             ghosts: {node: number, text: string, status: string}[], hidden: number}[]} */
 export function segments(round) {
@@ -27,7 +27,7 @@ export function segments(round) {
   return out;
 }
 
-/** Drafts that did not make it: rejected ones first, then discarded, in the order of the draft. */
+/** Return the drafts that were not accepted: rejected ones first, then discarded, in draft order. */
 export function ghosts(round) {
   const { status } = round.nodes, text = words(round.nodes);
   const lost = [];
@@ -39,20 +39,18 @@ export function ghosts(round) {
   return { shown, hidden: lost.length - shown.length };
 }
 
-/** The text of a committed token; one without text of its own (the end of the text) goes by its name in the
- *  vocabulary. */
+/** Return the text of a committed token; a token without text (end of sequence) shows its name in the vocabulary. */
 export function tokenText(round, emitted) {
   if (emitted.text !== "") return visibleText(emitted.text);
   for (const top of round.top_p ?? []) {
     const i = top.tokens.indexOf(emitted.token);
-    // its character comes with a later token
+    // a later token completes its character
     if (i >= 0 && top.text[i] !== "") return BYTES.test(top.text[i]) ? "·" : visibleText(top.text[i]);
   }
   return "·";
 }
 
-/** Bytes of one character that several tokens share, as the character; what is no character stays in hexadecimal.
- *  Pure. */
+/** Decode bytes of one character that several tokens share; invalid bytes stay in hexadecimal. Pure. */
 export function readable(text) {
   return text.replace(/(?:‹[0-9A-F]{2}›)+/g, (run) => {
     const bytes = Uint8Array.from(run.match(/[0-9A-F]{2}/g), (hex) => parseInt(hex, 16));
@@ -64,15 +62,14 @@ export function readable(text) {
   });
 }
 
-/** The texts of drafted tokens as people read them: a token that holds some bytes of a character shows it where the
- *  drafts before it on its way hold the others, and a dot where they do not; a marker of a chat is a role. Pure.
+/** Return the texts of drafted tokens for display: bytes of a split character show the character if the drafts before
+ *  complete it, else a dot; a chat marker shows its role. Pure.
  *  @param {{text: string[], parents: number[]}} nodes  @param {(text: string) => string} role  */
 export function words(nodes, role = (one) => one) {
   return joined(nodes).seen.map((text) => role(text.replace(HEX, "·")));
 }
 
-/** Texts of drafted tokens with the bytes that wait before them, and the bytes that wait after them for the rest of
- *  their character. */
+/** Join the texts of drafted tokens with the incomplete bytes before them; return the incomplete bytes after each. */
 function joined({ text, parents }) {
   const open = [];
   const seen = text.map((own, i) => {
@@ -83,9 +80,8 @@ function joined({ text, parents }) {
   return { seen, open };
 }
 
-/** A round as a view of single tokens shows it: drafts as `words` has them, and candidates for a place joined with the
- *  bytes before it; one that completes no character names its bytes, for dots would all look alike. Pure; the same
- *  object for the same round. */
+/** Return a round for views of single tokens: drafts as in `words`, candidates joined with the bytes before them; an
+ *  incomplete character shows its bytes in hexadecimal. Pure and cached per round. */
 export function legible(round) {
   if (!legibles.has(round)) {
     const { open } = joined(round.nodes);
@@ -106,7 +102,7 @@ function bytesNamed(text) {
   return bytes.length ? `byte${bytes.length > 1 ? "s" : ""} ${bytes.join(" ")}` : text.replace(HEX, "·");
 }
 
-/** Line breaks and tabs become visible; everything else stays as it is. */
+/** Make line breaks and tabs visible. */
 export function visibleText(text) {
   return text === "" ? "·" : text.replaceAll("\n", "⏎").replaceAll("\t", "⇥   ");
 }
@@ -116,29 +112,29 @@ function ghostText(text) {
   return seen.length > 14 ? `${seen.slice(0, 13)}…` : seen;
 }
 
-/** One sentence for a screen reader. */
+/** Describe a round for a screen reader. */
 export function describe(round) {
   const tested = round.nodes.status.filter((s) => s !== "discarded").length;
   const last = round.emitted.at(-1);
   if (canvas.isOfPlaces(round)) return `Round ${round.index + 1}: ${canvas.words(round)}`;
   if (round.bonus_kind === "plain")
-    return `Round ${round.index + 1}: nothing drafted; the target wrote “${tokenText(round, last)}”`;
-  const end = round.bonus_kind === "corrected" ? `target corrected to “${tokenText(round, last)}”`
-    : round.bonus_kind === "bonus" ? `bonus “${tokenText(round, last)}”` : "the text ended";
+    return `Round ${round.index + 1}: no drafts; target token “${tokenText(round, last)}”`;
+  const end = round.bonus_kind === "corrected" ? `corrected token “${tokenText(round, last)}”`
+    : round.bonus_kind === "bonus" ? `bonus token “${tokenText(round, last)}”` : "end of text";
   return `Round ${round.index + 1}: ${round.path.length} of ${tested} tested drafts accepted; ${end}`;
 }
 
-/** Where a new chunk begins: after a line break once the last one is long enough, or when it is full. Pure.
+/** Whether a new chunk starts: after a line break once the last chunk is long enough, or when it is full. Pure.
  *  @param {number} size  rounds in the last chunk  @param {boolean} broke  whether the last round ended a line */
 export function chunkEnds(size, broke) {
   return size >= CHUNK.most || (size >= CHUNK.least && broke);
 }
 
-/** Draw into `el`. Rounds are only ever appended, in chunks that the browser need not lay out while they are out of
- *  sight; a new `data.key` starts over.
+/** Draw into `el`. Rounds are only appended, in chunks that the browser can skip in layout while out of view; a new
+ *  `data.key` starts over.
  *  @param {{key: string, prompt: {role: string|null, text: string}[], rounds: object[], shown: {round: number, token:
  *    number|null, scroll: boolean}|null, ghosts: boolean, follow: boolean, arriving?: object|null, bands?:
- *    object[]}} data  `arriving`: the round that is being judged; `bands`: of `figures.methodSegments`, named and
+ *    object[]}} data  `arriving`: the round being verified; `bands`: from `figures.methodSegments`, named and
  *    coloured where there are several */
 export function render(el, data) {
   const state = (el._ribbon ??= begin(el));
@@ -167,7 +163,7 @@ export function render(el, data) {
   }
   el.classList.toggle("no-ghosts", !data.ghosts);
   state.follow = data.follow;
-  // the browser keeps a reader's place, not a follower's
+  // scroll anchoring only while the reader does not follow
   el.style.overflowAnchor = data.follow && !state.held ? "none" : "auto";
   if (state.drawn < data.rounds.length || !data.arriving) state.coming?.remove();
   if (state.drawn < data.rounds.length) {
@@ -181,28 +177,27 @@ export function render(el, data) {
   light(el, state, data.shown, data.follow);
 }
 
-/** One turn of the prompt. The role is drawn by the stylesheet: it is no text that could be copied with the words. */
+/** Return one turn of the prompt. The stylesheet draws the role, so it is not copied with the text. */
 function said({ role, text }) {
   const chip = kit.h("span", { className: "wb-role" });
   chip.dataset.role = role;
   return [...(role === null ? [] : [chip]), ...(text === "" ? [] : [kit.h("span", {}, readable(text))])];
 }
 
-/** True when the visitor scrolled back and the newest text is out of sight. */
+/** Whether the reader scrolled back, away from the newest text. */
 export function isHeld(el) {
   return el._ribbon?.held ?? false;
 }
 
-/** Go to the newest text and stay there. */
+/** Scroll to the newest text and follow it. */
 export function catchUp(el) {
   if (!el._ribbon) return;
   el._ribbon.held = false;
   scrollTo(el, el._ribbon, el.scrollHeight);
 }
 
-/** Follow the newest text: its height changes when rounds are added, and again when chunks that were only estimated
- *  come into sight and are laid out. So the end is gone to whenever the height has changed, after layout, once a
- *  frame. */
+/** Follow the newest text: its height changes when rounds are added, and again when estimated chunks are laid out.
+ *  Scroll to the end after each change of height. */
 function begin(el) {
   const inner = el.appendChild(kit.h("div"));
   inner.setAttribute("role", "presentation");
@@ -216,7 +211,7 @@ function begin(el) {
   };
   el.addEventListener("scroll", () => {
     const far = el.scrollTop + el.clientHeight < el.scrollHeight - 30, held = state.held;
-    if (!far || el.scrollTop < state.top - 2) state.held = far; // only a reader scrolls back
+    if (!far || el.scrollTop < state.top - 2) state.held = far; // only the reader scrolls back
     state.top = el.scrollTop;
     if (state.held !== held) kit.tell(el, "wb:redraw");
   }, { passive: true });
@@ -231,7 +226,7 @@ function scrollTo(el, state, top) {
   state.top = el.scrollTop;
 }
 
-/** What was drafted last, with the verdicts that are out, where its tokens will stand. Pure. */
+/** Return the latest draft with its visible test results, in text order. Pure. */
 export function draftWords({ round, judged, line }) {
   const { status } = round.nodes, text = words(round.nodes);
   return line.map(({ node, test }) => ({
@@ -254,8 +249,8 @@ function come(state, arriving) {
   if (chunk.lastChild !== box) chunk.append(box);
 }
 
-/** Put the name of each segment's method before its first token, and its colour over its rounds. Both are seen once the
- *  run has a second method. */
+/** Put each segment's method name before its first token, and its colour over its rounds; visible once the run has a
+ *  second method. */
 function name(el, state, bands) {
   el.classList.toggle("has-bands", bands.length > 1);
   for (const band of bands.slice(Math.max(0, state.named - 1))) {
@@ -267,12 +262,12 @@ function name(el, state, bands) {
     kit.set(chip, { "data-name": band.name, "data-slot": band.slot, "aria-hidden": "true" });
     groups[0].before(chip);
     const first = groups[0].querySelector(".wb-token");
-    if (at && first) kit.set(first, { "aria-label": `${first.getAttribute("aria-label")}, from here drafted by ${band.name}` });
+    if (at && first) kit.set(first, { "aria-label": `${first.getAttribute("aria-label")}, from here on drafted by ${band.name}` });
     state.named = at + 1;
   }
 }
 
-/** The chunk that the next round goes into. */
+/** Return the chunk of the next round. */
 function room(state) {
   if (!state.chunk || chunkEnds(state.size, state.broke)) {
     state.chunk = state.inner.appendChild(kit.h("div", { className: "wb-chunk" }));

@@ -42,9 +42,9 @@ test("what cannot be seen gets a sign", () => {
 test("the sentence for a screen reader says how the round ended", () => {
   assert.match(describe(rounds[0]), /^Round 1: \d+ of \d+ tested drafts accepted; /);
   const last = (bonus_kind) => describe({ ...made(["a"]), bonus_kind });
-  assert.equal(last("plain"), "Round 1: nothing drafted; the target wrote “a”", "no draft, no bonus");
-  assert.match(last("bonus"), /; bonus “a”$/);
-  assert.match(last("corrected"), /; target corrected to “a”$/);
+  assert.equal(last("plain"), "Round 1: no drafts; target token “a”", "no draft, no bonus");
+  assert.match(last("bonus"), /; bonus token “a”$/);
+  assert.match(last("corrected"), /; corrected token “a”$/);
 });
 
 test("a prompt in another script is readable: bytes that make one character together are shown as it", () => {

@@ -1,48 +1,48 @@
-/** Messages of a chat: who speaks is shown as a role, not as the marker that says so to the model. No DOM.
+/** Chat messages: show roles instead of the model's chat markers. No DOM.
  *
- *  A prompt is one text, as the tokenizer reads it: runs, links and kept runs hold it with its markers. Here that text
- *  is taken apart for a person, and put together again, so that nothing of it is lost on the way. */
+ *  A prompt is one text, as for the tokenizer; runs and links store it with markers. This module splits it for display
+ *  and joins it again without loss. */
 
 const OPEN = "<|user|>", CLOSE = "<|assistant|>";
 const MARKER = /^<\|(system|user|assistant)\|>$/;
 const NAME = /^(system|user|assistant|model|tool)$/;
-/** Formats that write a role's name between markers: opening token, what stands behind the name, what ends a turn. */
+/** Formats with a role name between markers: opening token, tokens after the name, tokens that end a turn. */
 const NAMED = {
   "<|im_start|>": { closing: ["\n"], end: ["<|im_end|>", "\n"] },
   "<start_of_turn>": { closing: ["\n"], end: ["<end_of_turn>", "\n"] },
   "<|start_header_id|>": { closing: ["<|end_header_id|>", "\n\n"], end: ["<|eot_id|>"] },
 };
-/** Tokens that a role's name is cut into, at most: "ass", "istant". */
+/** Maximum number of tokens of a role name: "ass", "istant". */
 const LONGEST = 4;
 
-/** A prompt as a person writes it: the words, and whether they are a message to be answered. Pure.
+/** Split a prompt into its text and whether it is a chat message. Pure.
  *  @param {string} prompt  @returns {{words: string, chat: boolean}} */
 export function split(prompt) {
   const chat = prompt.startsWith(OPEN) && prompt.endsWith(CLOSE) && prompt.length >= OPEN.length + CLOSE.length;
   return { words: chat ? prompt.slice(OPEN.length, -CLOSE.length) : prompt, chat };
 }
 
-/** The prompt of words: the inverse of `split`. Pure. */
+/** Return the prompt of a text: the inverse of `split`. Pure. */
 export function join(words, chat) {
   return chat ? OPEN + words + CLOSE : words;
 }
 
-/** The prompt of what somebody typed: no words are no message. Pure. */
+/** Return the prompt of a typed text; empty text is no message. Pure. */
 export function typed(words, chat) {
   return words.trim() ? join(words, chat) : words;
 }
 
-/** A token's text, or the role that it stands for. Pure. */
+/** Return a token's text, or the role of a marker. Pure. */
 export function word(text) {
   return MARKER.exec(text)?.[1] ?? text;
 }
 
-/** Whether these tokens stand there. */
+/** Whether the tokens at `at` are the wanted ones. */
 function stand(tokens, at, wanted) {
   return wanted.every((text, k) => tokens[at + k] === text);
 }
 
-/** The role that is named behind an opening token, and how many tokens that takes; null where none is. */
+/** Return the role after an opening token, and the number of tokens; null if there is none. */
 function opened(tokens, at) {
   const format = NAMED[tokens[at]];
   for (let n = 1; format && n <= LONGEST; n += 1) {
@@ -53,8 +53,8 @@ function opened(tokens, at) {
   return null;
 }
 
-/** The tokens of a prompt as roles and what each says. A marker counts where it is a token of its own: what somebody
- *  only typed is text. What ends a turn is left out before the next one. Pure.
+/** Return the tokens of a prompt as turns. A marker counts only if it is a single token; a typed one is text. The
+ *  tokens that end a turn are left out before the next one. Pure.
  *  @param {string[]} tokens  texts of tokens  @returns {{role: string|null, text: string}[]} */
 export function turns(tokens) {
   const found = /** @type {{role: string|null, text: string}[]} */ ([{ role: null, text: "" }]);

@@ -1,16 +1,16 @@
-/** Speed-up: the estimator, its interval and its words, as `workbench/trace/speedup.py` has them; a test holds both to
- *  the same numbers. Geometric mean over the repeats of a prompt, then over prompts; the interval is Student's t on the
- *  logarithms, over prompts from three on, else over repeats. */
+/** Speed-up: estimator, confidence interval and wording, as in `workbench/trace/speedup.py`; a test checks both with
+ *  the same numbers. Geometric mean over the repeats of a prompt, then over prompts. The interval is Student's t on the
+ *  logarithms, over prompts if there are at least three, else over repeats. */
 
 const FEWEST_PROMPTS = 3, CONFIDENCE = 0.95;
 export const FASTER = "faster";
 export const SLOWER = "slower";
-export const OPEN = "cannot be told yet";
+export const OPEN = "no significant difference yet";
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const runs = (n) => (n === 1 ? "one run" : `${n} runs`);
 
-/** The geometric mean of ratios or rates with its interval. Pure.
+/** Return the geometric mean of ratios or rates with its interval. Pure.
  *  @param {number[][]} values  by prompt, one for each repeat, all above 0
  *  @returns {{value: number, low: number|null, high: number|null, n: number, prompts: number}|null} */
 export function estimate(values, confidence = CONFIDENCE) {
@@ -34,7 +34,7 @@ export function estimate(values, confidence = CONFIDENCE) {
   return { ...found, low: Math.exp(centre - half), high: Math.exp(centre + half) };
 }
 
-/** Speed-up of runs over plain runs, paired by prompt and repeat. Pure.
+/** Return the speed-up of runs over plain runs, paired by prompt and repeat. Pure.
  *  @param {{prompt: number, repeat: number, rate: number}[]} mine  @param {object[]} plain  rates in tokens per
  *    second */
 export function speedup(mine, plain) {
@@ -46,7 +46,7 @@ export function speedup(mine, plain) {
   return estimate([...byPrompt.values()]);
 }
 
-/** Speed-up of a lane from its runs as a saved comparison holds them. Pure.
+/** Return the speed-up of a lane from its runs in a saved comparison. Pure.
  *  @param {{prompt: number, repeat: number, token_ids: number[], seconds: number, decode_seconds: number|null}[]} mine
  *    @param {object[]} plain */
 export function ofRuns(mine, plain) {
@@ -59,11 +59,11 @@ export function ofRuns(mine, plain) {
   return speedup(rates(mine), rates(plain));
 }
 
-/** The key figure "speed-up" of a run on a page. Pure: one run decides nothing, however far from 1× it is.
+/** Return the key figure "speed-up" of a run on a page. Pure: a single pair gives no verdict, however far from 1× it
+ *  is.
  *  @param {{mine: number|null, plain: number|null, none: string, measured?: any, stalled?: string}} known  `mine`,
- *    `plain`: tokens per second of the two runs on the page; `none`: why there is no plain one; `measured`: an estimate
- *    from several pairs of runs like these: the one speed-up that is shown then; `stalled`: what of the two stalled, in
- *    words
+ *    `plain`: tokens per second of the two runs on the page; `none`: why there is no plain run; `measured`: an estimate
+ *    from several pairs of such runs, which then replaces the single ratio; `stalled`: note on stalled rounds
  *  @returns {{value: string, unit: string, label: string, worked: string}} */
 export function figure({ mine, plain, none, measured = null, stalled = "" }) {
   const own = mine && plain ? mine / plain : null;
@@ -85,12 +85,12 @@ export function figure({ mine, plain, none, measured = null, stalled = "" }) {
     value: `${own.toFixed(2)}×`,
     unit: "",
     label: ["one run", stalled].filter(Boolean).join(", "),
-    worked: `${mine.toFixed(1)} / ${plain.toFixed(1)} tokens per second; one run cannot tell faster from slower`,
+    worked: `${mine.toFixed(1)} / ${plain.toFixed(1)} tokens per second; a single pair is not enough for a verdict`,
   };
 }
 
-/** Half-width in standard errors of Student's interval: the sums of Abramowitz & Stegun 26.7.3 and 26.7.4, inverted.
- *  Pure. */
+/** Return the half-width of Student's interval in standard errors: inverse of the sums in Abramowitz & Stegun 26.7.3
+ *  and 26.7.4. Pure. */
 export function tQuantile(freedom, confidence = CONFIDENCE) {
   const inside = (t) => {
     const angle = Math.atan(t / Math.sqrt(freedom)), cosine = Math.cos(angle), even = freedom % 2 === 0;
@@ -105,14 +105,14 @@ export function tQuantile(freedom, confidence = CONFIDENCE) {
   return (low + high) / 2;
 }
 
-/** "faster" or "slower" where the whole interval lies on one side of 1×; else that it cannot be told, or how few runs
- *  there are. Pure. */
+/** Return "faster" or "slower" if the whole interval is on one side of 1×; else "no significant difference yet", or the
+ *  number of runs. Pure. */
 export function verdict(found) {
   if (found.low === null) return runs(found.n);
   return found.low > 1 ? FASTER : found.high < 1 ? SLOWER : OPEN;
 }
 
-/** What the interval rests on. Pure. */
+/** State the sample of the interval. Pure. */
 export function basis(found) {
   if (found.low === null) return runs(found.n);
   if (found.prompts >= FEWEST_PROMPTS)
@@ -122,13 +122,13 @@ export function basis(found) {
 
 const these = (found) => (found.prompts === 1 ? "this prompt" : `these ${found.prompts} prompts`);
 
-/** The interval, as in "1.31–1.77×"; empty where there is none. Pure. */
+/** Format the interval, as in "1.31–1.77×"; empty if there is none. Pure. */
 export function range(found) {
   return found.low === null ? "" : `${found.low.toFixed(2)}–${found.high.toFixed(2)}×`;
 }
 
-/** Figure and verdict in one line: nothing is concluded while the interval holds 1×, nor of prompts that were not run.
- *  Pure. */
+/** State figure and verdict in one line: no verdict while the interval contains 1×, and none for prompts that were not
+ *  run. Pure. */
 export function sentence(found) {
   if (found.low !== null && found.prompts < FEWEST_PROMPTS && verdict(found) !== OPEN)
     return `${found.value.toFixed(2)}×: ${verdict(found)} on ${these(found)} (${range(found)}, n = ${found.n})`;

@@ -34,7 +34,7 @@ test("nothing is concluded from one run, two runs, or an interval that holds 1×
   assert.equal(sentence(estimate([[1.5, 1.6]])), "1.55×: 2 runs");
   assert.match(
     sentence(estimate([[0.7, 1.5, 1.1, 1.0]])),
-    /^1\.04×: cannot be told yet \(0\.\d\d–1\.\d\d×, n = 4, this prompt only\)$/,
+    /^1\.04×: no significant difference yet \(0\.\d\d–1\.\d\d×, n = 4, this prompt only\)$/,
   );
   assert.equal(verdict(estimate([[1.5, 1.52, 1.51]])), "faster");
   assert.equal(verdict(estimate([[0.5], [0.52], [0.51]])), "slower");
@@ -54,7 +54,7 @@ test("the key figure calls one run one run, and says what the machine did to it"
     value: "0.50×",
     unit: "",
     label: "one run",
-    worked: "300.0 / 600.0 tokens per second; one run cannot tell faster from slower",
+    worked: "300.0 / 600.0 tokens per second; a single pair is not enough for a verdict",
   });
   assert.equal(figure({ ...known, stalled: "3 rounds stalled" }).label, "one run, 3 rounds stalled");
   assert.equal(figure({ ...known, plain: null, none: "no baseline yet" }).label, "speed-up: no baseline");
@@ -68,7 +68,7 @@ test("pairs of runs take the place of the one run; the verdict comes when the in
   assert.equal(of([1.2, 1.3]).label, "2 runs");
   assert.deepEqual(
     [of([0.8, 1.2, 1.1]).label, of([1.5, 1.52, 1.51]).label],
-    ["cannot be told yet, n = 3", "faster, n = 3"],
+    ["no significant difference yet, n = 3", "faster, n = 3"],
   );
   assert.match(of([1.5, 1.52, 1.51]).unit, /^1\.4\d–1\.5\d×$/);
   assert.match(of([1.5, 1.52, 1.51]).worked, /^1\.51×: faster on this prompt \(.*n = 3\)$/, "one figure, not that of the run as well");

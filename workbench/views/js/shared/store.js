@@ -1,12 +1,12 @@
-/** Keep the rounds of a run by index, whatever order they arrive in, and say what is missing. No DOM. */
+/** Store of a run's rounds by index, in whatever order they arrive; reports missing rounds. No DOM. */
 
 const TERMINAL = new Set(["finished", "cancelled", "error"]);
 
-/** Reasons of a run that did not come to its end: see `workbench.trace.events.STOPPED`. */
+/** Footer reasons of a run that was stopped: see `workbench.trace.events.STOPPED`. */
 const STOPPED = new Set(["cancelled", "lease", "limit", "memory"]);
 
-/** An empty record of one run. `channel` is the name the page gave it before the backend answered with an id; `from`
- *  says where its numbers come from ("live", "recorded", "imported"), `origin` what it branched off. */
+/** Return an empty record of a run. `channel` is its name until the backend answers with an id; `from` is the origin of
+ *  its numbers ("live", "recorded", "imported"), `origin` the run it branched from. */
 export function newRun(channel) {
   return {
     channel,
@@ -27,7 +27,7 @@ export function newRun(channel) {
   };
 }
 
-/** Put a message into the record.
+/** Apply a message to the record.
  *  @param {object} run record from `newRun`, changed in place
  *  @param {{run?: string, state?: string, message?: string, seq?: number, header?: object, rounds?: object[],
  *           footer?: object, warnings?: string[], error?: {message: string, remedy: string}}} message  what `Run.since`
@@ -35,7 +35,7 @@ export function newRun(channel) {
  *  @returns {number|null} index of the first round that is missing, or null when none is */
 export function apply(run, message) {
   if (message.run) run.id = message.run;
-  // A slower answer must not bring an ended run back to life.
+  // A late answer must not reactivate an ended run.
   if (message.state && !(isOver(run) && !TERMINAL.has(message.state))) {
     run.state = message.state;
     run.message = message.message ?? "";
@@ -56,7 +56,7 @@ export function apply(run, message) {
   return have < run.seq ? have : null;
 }
 
-/** Without a draft there is no bonus: traces of earlier versions called plain decoding that. */
+/** Rename the bonus of a round without a draft to "plain": traces of earlier versions called it bonus. */
 function named(round) {
   if (round.bonus_kind !== "bonus" || round.nodes.status.length) return round;
   return {
@@ -66,7 +66,7 @@ function named(round) {
   };
 }
 
-/** A record of a finished trace. `notes` are said with its warnings. */
+/** Return a record of a finished trace. `notes` are added to its warnings. */
 export function fromTrace(channel, { header, rounds, footer, attribution = null }, from, notes = []) {
   const run = { ...newRun(channel), from, attribution };
   const ended = footer?.reason === "error" ? "error" : STOPPED.has(footer?.reason) ? "cancelled" : "finished";
@@ -81,7 +81,7 @@ export function fromTrace(channel, { header, rounds, footer, attribution = null 
   return run;
 }
 
-/** The trace of a record, as exports write it. */
+/** Return the trace of a record, for export. */
 export function toTrace(run) {
   return {
     header: run.header,
@@ -91,7 +91,7 @@ export function toTrace(run) {
   };
 }
 
-/** Number of rounds from 0 on without a hole. */
+/** Return the number of rounds from 0 on without a gap. */
 export function complete(run) {
   let n = run.whole ?? 0;
   while (run.rounds[n] !== undefined) n += 1;
@@ -99,18 +99,18 @@ export function complete(run) {
   return n;
 }
 
-/** The rounds that can be drawn: the unbroken beginning. */
+/** Return the rounds that can be drawn: those before the first gap. */
 export function visible(run) {
   const n = complete(run);
   return n === run.rounds.length ? run.rounds : run.rounds.slice(0, n);
 }
 
-/** True when no more rounds will come. */
+/** Whether the run has ended. */
 export function isOver(run) {
   return TERMINAL.has(run.state);
 }
 
-/** True while the run holds the engine: from the press of Run to its end. A recording holds nothing. */
+/** Whether the run occupies the engine: from Run to its end. A recording does not. */
 export function isActive(run) {
   return run !== null && run.from === "live" && !isOver(run);
 }

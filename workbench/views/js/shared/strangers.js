@@ -1,4 +1,4 @@
-/** Draft models of another vocabulary than the target's: only a method that translates can draft with one. No DOM. */
+/** Draft models with a vocabulary other than the target's: only translating methods can use them. No DOM. */
 
 const TRANSLATES = "any-drafter";
 
@@ -7,7 +7,7 @@ export function drafts(method) {
   return Boolean(method?.needs?.some((need) => need === "drafter" || need === TRANSLATES));
 }
 
-/** The draft models of a catalogue, as they can be chosen with a method: strangers where it translates. Pure.
+/** Return the draft models that a method can use: with a different vocabulary only if it translates. Pure.
  *  @param {{drafters: any[], methods: any[]}} catalogue  @param {string | null} method */
 export function drafters(catalogue, method) {
   const translates = catalogue.methods.some((m) => m.name === method && m.needs?.includes(TRANSLATES));

@@ -1,9 +1,9 @@
-/** The numbers behind a drawing as a table: for those who read rather than look. */
+/** Numbers of a drawing as a table, an accessible alternative. */
 
 const percent = (v) => (v === null || v === undefined ? "–" : `${Math.round(100 * v)} %`);
 const ms = (s) => (1e3 * s).toFixed(1);
 
-/** Head and rows of each table by the name of its card. Pure. */
+/** Head and rows of each table, by the name of its card. Pure. */
 export const TABLES = {
   lane: (rounds) => {
     const waits = rounds.some((r) => r.waited_s);
@@ -44,18 +44,18 @@ export const TABLES = {
       .map((p) => [p.index + 1, p.windowed?.toFixed(1) ?? "–", p.cumulative?.toFixed(1) ?? "–"]),
   }),
   position: (rounds, figures) => ({
-    head: ["depth", "tested", "accepted", "quotient", "95 % interval"],
+    head: ["depth", "tested", "accepted", "acceptance rate", "95 % interval"],
     rows: figures
       .acceptanceByDepth(rounds)
       .map((d) => [d.depth, d.tested, d.accepted, percent(d.rate), `${percent(d.low)} – ${percent(d.high)}`]),
   }),
   histogram: (rounds, figures) => ({
-    head: ["accepted", "rounds", "ended by a bonus"],
+    head: ["accepted", "rounds", "with a bonus token"],
     rows: figures.histogram(rounds).map((b) => [b.accepted, b.rounds, b.bonus]),
   }),
 };
 
-/** Draw into `el`; rows are kept and rewritten. @param {any} el  @param {{head: string[], rows: (string|number)[][]}}
+/** Draw into `el`; rows are kept and updated. @param {any} el  @param {{head: string[], rows: (string|number)[][]}}
  *  data */
 export function render(el, { head, rows }) {
   const table = el.querySelector("table") ?? el.appendChild(document.createElement("table"));

@@ -1,4 +1,4 @@
-/** Spaces, breaks and tabs made visible. Pure. */
+/** Make spaces, line breaks and tabs visible. Pure. */
 export function visible(text) {
   return (
     text

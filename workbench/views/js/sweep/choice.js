@@ -1,11 +1,11 @@
-/** What the Sweep panel holds: axes with their values, settings; the request made from it, and its address. No DOM. */
+/** State of the Sweep panel: axes with their values, settings; its request and its address. No DOM. */
 
 import * as form from "../shared/form.js";
 import * as strangers from "../shared/strangers.js";
 
 const LISTS = ["method", "drafter", "prompts", "target"];
 
-/** The first choice a visitor sees. */
+/** Return the initial choice. */
 export function first(catalogue) {
   const method = catalogue.chosen.method;
   const axes = [
@@ -23,7 +23,7 @@ export function first(catalogue) {
   };
 }
 
-/** What can be varied, in the order of the list: names with their words. */
+/** Return the possible axes, in the order of the list: names with their labels. */
 export function axes(choice, catalogue) {
   const own = catalogue.methods.find((m) => m.name === choice.method)?.params ?? [],
     words = (name) => name.replaceAll("_", " ");
@@ -36,7 +36,7 @@ export function axes(choice, catalogue) {
   ];
 }
 
-/** What is known about an axis: a parameter, or a list of names. */
+/** Return the description of an axis: a parameter, or a list of names. */
 export function spec(name, method, catalogue) {
   const usable = (entries) => entries.filter((e) => e.available !== false).map((e) => e.name);
   const lists = {
@@ -55,7 +55,7 @@ export function spec(name, method, catalogue) {
   );
 }
 
-/** Values to begin with, as text. Pure. */
+/** Suggest values, as text. Pure. */
 export function suggestion(known) {
   if (!known) return "";
   if (known.kind === "names") return known.names.slice(0, 3).join(", ");
@@ -73,7 +73,7 @@ export function suggestion(known) {
     .join(", ");
 }
 
-/** The values of an axis from its text; `problem` says what is wrong with it. Pure.
+/** Parse the values of an axis; `problem` describes an error. Pure.
  *  @returns {{values: (string|number|boolean)[], problem: string}} */
 export function values({ name, text }, known) {
   if (!known) return { values: [], problem: `this method has no ${name.replaceAll("_", " ")}` };
@@ -89,7 +89,7 @@ export function values({ name, text }, known) {
   const read = parts.map((part) => one(part, known)), wrong = read.findIndex((value) => value === undefined);
   if (wrong >= 0) return { values: [], problem: `${parts[wrong]}: ${allowed(known)}` };
   if (!read.length) return { values: [], problem: "no values yet" };
-  if (new Set(read).size < read.length) return { values: [], problem: "a value is there twice" };
+  if (new Set(read).size < read.length) return { values: [], problem: "a value occurs twice" };
   return { values: read, problem: "" };
 }
 
@@ -115,7 +115,7 @@ function allowed(known) {
     : `a ${known.kind === "int" ? "whole " : ""}number from ${known.ge ?? "−∞"} to ${known.le ?? "∞"}`;
 }
 
-/** All axes read: their values, how many cells, and what is wrong. */
+/** Parse all axes: their values, the number of cells, and an error. */
 export function plan(choice, catalogue) {
   const read = choice.axes.map((axis) => ({
       name: axis.name,
@@ -124,13 +124,13 @@ export function plan(choice, catalogue) {
     names = read.map((axis) => axis.name);
   const cells = read.reduce((n, axis) => n * axis.values.length, 1);
   const problem = !read.length
-    ? "There is no axis."
+    ? "No axis is chosen."
     : new Set(names).size < names.length
-      ? "Both axes are the same."
+      ? "Both axes vary the same setting."
       : read.find((axis) => axis.problem)
         ? `${read.find((axis) => axis.problem).name}: ${read.find((axis) => axis.problem).problem}`
         : cells > catalogue.most
-          ? `${cells} cells; ${catalogue.most} is the limit here.`
+          ? `${cells} cells; the limit is ${catalogue.most}.`
           : "";
   return { axes: read, cells, problem };
 }
@@ -170,7 +170,7 @@ export function toQuery(choice, catalogue) {
   return query.toString();
 }
 
-/** What an address asks for. What is wrong is left out and said. @returns {{choice: object, problems: string[]}} */
+/** Parse an address; invalid parts are left out and listed. @returns {{choice: object, problems: string[]}} */
 export function fromQuery(search, catalogue, clamp) {
   const query = new URLSearchParams(search), choice = first(catalogue), problems = [];
   if (query.get("tab") !== "sweep") return { choice, problems };
@@ -179,7 +179,7 @@ export function fromQuery(search, catalogue, clamp) {
     found = [];
   if (query.has("method")) {
     if (catalogue.methods.some((m) => m.name === query.get("method"))) choice.method = query.get("method");
-    else bad("method", query.get("method"), "no such method");
+    else bad("method", query.get("method"), "unknown method");
   }
   const known = new Map(
     [...(catalogue.methods.find((m) => m.name === choice.method)?.params ?? []), ...catalogue.sampling].map((p) => [
@@ -199,7 +199,7 @@ export function fromQuery(search, catalogue, clamp) {
     else if (name in catalogue.numbers) {
       if (/^\d{1,16}$/.test(text) && form.whole(catalogue.numbers[name], text) === Number(text))
         choice[name] = Number(text);
-      else bad(name, text, "not a whole number in range");
+      else bad(name, text, "not a whole number in the allowed range");
     } else if (known.has(name)) {
       const p = known.get(name), value = p.choices?.length ? text : p.kind === "bool" ? text === "true" : Number(text);
       if (
@@ -209,7 +209,7 @@ export function fromQuery(search, catalogue, clamp) {
       )
         choice.params[name] = value;
       else bad(name, text, "out of range");
-    } else if (!["tab", "method", "metric"].includes(name) && !name.startsWith("__")) bad(name, text, "unknown");
+    } else if (!["tab", "method", "metric"].includes(name) && !name.startsWith("__")) bad(name, text, "unknown setting");
   }
   if (found.length) choice.axes = found;
   if (!choice.groups.length) choice.groups = first(catalogue).groups;

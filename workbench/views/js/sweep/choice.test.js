@@ -56,7 +56,7 @@ test("a sweep that cannot be is said with the reason", () => {
   assert.equal(plan(choice, catalogue).problem, "");
   assert.equal(plan(choice, catalogue).cells, 8);
   assert.match(with_({ name: "depth", text: "1" }, { name: "depth", text: "2" }).problem, /same/);
-  assert.match(with_({ name: "depth", text: "1..12" }, { name: "temperature", text: "0, 1" }).problem, /24 cells; 20/);
+  assert.match(with_({ name: "depth", text: "1..12" }, { name: "temperature", text: "0, 1" }).problem, /24 cells; the limit is 20/);
 });
 
 test("an address restores the axes and settings", () => {
@@ -99,7 +99,7 @@ test("a cell says its figure, its interval and n, in words too", () => {
   assert.equal(interval("tau", { value: 2, low: null, high: null, n: 1 }), "n 1");
   assert.equal(
     label(cell, { depth: [1, 2] }, "speedup", "speed-up"),
-    "depth 2: speed-up 1.92×, 95 % interval 1.50× to 2.30×, n 4",
+    "depth 2: speed-up 1.92×, 95 % confidence interval 1.50× to 2.30×, n 4",
   );
   assert.equal(
     label({ at: [0], state: "failed", error: "no heads" }, { depth: [1] }, "speedup", "speed-up"),

@@ -1,9 +1,9 @@
-/** The heat map of a sweep: a grid of cells that fills as they are measured. Elements are kept and changed. */
+/** Heat map of a sweep: a grid of cells that fills as they are measured. Elements are kept and updated. */
 
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 
-/** A value with its unit, as the cells show it. Pure. */
+/** Format a value with its unit. Pure. */
 export function words(metric, value) {
   if (value === null || value === undefined) return "–";
   if (metric === "acceptance_rate") return `${Math.round(100 * value)} %`;
@@ -12,7 +12,7 @@ export function words(metric, value) {
     : `${value.toFixed(2)}${metric.startsWith("speedup") ? "×" : ""}`;
 }
 
-/** The interval and n of an estimate. Pure. */
+/** Format the interval and n of an estimate. Pure. */
 export function interval(metric, found) {
   if (!found) return "";
   const range =
@@ -22,13 +22,13 @@ export function interval(metric, found) {
   return `${range}n ${found.n}`;
 }
 
-/** How full of colour a cell is, 0 to 1: its place between the least and the most that was measured. Pure. */
+/** Return the colour strength of a cell, 0 to 1: its place between the smallest and the largest value. Pure. */
 export function shade(value, low, high) {
   if (value === null || value === undefined) return 0;
   return high > low ? (value - low) / (high - low) : 0.5;
 }
 
-/** What a cell says to a screen reader. Pure. */
+/** Return the accessible label of a cell. Pure. */
 export function label(cell, axes, metric, title) {
   const at = Object.entries(axes)
     .map(([name, values], i) => `${name.replaceAll("_", " ")} ${values[cell.at[i]]}`)
@@ -40,9 +40,9 @@ export function label(cell, axes, metric, title) {
       : cell.state === "running"
         ? `is being measured${found ? `, ${words(metric, found.value)} so far` : ""}`
         : cell.state === "waiting"
-          ? "waits"
+          ? "waiting"
           : found
-            ? `${title} ${words(metric, found.value)}${found.low === null ? "" : `, 95 % interval ${words(metric, found.low)} to ${words(metric, found.high)}`}, n ${found.n}`
+            ? `${title} ${words(metric, found.value)}${found.low === null ? "" : `, 95 % confidence interval ${words(metric, found.low)} to ${words(metric, found.high)}`}, n ${found.n}`
             : `no ${title}`;
   return `${at}: ${said}`;
 }
@@ -90,7 +90,7 @@ export function render(el, { sweep, cells, metric, title, chosen }) {
         : cell.state === "done"
           ? interval(metric, found)
           : cell.state === "running"
-            ? (/^\d+ of \d+ runs/.exec(cell.text)?.[0] ?? "begins").replace("runs", found ? "runs so far" : "runs")
+            ? (/^\d+ of \d+ runs/.exec(cell.text)?.[0] ?? "starting").replace("runs", found ? "runs so far" : "runs")
             : "",
     );
     button.classList.toggle(
@@ -105,7 +105,7 @@ function build(el, key, rows, columns) {
   const state = { key, cells: [] },
     table = h("table", {}),
     word = (text) => `${text}`.replaceAll("_", " "),
-    whole = (text) => text.replaceAll(" ", "\u00a0"); // on a narrow screen the corner breaks between its axes
+    whole = (text) => text.replaceAll(" ", "\u00a0"); // narrow screens break the corner cell between its axes
   const head = h(
     "tr",
     {},
@@ -170,11 +170,11 @@ function focus(state, button) {
   for (const cell of state.cells) cell.button.tabIndex = cell.button === button ? 0 : -1;
 }
 
-/** A word as charts may show it: they read some of HTML. */
+/** Remove HTML characters: charts interpret some tags. */
 export const plain = (text) => `${text}`.replace(/[<>&]/g, " ");
 
-/** The scale along an axis of the sweep: numbers have a tick each; words have half a place on either side, so that the
- *  first and the last are written in full.
+/** Return the scale of a sweep axis: numbers get a tick each; names get half a place on either side, so that the first
+ *  and the last are not cut.
  *  @param {(number|string)[]} values  of the axis, in order
  *  @returns {object}  for a chart's axis */
 export function scale(values) {

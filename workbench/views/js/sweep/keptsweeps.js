@@ -1,16 +1,16 @@
-/** Sweeps that were measured here before, whenever the app was started: a list, each of which opens as it was. */
+/** List of sweeps measured before on this machine; each can be reopened. */
 
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 
-/** What a line says. Pure. */
+/** Describe a kept sweep. Pure. */
 export function words({ done, total, date, on, writing, method, target }) {
   return [method, target, `${done} of ${total} cells${writing ? ", being measured" : ""}`, date, on]
     .filter(Boolean)
     .join(" · ");
 }
 
-/** The panel's choice that a kept sweep was made with; numbers that it lacks stay as they are. Pure. */
+/** Return the panel's choice for a kept sweep; numbers that it lacks stay unchanged. Pure. */
 export function choiceOf(sweep, choice) {
   const { axes, params, group, ...rest } = sweep,
     known = ["method", "target", "drafter", "limit", "max_new_tokens", "seed", "repeats"];
@@ -25,14 +25,14 @@ export function choiceOf(sweep, choice) {
   };
 }
 
-/** What is said above a recorded example. Pure. */
+/** Banner of a recorded example. Pure. */
 export function banner({ on, date }, other) {
-  return `RECORDED example, measured on ${on}; ${date}.${other.length ? ` The panel asks for something else: ${other.join(", ")}.` : ""} Measure puts figures of this machine in its place.`;
+  return `RECORDED example, measured on ${on}; ${date}.${other.length ? ` The panel has other settings: ${other.join(", ")}.` : ""} Press Measure for figures of this machine.`;
 }
 
-const NUMBERS = { repeats: "repeats", limit: "prompts a kind", max_new_tokens: "tokens at most", seed: "seed" };
+const NUMBERS = { repeats: "repeats", limit: "prompts per kind", max_new_tokens: "max tokens", seed: "seed" };
 
-/** In what the panel asks for something else than a sweep was measured with, in words; [] where in nothing. Pure. */
+/** List the differences between the panel's request and a sweep, in words; [] if there are none. Pure. */
 export function differences(request, sweep) {
   const axes = Object.fromEntries(request.axes.map(({ name, values }) => [name, values])),
     found = JSON.stringify(axes) === JSON.stringify(sweep.axes) ? [] : ["axes"];

@@ -77,7 +77,7 @@ test("an example is called one, and told apart from what the panel asks for", ()
   assert.deepEqual(differences({ ...asked, repeats: 2, seed: 7 }, made), ["repeats 2, not 5", "seed 7, not 0"]);
   assert.equal(
     banner({ on: "CPU · X", date: "2026-11-22" }, ["repeats 2, not 5"]),
-    "RECORDED example, measured on CPU · X; 2026-11-22. The panel asks for something else: repeats 2, not 5. Measure puts figures of this machine in its place.",
+    "RECORDED example, measured on CPU · X; 2026-11-22. The panel has other settings: repeats 2, not 5. Press Measure for figures of this machine.",
   );
   assert.doesNotMatch(banner({ on: "CPU", date: "" }, []), /something else/);
 });

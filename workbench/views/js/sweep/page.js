@@ -1,5 +1,5 @@
-/** The Sweep view: a grid of settings that is measured cell by cell. Joins its panel and its drawings with a host;
- *  everything is drawn from the sweep as plain data, which grows message by message. */
+/** The Sweep view: a grid of settings, measured cell by cell. Connects panel and drawings with a host; everything is
+ *  drawn from the sweep as plain data, which grows with each message. */
 
 import * as exports from "../shared/exports.js";
 import * as form from "../shared/form.js";
@@ -10,7 +10,7 @@ import * as keptsweeps from "./keptsweeps.js";
 import * as sweeppanel from "./panel.js";
 import * as sweepstage from "./stage.js";
 
-/** Put the view into `el`. @param {any} el  @param {{host: any}} given */
+/** Mount the view in `el`. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
   const parts = sweepstage.build(el, host);
   const page = {
@@ -38,20 +38,20 @@ export async function mount(el, { host }) {
   return page;
 }
 
-/** Show the recorded example, where nothing else is shown. */
+/** Show the recorded example if nothing else is shown. */
 function adopt(page, made) {
   if (page.sweep) return;
   Object.assign(page, { from: "example", metrics: made.metrics, theory: made.theory });
   take(page, made);
 }
 
-/** Take over what a message or a kept sweep says: cells are changed one by one. */
+/** Merge a message or a kept sweep; cells are updated one by one. */
 function take(page, { cells, ...rest }) {
   page.sweep = { ...page.sweep, ...rest };
   for (const cell of cells) page.cells.set(cell.id, { ...cell, place: cell.at.join() });
 }
 
-/** Ask what was measured here before. */
+/** Fetch the list of kept sweeps. */
 async function list(page) {
   const found = await page.host.call("kept", {}).catch(() => null);
   page.kept = found?.kept ?? page.kept;
@@ -124,7 +124,7 @@ function press(page, button) {
     jobs.giveUp(
       page,
       "sweep",
-      "Check that it is still running; finished cells are kept, and Measure goes on from them.",
+      "Check that it is still running; finished cells are kept, and Measure continues with the rest.",
     );
   else if (button === "stop" && page.job && page.channel) jobs.ask(page, "stop", { job: page.job });
   else if ((button === "measure" || button === "anew") && !page.channel) measure(page, button === "anew");

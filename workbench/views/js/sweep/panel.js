@@ -1,6 +1,6 @@
-/** The side panel of the Sweep view. It holds no state: it shows `data` and emits events.
+/** Side panel of the Sweep view. It holds no state: it shows `data` and emits events.
  *
- *  Events: `wb:choose` {…what changed} · `wb:param` {name, value, note} (from the forms) · `wb:press` {button}. */
+ *  Events: `wb:choose` {…changes} · `wb:param` {name, value, note} (from the forms) · `wb:press` {button}. */
 
 import * as controls from "../shared/controls.js";
 import * as form from "../shared/form.js";
@@ -20,7 +20,7 @@ export function render(el, data) {
   controls.select(ui.method, controls.options(catalogue.methods), choice.method);
   controls.select(
     ui.drafter,
-    [{ value: "", text: "the target's own", disabled: false }, ...controls.options(strangers.drafters(catalogue, choice.method))],
+    [{ value: "", text: "the target's default", disabled: false }, ...controls.options(strangers.drafters(catalogue, choice.method))],
     choice.drafter ?? "",
   );
   for (const [name, row] of [
@@ -74,11 +74,11 @@ export function render(el, data) {
   }
   kit.write(ui.cells, plan.problem ? "" : `${plan.cells} cells`);
   ui.measure.disabled = data.measuring || Boolean(plan.problem);
-  ui.measure.title = data.measuring ? "it is being measured" : plan.problem;
+  ui.measure.title = data.measuring ? "a sweep is being measured" : plan.problem;
   ui.stop.disabled = !data.measuring;
-  ui.stop.title = data.measuring ? "" : "nothing is being measured";
+  ui.stop.title = data.measuring ? "" : "no sweep is being measured";
   ui.anew.disabled = data.measuring || !data.kept;
-  ui.anew.title = data.kept ? "" : "no cell was kept from before";
+  ui.anew.title = data.kept ? "" : "no finished cells from before";
   kit.write(ui.note, data.note);
   ui.note.classList.toggle("is-empty", !data.note);
 }
@@ -128,7 +128,7 @@ function build(el) {
   ui.groupsRow = h(
     "div",
     { className: "wb-pick" },
-    h("span", { className: "wb-side-label" }, "Prompts of these kinds"),
+    h("span", { className: "wb-side-label" }, "Kinds of prompts"),
     ui.groups,
   );
   ui.params = h("div", { className: "wb-form" });
@@ -153,7 +153,7 @@ function build(el) {
       row("target", "Target"),
       row("drafter", "Drafter"),
       ui.groupsRow,
-      h("div", { className: "wb-pair" }, number("limit", "Prompts a kind"), number("repeats", "Repeats")),
+      h("div", { className: "wb-pair" }, number("limit", "Prompts per kind"), number("repeats", "Repeats")),
       h("div", { className: "wb-pair" }, number("max_new_tokens", "Max tokens"), number("seed", "Seed")),
       ui.paramsRow,
       h("details", { className: "wb-moresampling" }, h("summary", {}, "Sampling in every cell"), ui.sampling),
@@ -162,13 +162,13 @@ function build(el) {
       "div",
       { className: "wb-buttons" },
       ui.measure,
-      press("anew", "", "Measure anew"),
+      press("anew", "", "Measure again"),
       press("stop", "", "Stop"),
       ui.note,
       h(
         "p",
         { className: "wb-estimate" },
-        "Each cell is compared with plain decoding, alone on the device, run by run. Finished cells are kept: the same sweep goes on where it was.",
+        "Each cell is compared with plain decoding, one run at a time on the device. Finished cells are kept; a stopped sweep continues.",
       ),
     ),
   );
@@ -191,7 +191,7 @@ function axis(ui, el, i, uid) {
     oninput: () =>
       change(ui.data.choice.axes.map((each, k) => (k === i ? { ...each, text: made.values.value } : each))),
   });
-  made.values.setAttribute("aria-label", `${title}: values, commas between them; 1..6 is a range`);
+  made.values.setAttribute("aria-label", `${title}: values, separated by commas; 1..6 is a range`);
   made.note = h("small", { className: "wb-detail" });
   made.el = h(
     "div",

@@ -1,4 +1,4 @@
-/** The parts of the Sweep view: builds them once, then tells each drawing what to show. */
+/** Elements of the Sweep view: build them once, then draw the state of the page into them. */
 
 import * as controls from "../shared/controls.js";
 import * as form from "../shared/form.js";
@@ -17,12 +17,12 @@ import * as tables from "../shared/table.js";
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"],
   MARKS = ["circle", "square", "diamond", "triangle-up", "x"];
 
-/** What will be there, for those who have measured nothing yet. */
+/** Description of the cards, shown before the first measurement. */
 const INTRO = [
-  ["Cells", "one for each pair of values: speed-up, τ, acceptance or tokens per second, with a 95 % interval"],
-  ["Along the rows", "the same as lines, beside what theory expects of the measured acceptance"],
-  ["Cell", "all figures of one cell; its run opens in Live"],
-  ["The same elsewhere", "the sweep as Python and as a command"],
+  ["Cells", "one per pair of values: speed-up, τ, acceptance rate or tokens per second, with a 95 % confidence interval"],
+  ["Along the rows", "the same as lines, with the theoretical value for the measured acceptance rate"],
+  ["Cell", "all figures of one cell; its run can be opened in Live"],
+  ["Reproduce", "the sweep as Python code and as a command"],
 ];
 
 /** Build the empty view inside `el`; returns the parts by name. */
@@ -31,7 +31,7 @@ export function build(el, host) {
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
   const card = (...given) => panel.card(parts, ...given);
   const metric = part("metric", "select");
-  metric.setAttribute("aria-label", "What the cells show");
+  metric.setAttribute("aria-label", "Metric of the cells");
   const stage = part(
     "stage",
     "div",
@@ -68,20 +68,20 @@ export function build(el, host) {
       card(
         "cell",
         "Cell",
-        part("openRun", "button", { type: "button", className: "wb-tool" }, "open its run in Live ↗"),
+        part("openRun", "button", { type: "button", className: "wb-tool" }, "Open its run in Live ↗"),
         part("cell", "dl", { className: "wb-facts" }),
       ),
     ),
-    card("kept", "Kept here", null, part("kept", "ul", { className: "wb-keptsweeps" })),
+    card("kept", "Kept sweeps", null, part("kept", "ul", { className: "wb-keptsweeps" })),
     card(
       "code",
-      "The same elsewhere",
+      "Reproduce",
       part("codeCopy", "button", { type: "button", className: "wb-tool" }, "copy Python"),
       part("code", "pre", { className: "wb-codebox", tabIndex: 0 }),
       part("command", "pre", { className: "wb-codebox", tabIndex: 0 }),
     ),
   );
-  pagehead.frame(el, part, { host, current: "Sweep", side: "What is measured", tools: tools(part) }, stage);
+  pagehead.frame(el, part, { host, current: "Sweep", side: "Settings of the sweep", tools: tools(part) }, stage);
   kit.set(parts.alerts, { role: "alert" });
   kit.set(parts.code, { role: "region", "aria-label": "Python to reproduce the sweep" });
   kit.set(parts.command, { role: "region", "aria-label": "Command line to reproduce the sweep" });
@@ -90,14 +90,14 @@ export function build(el, host) {
 
 function tools(part) {
   const exports = jobs.exportMenu(part, "Save this sweep", [
-    ["csv", "CSV: a row a cell"],
-    ["parquet", "Parquet: a row a cell"],
+    ["csv", "CSV: one row per cell"],
+    ["parquet", "Parquet: one row per cell"],
     ["json", "JSON: everything"],
   ]);
   return [pagehead.tool(part, "copy", "copy link", "Copy a link to these axes and settings"), exports];
 }
 
-/** Show the page as it is. */
+/** Draw the state of the page. */
 export function draw(page) {
   const { parts, sweep, catalogue, cells } = page, measuring = page.channel !== null;
   stage.alerts(parts.alerts, page.errors);
@@ -129,16 +129,16 @@ export function draw(page) {
   parts.otherwise.hidden = !sweep?.note;
   kit.write(parts.otherwise, sweep?.note ?? "");
   parts.keptCard.hidden = !page.kept.length;
-  kit.write(parts.keptNote, "measured by this app before, with their settings; other conditions are other lines");
+  kit.write(parts.keptNote, "measured by this app before; one line per set of conditions");
   keptsweeps.render(parts.kept, page.kept, page.opened);
   if (!parts.progress.hidden) {
     const text = page.silent
-      ? `no answer for ${page.silent} s: is the app still running? Stop gives up; finished cells are kept`
+      ? `no answer for ${page.silent} s: check that the app is still running. Stop ends the measurement; finished cells are kept`
       : !sweep
-        ? "asking the backend …"
+        ? "starting …"
         : measuring
           ? sweep.text
-          : "stopped; finished cells are kept: Measure goes on from here";
+          : "stopped; finished cells are kept. Measure continues with the rest";
     jobs.progress(page, {
       text,
       note: sweep ? `${sweep.done} of ${sweep.total} cells${measuring ? jobs.left(sweep.left_s) : ""}` : "",
@@ -156,7 +156,7 @@ export function draw(page) {
   kit.write(
     parts.empty,
     catalogue
-      ? "Press Measure: the grid fills cell by cell, each beside plain decoding; a click on a cell says more."
+      ? "Press Measure: the grid fills cell by cell, each compared with plain decoding. Click a cell for details."
       : "The backend is starting …",
   );
   for (const control of [parts.export, parts.copy]) control.disabled = !(control === parts.copy ? catalogue : some);
@@ -177,7 +177,7 @@ export function draw(page) {
   );
   kit.write(
     parts.heatNote,
-    `${sweep.done} of ${sweep.total} cells${sweep.kept ? `, ${sweep.kept} kept from before` : ""} · mean (of speeds: geometric), 95 % interval, n`,
+    `${sweep.done} of ${sweep.total} cells${sweep.kept ? `, ${sweep.kept} measured before` : ""} · mean (geometric for speeds), 95 % confidence interval, n`,
   );
   failures(parts.failed, [...cells.values()]);
   kit.write(parts.code, sweep.code ?? "");
@@ -202,12 +202,12 @@ function details(page, metrics, theory) {
     ? cell.run && page.job
       ? ""
       : page.from === "example"
-        ? "the example keeps figures only: Measure, and each cell has its run"
+        ? "the example has figures only: press Measure to get a run per cell"
         : "this cell has no run yet"
     : "choose a cell first";
   kit.write(parts.cellNote, cell ? cell.state : "");
   const rows = !cell
-    ? [["", "Choose a cell: its figures, and the run behind it."]]
+    ? [["", "Choose a cell to see its figures and open its run."]]
     : [
         ["setting", cell.setting],
         ...Object.entries(page.sweep.sweep.axes).map(([name, values], i) => [
@@ -224,7 +224,7 @@ function details(page, metrics, theory) {
             ])),
         ...(cell.seconds ? [["took", `${cell.seconds.toFixed(1)} s on ${cell.worker || "this backend"}`]] : []),
         ...(cell.machine?.date
-          ? [["measured", `${cell.machine.date}, load before it ${cell.machine.load ?? "unknown"}`]]
+          ? [["measured", `${cell.machine.date}, system load before the start ${cell.machine.load ?? "unknown"}`]]
           : []),
       ];
   while (parts.cell.childElementCount > 2 * rows.length) parts.cell.lastChild.remove();
@@ -235,7 +235,7 @@ function details(page, metrics, theory) {
   });
 }
 
-/** The chart: the metric along the first axis, a line for each value of the second, with intervals. */
+/** Draw the chart: the metric along the first axis, one line per value of the second, with intervals. */
 function lines(page, title, predicted) {
   const { parts, sweep, metric } = page,
     theory = Object.entries(predicted[metric] ?? {}),
@@ -261,8 +261,8 @@ function lines(page, title, predicted) {
     .flatMap((s) => s.points.map((p) => ({ ...p, name: s.name })))
     .reduce((a, b) => (a && a.found.value >= b.found.value ? a : b), null);
   const said = best
-    ? `${title} along ${rowName.replaceAll("_", " ")}: the most is ${sweepgrid.words(metric, best.found.value)} at ${best.row}${columnName ? `, ${best.name}` : ""}`
-    : "nothing measured yet";
+    ? `${title} along ${rowName.replaceAll("_", " ")}: highest ${sweepgrid.words(metric, best.found.value)} at ${best.row}${columnName ? `, ${best.name}` : ""}`
+    : "not measured yet";
   kit.write(parts.linesNote, title);
   const table = parts.linesTable;
   kit.write(table.firstChild, `${said}.`);
@@ -309,7 +309,7 @@ function lines(page, title, predicted) {
         line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 2, dash: DASHES[Math.floor(i / 4 + i) % DASHES.length] },
         marker: { color: css(`--wb-lane-${(i % 4) + 1}`), size: 8, symbol: MARKS[i % MARKS.length] },
       })),
-      // Theory is thin and without marks; one entry of the legend stands for its lines of all series.
+      // Theory lines are thin and without marks; one legend entry stands for those of all series.
       ...theory.flatMap(([, words], k) =>
         series.map((s, i) => ({
           type: "scatter",

@@ -1,15 +1,15 @@
-/** How often one of k drafts is kept, by each rule, and the most that any rule could keep. Pure. */
+/** Acceptance rate of k drafts for each rule, and the optimal-transport bound of all exact rules. Pure. */
 
 import { distance, overlap, residual, sum, tempered } from "./laws.js";
 import { discount, emitted, RULES, weights } from "./rules.js";
 import { count, size, tuples } from "./ways.js";
 
 export const DRAFTS = 8;
-/** Outcomes of a drafting that are gone through one by one, at most. */
+/** Maximum number of draft outcomes that are enumerated. */
 const MANY = 8000;
 
-/** What a rule makes of all drafts that may come: the law of the emitted token, and how often a draft has it.
- *  @returns {{law: number[], accepted: number}|null} null: too many ways in which they may come */
+/** Enumerate all drafts of a rule: the distribution of the emitted token, and the acceptance rate.
+ *  @returns {{law: number[], accepted: number}|null} null: too many outcomes */
 export function outcome(p, q, k, way, rule) {
   const n = count(q, k, way);
   if (size(q, n, way) > MANY) return null;
@@ -25,7 +25,7 @@ export function outcome(p, q, k, way, rule) {
   return { law, accepted };
 }
 
-/** Acceptance of independent drafts in closed form, for which going through all of them would take too long. */
+/** Acceptance rate of independent drafts in closed form, where enumeration would take too long. */
 const CLOSED = {
   recursive: (p, q, k) => CLOSED.independent(p, q, k),
   independent: (p, q, k) => 1 - missed(p, q, k).missed,
@@ -35,7 +35,7 @@ const CLOSED = {
     if (k === 1) return overlap(p, q);
     const { w, r } = weights(p, q, "independent"), kept = overlap(p, r);
     const more = missed(residual(p, r), q, k - 2);
-    // The choice fails, so do all that follow, and the token drawn in the end is the draft that was not chosen.
+    // If the choice fails, so do all later tests, and the finally sampled token may be the draft that was not chosen.
     let other = 0;
     q.forEach((x, s) => q.forEach((y, o) => {
       if (s === o || !(r[s] > p[s])) return;
@@ -46,7 +46,8 @@ const CLOSED = {
   },
 };
 
-/** That no one of k draws from q is kept, tested one after the other against what is left of p; and what is left. */
+/** Return the probability that none of k draws from q passes sequential tests against the residual; and the residual.
+ *  */
 function missed(p, q, k) {
   let left = p, chance = 1;
   for (let j = 0; j < k; j += 1) {
@@ -56,15 +57,14 @@ function missed(p, q, k) {
   return { missed: Math.max(0, chance), left };
 }
 
-/** How often a rule keeps one of k drafts that come in some way; for a pair that is sound. @returns {number} */
+/** Return the acceptance rate of a rule with k drafts sampled in some way; for sound combinations. @returns {number} */
 export function acceptance(p, q, k, way, rule) {
   if (way === "independent") return CLOSED[rule](p, q, k);
   const n = count(q, k, way);
   return outcome(p, q, n, way, rule)?.accepted ?? NaN;
 }
 
-/** The most that any exact rule can keep of such drafts, 1 + min over sets H of P(H) − Pr(all drafts in H), and
- *  the set.
+/** Return the acceptance bound of all exact rules, 1 + min over sets H of P(H) − Pr(all drafts in H), and the set.
  *  Source: Hu et al. 2025, arXiv:2502.18779; the transport problem is SpecTr's, arXiv:2310.15141.
  *  @returns {{bound: number, set: number[], inP: number, inAll: number}} */
 export function transport(p, q, k, way) {
@@ -78,14 +78,14 @@ export function transport(p, q, k, way) {
   return best;
 }
 
-/** The chance that all n drafts lie in a set, as a function of the set (as bits, and as a list). */
+/** Return the probability that all n drafts are in a set, as a function of the set (as bits, and as a list). */
 function within(q, n, way) {
   if (way === "independent") return (_, set) => sum(set.map((i) => q[i])) ** n;
   if (way !== "without") {
     const drafts = tuples(q, n, way);
     return (H) => sum(drafts.map(([tokens, chance]) => (tokens.every((i) => (H >> i) & 1) ? chance : 0)));
   }
-  // Draws without replacement, by the set that they make.
+  // Draws without replacement, by the set of drawn tokens.
   let level = new Map([[0, 1]]);
   for (let j = 0; j < n; j += 1) {
     const next = new Map();
@@ -100,7 +100,7 @@ function within(q, n, way) {
   return (H) => sum([...level].map(([S, chance]) => ((S & ~H) === 0 ? chance : 0)));
 }
 
-/** What the chart draws: a rule on drafts of one way, or the bound of that way. */
+/** Lines of the chart: a rule with drafts sampled in one way, or the bound for that way. */
 export const LINES = [
   { id: "bound/without", way: "without", rule: null, title: "bound, without replacement" },
   { id: "bound/independent", way: "independent", rule: null, title: "bound, independent" },
@@ -113,7 +113,7 @@ export const LINES = [
   { id: "deterministic/fixed", way: "fixed", rule: "deterministic", title: "top k, fixed" },
 ];
 
-/** Acceptance of every line for k = 1 … 8. @returns {Record<string, number[]>} */
+/** Return the acceptance rate of every line for k = 1 … 8. @returns {Record<string, number[]>} */
 export function curves(p, q) {
   const ks = Array.from({ length: DRAFTS }, (_, i) => i + 1), found = /** @type {Record<string, number[]>} */ ({});
   for (const { id, way, rule } of LINES) {
@@ -128,7 +128,7 @@ export function curves(p, q) {
   return found;
 }
 
-/** Drafts kept on average along a chain of 1 … 8 places with p and q at each: token by token, and block verification.
+/** Mean accepted drafts of a chain of 1 … 8 positions with the same p and q: token by token, and block verification.
  *  P(τ ≥ i) is E[wᵢ], w₀ = 1, wᵢ = min(1, wᵢ₋₁·p(xᵢ)/q(xᵢ)). Source: Sun et al. 2025, arXiv:2403.10444.
  *  @returns {{token: number[], block: number[]}} */
 export function chains(p, q) {
@@ -149,8 +149,8 @@ export function chains(p, q) {
   return { token, block };
 }
 
-/** k independent drafts under lenience λ, one after the other against what is left of p, divided by λ: how often one is
- *  kept, and how far what comes out is from p (total variation). What is left does not depend on which were drawn.
+/** Test k independent drafts under lenience λ, each against the residual of p divided by λ: acceptance rate, and total
+ *  variation distance of the output from p. The residual does not depend on the drawn tokens.
  *  Source: Leviathan et al. 2023, arXiv:2211.17192, appendix A.5; repeated as in Miao et al. 2024, arXiv:2305.09781. */
 export function lenient(p, q, lenience, k = 1) {
   const law = p.map(() => 0);
@@ -165,13 +165,13 @@ export function lenient(p, q, lenience, k = 1) {
   return { accepted: 1 - reach, paid: distance(law, p) };
 }
 
-/** k independent drafts under typical acceptance: one is kept if p gives it more than θ = min(ε, δ·exp(−H)), of several
- *  the likeliest; if none is, the token comes from p itself.
+/** Test k independent drafts under typical acceptance: one is accepted if p gives it more than θ = min(ε, δ·exp(−H)),
+ *  of several the most likely; otherwise the token is sampled from p.
  *  Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. */
 export function typical(p, q, { epsilon, delta }, k) {
   const entropy = -sum(p.map((x) => (x > 0 ? x * Math.log(x) : 0)));
   const least = Math.min(epsilon, delta * Math.exp(-entropy)), law = p.map(() => 0);
-  let missed = 1, below = 1; // that no draft so far is kept, by the tokens from the likeliest on
+  let missed = 1, below = 1; // probability that no draft is accepted, over tokens by descending p
   for (const i of [...p.keys()].sort((a, b) => p[b] - p[a]).filter((at) => p[at] > least)) {
     below -= q[i];
     const none = Math.max(0, below) ** k;
@@ -182,7 +182,7 @@ export function typical(p, q, { epsilon, delta }, k) {
   return { accepted: 1 - missed, paid: distance(law, p) };
 }
 
-/** The rules that do not keep p, at the knobs that they have by default; `exact` is the line on the same drafts. */
+/** Approximate rules at their default parameters; `exact` is the line with the same drafts. */
 export const APPROXIMATE = [
   { id: "lenient/independent", title: "lenient, λ = 0.5", exact: "independent/independent",
     of: (p, q, k) => lenient(p, q, 0.5, k) },
@@ -190,13 +190,14 @@ export const APPROXIMATE = [
     of: (p, q, k) => typical(p, q, { epsilon: 0.09, delta: 0.3 }, k) },
 ];
 
-/** Acceptance and price of each of them for k = 1 … 8. @returns {Record<string, {accepted: number, paid: number}[]>} */
+/** Return their acceptance rate and distance from p for k = 1 … 8. @returns {Record<string, {accepted: number, paid:
+ *  number}[]>} */
 export function priced(p, q) {
   const ks = Array.from({ length: DRAFTS }, (_, i) => i + 1);
   return Object.fromEntries(APPROXIMATE.map(({ id, of }) => [id, ks.map((k) => of(p, q, k))]));
 }
 
-/** p and q at their temperatures. */
+/** Return p and q at their temperatures. */
 export function lawsOf({ p, q, tp, tq }) {
   return { p: tempered(p, tp), q: tempered(q, tq) };
 }

@@ -1,5 +1,5 @@
-/** The verifier bench: p and q of one place, k drafts, a rule; what it accepts, what it leaves, what comes out. It is
- *  the same in the app and in a notebook: `change` is told of every new state. */
+/** The verifier bench: p and q of one position, k drafts, a rule; acceptance, residual and output. Same in the app and
+ *  in a notebook: `change` is called with every new state. */
 
 import * as acceptance from "./acceptance.js";
 import * as chart from "./chart.js";
@@ -16,7 +16,7 @@ import * as tables from "../shared/table.js";
 import * as words from "./words.js";
 import { distance, moved, overlap } from "./laws.js";
 
-/** How each line of the chart looks. */
+/** Style of each line of the chart. */
 const LOOKS = {
   "bound/without": ["is-bound", "ring"],
   "bound/independent": ["is-bound is-second", "plus"],
@@ -34,7 +34,7 @@ const APPROXIMATE = {
 };
 const LENIENCES = Array.from({ length: 10 }, (_, i) => 1 - i / 10);
 
-/** Put the bench into `el`. @param {any} el  @param {{state: states.State, problems?: string[], change?: (state:
+/** Mount the bench in `el`. @param {any} el  @param {{state: states.State, problems?: string[], change?: (state:
  *  states.State) => void}} given @returns {any} the page: `state`, `set(change)`, `figures()` */
 export function mount(el, { state, problems = [], change = () => {} }) {
   const page = { el, state, problems, parts: build(el), curves: null, laws: null, key: "" };
@@ -72,25 +72,25 @@ function build(el) {
     h(
       "div",
       { className: "wb-two is-bench" },
-      card("pq", "p and q of one place", legend, part("pq", "div", { className: "wb-pq" }), line("note")),
+      card("pq", "p and q of one position", legend, part("pq", "div", { className: "wb-pq" }), line("note")),
       card("round", "One round, draft by draft", null, part("round", "div", { className: "wb-testbox" })),
     ),
-    panel.chart(parts, "accept", "Accepted within k drafts", null, "wb-curves"),
+    panel.chart(parts, "accept", "Acceptance rate of k drafts", null, "wb-curves"),
     h(
       "div",
       { className: "wb-two is-bench" },
       card("why", "Bound, and greedy drafts", null, line("bound"), line("crossing"), line("unsound")),
-      card("drawn", "What comes out", null, part("drawn", "div", { className: "wb-drawn" }), line("drawnWords")),
+      card("drawn", "Sampled output", null, part("drawn", "div", { className: "wb-drawn" }), line("drawnWords")),
     ),
     h(
       "div",
       { className: "wb-two is-even" },
-      panel.chart(parts, "chains", "Along a chain of k places", null, "wb-curves"),
-      panel.chart(parts, "lenient", "What lenience buys, and costs", null, "wb-curves"),
+      panel.chart(parts, "chains", "Chain of k positions", null, "wb-curves"),
+      panel.chart(parts, "lenient", "Lenience: gain and cost", null, "wb-curves"),
     ),
   );
   parts.accept.after(line("axis"), line("prices"));
-  parts.axis.textContent = "Press a place of the axis, or use the slider, to choose k. Lines of drafts that come as chosen are strong.";
+  parts.axis.textContent = "Click the axis, or use the slider, to choose k. Bold lines: the chosen way of sampling drafts.";
   parts.chains.after(line("chainWords"));
   parts.lenient.after(line("lenientWords"));
   el.append(
@@ -105,7 +105,7 @@ function build(el) {
   return parts;
 }
 
-/** Curves are computed anew when p or q has changed, and not for a new k or rule. */
+/** Recompute the curves when p or q has changed, not for a new k or rule. */
 function computed(page) {
   const laws = acceptance.lawsOf(page.state), key = JSON.stringify(laws);
   if (key !== page.key)
@@ -120,7 +120,7 @@ function computed(page) {
   return page;
 }
 
-/** The rounds drawn so far: counted once, not at every redraw. */
+/** Count the sampled rounds; cached between redraws. */
 function counted(page) {
   const { k, way, rule, seed, rounds: n } = page.state, key = JSON.stringify([page.key, k, way, rule, seed, n]);
   if (page.counted?.key !== key) page.counted = { key, tally: rounds.tally(page.laws, page.state) };
@@ -132,11 +132,11 @@ function draw(page) {
   const tally = counted(page), unsound = words.unsound({ p, q }, state);
   side.render(parts.side, { state, unsound });
   parts.alerts.replaceChildren(
-    ...page.problems.map((text) => h("div", { className: "wb-alert is-note" }, h("b", {}, "Left out of the address. "), h("span", {}, text))),
+    ...page.problems.map((text) => h("div", { className: "wb-alert is-note" }, h("b", {}, "Ignored part of the address: "), h("span", {}, text))),
   );
   pq.render(parts.pq, { p, q, words: state.words });
   kit.write(parts.pqNote, `overlap ${shared.toFixed(3)} · TV ${distance(p, q).toFixed(3)}`);
-  kit.write(parts.note, [state.note, states.caveat(state)].filter(Boolean).join(" ") || "Drag a bar, or focus it and use the arrow keys. All figures are computed; only “What comes out” is drawn.");
+  kit.write(parts.note, [state.note, states.caveat(state)].filter(Boolean).join(" ") || "Drag a bar, or focus it and use the arrow keys. All figures are computed exactly; only “Sampled output” is random.");
   round.render(parts.round, { round: tally.last, words: state.words });
   kit.write(parts.roundNote, [`round ${Math.max(1, state.rounds)} of seed ${state.seed}`, tally.last.says].filter(Boolean).join(" · "));
   kit.write(parts.bound, words.boundWords({ p, q }, state));
@@ -147,7 +147,7 @@ function draw(page) {
   drawn.render(parts.drawn, { p, counts: tally.counts, rounds: state.rounds, words: state.words, summary: said });
   kit.write(parts.drawnWords, said);
   kit.write(parts.live, state.rounds ? said : "");
-  kit.write(parts.drawnNote, unsound ? "this pair is not exact" : "");
+  kit.write(parts.drawnNote, unsound ? "this combination is not exact" : "");
   curves(page);
   extras(page);
 }
@@ -180,7 +180,7 @@ function curves({ parts, state, curves: found, priced }) {
     ...exact.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]),
     ...acceptance.APPROXIMATE.flatMap(({ id, title }) => [
       [`≈ ${title}`, ...priced[id].map((each) => each.accepted.toFixed(4))],
-      [`TV paid: ${title}`, ...priced[id].map((each) => each.paid.toFixed(4))],
+      [`TV distance: ${title}`, ...priced[id].map((each) => each.paid.toFixed(4))],
     ]),
   ]);
   kit.write(parts.prices, words.prices(found, priced, state));
@@ -193,18 +193,18 @@ function extras({ parts, state, chains, lenient }) {
     { title: "block", values: block, style: "is-accepted", mark: "circle", strong: true },
     { title: "token by token", values: token, style: "is-rejected", mark: "cross", strong: true },
   ];
-  const said = `One draft a place, ${k === 1 ? "one place" : `${k} places`} with this p and q: ${token[k - 1].toFixed(3)} drafts kept on average token by token, ${block[k - 1].toFixed(3)} by block verification${k === 1 ? ", the same test" : ""}.`;
+  const said = `One draft per position, ${k === 1 ? "one position" : `${k} positions`} with this p and q: on average ${token[k - 1].toFixed(3)} drafts accepted token by token, ${block[k - 1].toFixed(3)} by block verification${k === 1 ? ", the same test" : ""}.`;
   chart.render(parts.chains, { lines: along, k, low: 0, high: top, ticks, summary: said, height: 210 });
   kit.write(parts.chainWords, said);
   table(parts, "chains", said, ["rule", ...token.map((_, i) => `k = ${i + 1}`)], along.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]));
   const bought = lenient.map((each) => each.accepted - lenient[0].accepted), paid = lenient.map((each) => each.paid);
   const price = [
-    { title: "acceptance bought", values: bought, style: "is-accepted", mark: "circle", strong: true },
-    { title: "TV paid", values: paid, style: "is-rejected", mark: "cross", strong: true },
+    { title: "acceptance gained", values: bought, style: "is-accepted", mark: "circle", strong: true },
+    { title: "TV distance", values: paid, style: "is-rejected", mark: "cross", strong: true },
   ];
   const high = Math.max(0.1, Math.ceil(10 * Math.max(...bought, ...paid)) / 10);
   const half = LENIENCES.findIndex((l) => Math.abs(l - 0.5) < 1e-9), ticksOf = [0, high / 2, high];
-  const priced = `One draft kept with min(1, p / (λ·q)): λ = 0.5 buys ${bought[half].toFixed(3)} of acceptance and pays TV ${paid[half].toFixed(3)}. λ = 1 is exact.`;
+  const priced = `One draft accepted with min(1, p / (λ·q)): λ = 0.5 raises the acceptance rate by ${bought[half].toFixed(3)}, at a total variation distance of ${paid[half].toFixed(3)}. λ = 1 is exact.`;
   chart.render(parts.lenient, {
     lines: price, k: 0, low: 0, high, ticks: ticksOf, summary: priced, height: 210,
     names: LENIENCES.map((l, i) => (i % 3 ? "" : i ? l.toFixed(1) : "λ = 1")),

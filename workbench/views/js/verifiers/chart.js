@@ -1,4 +1,4 @@
-/** A few named lines over k = 1, 2, …: each has a colour, a dash and a mark of its own, and its name at its end. */
+/** Line chart over k = 1, 2, …: each line has its own colour, dash and mark, and its name at its end. */
 
 import * as kit from "../shared/kit.js";
 
@@ -15,7 +15,7 @@ const MARKS = {
   bar: (x, y) => `M${x - 4} ${y}h8`,
 };
 
-/** Labels kept apart: each as near to its place as the others let it, all within the room. Pure.
+/** Spread labels by `gap` within limits, each as near to its place as possible. Pure.
  *  @param {number[]} places  from top to bottom @returns {number[]} */
 export function apart(places, gap, low, high) {
   const found = [];
@@ -27,7 +27,7 @@ export function apart(places, gap, low, high) {
 
 const round = (v) => Math.round(10 * v) / 10;
 
-/** Draw into `el`; emits `wb:k` {k} when a place of the axis is pressed.
+/** Draw into `el`; emits `wb:k` {k} when the axis is clicked.
  *  @param {{lines: {title: string, values: number[], style: string, mark: string, strong: boolean}[], k: number, low:
  *    number, high: number, ticks: number[], summary: string, height: number, names?: string[], axis?: string,
  *    digits?: number}} data */
@@ -93,7 +93,7 @@ export function render(el, data) {
     kit.set(text, { x: from + 9, y: places[i] + 4 });
     kit.write(text, `${line.title} ${v.toFixed(data.digits ?? 3)}`);
   });  if (!beside) return;
-  // a notebook has letters of its own, and a figure that is cut off is another figure
+  // a notebook may use another font, and a cut number would be wrong
   const key = JSON.stringify(data.lines.map(({ title, strong }) => [title, strong]));
   if (el._named === key) return;
   el._named = key;

@@ -1,4 +1,4 @@
-/** What came out of the rounds that were drawn, beside p: an outline for p, a bar for what was counted. */
+/** Sampled output compared with p: an outline for p, a bar for the counted share. */
 
 import * as kit from "../shared/kit.js";
 import { visible } from "../shared/visible.js";

@@ -1,5 +1,4 @@
-/** The page of the verifier bench: its header, its address, its files. Nothing is asked of the app: all is computed
- *  here. */
+/** Page of the verifier bench: header, address, files. Everything is computed in the browser, without the app. */
 
 import * as bench from "./bench.js";
 import * as exports from "../shared/exports.js";
@@ -11,13 +10,13 @@ import * as states from "./state.js";
 
 const FILE = "verifier-bench", WAIT_MS = 250;
 
-/** Put the page into `el`. @param {any} el  @param {{host: any}} given */
+/** Mount the page in `el`. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
   const { state, problems } = states.fromQuery(host.address.read());
   const parts = header(el, host);
   let waiting = null;
   const page = bench.mount(el, { state, problems, change: (now) => {
-    clearTimeout(waiting); // a browser takes a hundred addresses in half a minute, and dragging gives more
+    clearTimeout(waiting); // browsers allow about 100 address changes per 30 s; dragging makes more
     waiting = setTimeout(() => host.address.write(states.toQuery(now)), WAIT_MS);
   } });
   Object.assign(page.parts, parts);
@@ -27,7 +26,7 @@ export async function mount(el, { host }) {
   parts.copy.addEventListener("click", async () => {
     const url = host.address.url(states.toQuery(page.state));
     const done = await navigator.clipboard?.writeText(url).then(() => true, () => false);
-    say(done ? "The link is in the clipboard." : url);
+    say(done ? "Link copied to the clipboard." : url);
   });
   list(page);
   jobs.wireMenu(page, (kind) => save(page, kind).then(say, (problem) => say(`Not saved: ${problem.message}`)));
@@ -65,11 +64,11 @@ function list({ parts }) {
   const cards = exports.views(parts.stage).flatMap(({ title }) =>
     ["svg", "png"].map((ending) => entry(`${exports.clean(title)}.${ending}`, `${title}: ${ending.toUpperCase()}`)));
   parts.exports.append(
-    entry("json", "JSON: laws, acceptance, what was drawn"), entry("csv", "CSV: acceptance of every rule by k"), ...cards,
+    entry("json", "JSON: distributions, acceptance rates, sampled output"), entry("csv", "CSV: acceptance rate of every rule by k"), ...cards,
   );
 }
 
-/** Acceptance as CSV: a row a line of the chart. Pure. @param {Record<string, number[]>} curves */
+/** Return the acceptance rates as CSV: one row per line of the chart. Pure. @param {Record<string, number[]>} curves */
 export function csv(curves) {
   const rows = Object.entries(curves).map(([id, values]) => [...id.split("/"), ...values.map((v) => v.toFixed(6))]);
   const head = ["rule", "drafts", ...Object.values(curves)[0].map((_, i) => `k${i + 1}`)];
@@ -81,7 +80,7 @@ async function save(page, kind) {
   if (kind === "json") return said(exports.save(`${FILE}.json`, JSON.stringify(found, null, 1), "application/json"));
   if (kind === "csv") return said(exports.save(`${FILE}.csv`, csv(found.acceptance), "text/csv"));
   const view = exports.views(page.parts.stage).find((each) => exports.clean(each.title) === name);
-  if (!view) return "Not saved: this card is not shown.";
+  if (!view) return "Not saved: this card is hidden.";
   const made = exports.picture(view, `COMPUTED · p and q: ${page.state.from} · Speculative Decoding Workbench`);
   const content = ending === "png" ? await exports.png(made) : made.text;
   return said(exports.save(`${FILE}_${name}.${ending}`, content, "image/svg+xml"));

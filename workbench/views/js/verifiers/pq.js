@@ -1,4 +1,4 @@
-/** p and q as bars that can be moved: with the pointer, and each with the keyboard as a slider. */
+/** Movable bars of p and q: by pointer, and each by keyboard as a slider. */
 
 import * as kit from "../shared/kit.js";
 import { visible } from "../shared/visible.js";
@@ -8,7 +8,7 @@ const KEYS = {
   ArrowUp: 0.01, ArrowRight: 0.01, ArrowDown: -0.01, ArrowLeft: -0.01, PageUp: 0.1, PageDown: -0.1, Home: -1, End: 1,
 };
 
-/** What a key makes of a bar; null: it is none of its keys. Pure. */
+/** Return a bar's value after a key; null if the key has no meaning. Pure. */
 export function keyed(key, value) {
   return Object.hasOwn(KEYS, key) ? Math.min(1, Math.max(0, value + KEYS[key])) : null;
 }

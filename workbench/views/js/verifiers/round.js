@@ -1,4 +1,4 @@
-/** One round, draft by draft: what each was tested against, the number drawn, and what is left if none is kept. */
+/** One round, draft by draft: the tested distribution, the random number, and the residual if none is accepted. */
 
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
@@ -12,7 +12,7 @@ export function render(el, data) {
   const list = (el._list ??= el.appendChild(h("ol", { className: "wb-tests" })));
   const name = (token) => `“${visible(words[token])}”`;
   const rows = round.tests.map((test) => ({
-    title: `draft ${test.draft + 1}, against ${test.against === round.tests[0].against ? "p" : "what is left"}`,
+    title: `draft ${test.draft + 1}, against ${test.against === round.tests[0].against ? "p" : "the residual"}`,
     laws: [test.against, test.by],
     at: test.token,
     said: [
@@ -23,15 +23,15 @@ export function render(el, data) {
   }));
   if (round.kept === null)
     rows.push({
-      title: "none kept: what is left",
+      title: "none accepted: residual",
       laws: [round.left, null],
       at: round.token,
-      said: [`${name(round.token)} is drawn`, round.drafts.includes(round.token) ? "a draft has it: it counts" : "from the residual"],
+      said: [`${name(round.token)} is sampled`, round.drafts.includes(round.token) ? "equals a draft: counts as accepted" : "from the residual"],
       mark: round.drafts.includes(round.token) ? "accepted" : "corrected",
     });
   else
     rows.push({
-      title: "had none been kept: what would be left", laws: [round.left, null], at: -1, said: ["", ""], mark: "",
+      title: "residual if none had been accepted", laws: [round.left, null], at: -1, said: ["", ""], mark: "",
     });
   while (list.childElementCount < rows.length) list.append(row());
   [...list.children].forEach((item, i) => {

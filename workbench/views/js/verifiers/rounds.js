@@ -1,11 +1,11 @@
-/** Rounds that are drawn in the page: drafts, tests, the token that comes out. Pure. */
+/** Sampling of rounds in the page: drafts, tests, the emitted token. Pure. */
 
 import { pick, count, draw, uniforms } from "./ways.js";
 import { RULES } from "./rules.js";
 
-/** One round. @param {() => number} uniform @returns {{drafts: number[], says: string, left: number[], token: number,
- *  kept: number|null, tests: {draft: number, token: number, against: number[], by: number[], accept: number, u: number,
- *  passed: boolean}[]}} `kept`: which draft passed, null where none did */
+/** Sample one round. @param {() => number} uniform  @returns {{drafts: number[], says: string, left: number[], token:
+ *  number, kept: number|null, tests: {draft: number, token: number, against: number[], by: number[], accept: number,
+ *  u: number, passed: boolean}[]}} `kept`: accepted draft, or null */
 function one(judge, q, n, way, uniform) {
   const drafts = draw(q, n, way, uniform), branches = judge(drafts);
   const branch = branches.length > 1 && uniform() >= branches[0].chance ? branches[1] : branches[0];
@@ -18,8 +18,8 @@ function one(judge, q, n, way, uniform) {
   return { ...found, token: pick(branch.left, uniform()), kept: null };
 }
 
-/** The first `rounds` rounds under a seed: how often each token came out, how often it was one of the drafts, and the
- *  round that was drawn last (the first one where none is counted). */
+/** Sample the first `rounds` rounds of a seed: count of each token, count of accepted drafts, and the last round (the
+ *  first one if none is counted). */
 export function tally({ p, q }, { k, way, rule, seed, rounds }) {
   const n = count(q, k, way), judge = RULES[rule].ready(p, q, n, way), uniform = uniforms(seed);
   const counts = p.map(() => 0);

@@ -1,12 +1,12 @@
-/** The rules that verify several drafts for one place, each as its paper states it. Pure.
+/** Verification rules for several drafts of one position, each as in its paper. Pure.
  *
- *  A rule is made ready for p, q and n drafts, and then, given the drafts, says which are tested, in order. Its answer
- *  is a list of branches, of which one is taken by chance; most rules have one.
+ *  A rule is prepared for p, q and n drafts; given the drafts, it returns the tests in order, as a list of branches of
+ *  which one is taken at random. Most rules have one branch.
  *
  *  @typedef {{draft: number, against: number[], by: number[], accept: number}} Test
- *    `draft`: which of the drafts; `against`: what is left of p; `by`: the law it is divided by; `accept`: the chance
+ *    `draft`: index of the draft; `against`: residual of p; `by`: the distribution to divide by; `accept`: probability
  *  @typedef {{chance: number, says: string, tests: Test[], left: number[]}} Branch
- *    `left`: the law of the token that is emitted if no test passes */
+ *    `left`: distribution of the emitted token if no test passes */
 
 import { normalised, overlap, residual, sum, without } from "./laws.js";
 import { lawOf } from "./ways.js";
@@ -14,7 +14,7 @@ import { lawOf } from "./ways.js";
 const TINY = 1e-300;
 const HALVINGS = 50, STEPS = 40, MOST = 40;
 
-/** Test one draft after the other against what its elders left of p. @returns {Branch[]} */
+/** Test the drafts in order, each against the residual of p after the earlier ones. @returns {Branch[]} */
 function oneAfterTheOther(p, drafts, by) {
   const tests = [];
   let left = p;
@@ -26,7 +26,7 @@ function oneAfterTheOther(p, drafts, by) {
   return [{ chance: 1, says: "", tests, left }];
 }
 
-/** ρ*, the least divisor in [1, k] for which k tests accept no token more often than p has it. Sun et al. 2023, §4. */
+/** ρ*, the least divisor in [1, k] with which k tests accept no token more often than p allows. Sun et al. 2023, §4. */
 export function discount(p, q, k) {
   let low = 1, high = k;
   for (let i = 0; i < HALVINGS; i += 1) {
@@ -37,9 +37,8 @@ export function discount(p, q, k) {
   return high;
 }
 
-/** Logarithms of the weights by which the best rule for two drafts chooses, and the law r of its choice.
- *  log w ← log w + log p − log r; of all weights met, those of the largest Σ min(p, r). @returns {{w: number[], r:
- *  number[]}} */
+/** Log weights by which the optimal rule for two drafts selects, and the distribution r of its selection. log w ← log w
+ *  + log p − log r; of all weights seen, those with the largest Σ min(p, r). @returns {{w: number[], r: number[]}} */
 export function weights(p, q, way) {
   const of = (w) =>
     q.map((x, i) =>
@@ -65,8 +64,8 @@ export function weights(p, q, way) {
 export const RULES = {
   recursive: {
     title: "Recursive rejection",
-    paper: "Jeon et al. 2024, arXiv:2402.14160; each draft by the law it was drawn from",
-    says: "Each draft is tested against what its elders left of p, by the law that it was drawn from.",
+    paper: "Jeon et al. 2024, arXiv:2402.14160; each draft with its own sampling distribution",
+    says: "Each draft is tested against the residual of p after the earlier drafts, with the distribution it was sampled from.",
     exact: ["independent", "without", "head", "fixed"],
     ready: (p, q, n, way) => (drafts) =>
       oneAfterTheOther(p, drafts, (j) => lawOf(q, drafts.slice(0, j), n, way)),
@@ -74,14 +73,14 @@ export const RULES = {
   independent: {
     title: "Independent",
     paper: "Miao et al. 2024, SpecInfer, arXiv:2305.09781, Algorithm 2",
-    says: "Each draft is tested against what its elders left of p, as a draw from q itself.",
+    says: "Each draft is tested against the residual of p after the earlier drafts, as a sample from q.",
     exact: ["independent"],
     ready: (p, q) => (drafts) => oneAfterTheOther(p, drafts, () => q),
   },
   "k-seq": {
     title: "K-SEQ",
     paper: "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4",
-    says: "The first draft that passes p / (ρ·q) is kept; ρ makes up for the many chances.",
+    says: "The first draft that passes p / (ρ·q) is accepted; ρ corrects for the repeated tests.",
     exact: ["independent"],
     ready: (p, q, n) => {
       const rho = discount(p, q, n), common = q.map((x, i) => Math.min(x, p[i] / rho)), beta = sum(common);
@@ -93,9 +92,9 @@ export const RULES = {
     },
   },
   "optimal-two": {
-    title: "The best of two",
+    title: "Best of two",
     paper: "after Hu et al. 2025, arXiv:2502.18779, and Khisti et al. 2024, arXiv:2410.18234",
-    says: "One of the first two drafts is chosen by weights, and tested by the law r that the choice has.",
+    says: "One of the first two drafts is selected by weights, and tested with the distribution r of the selection.",
     exact: ["independent", "without"],
     ready: (p, q, n, way) => {
       const { w, r } = n > 1 ? weights(p, q, way) : { w: q, r: q }, rest = residual(p, r);
@@ -118,7 +117,7 @@ export const RULES = {
   "greedy-draft": {
     title: "Greedy draft",
     paper: "Hu et al. 2025, arXiv:2502.18779",
-    says: "The last draft alone is tested, by q without the others (q̃); if it fails, y ~ (p − q̃)₊ may be one of them.",
+    says: "Only the last draft is tested, with q without the others (q̃); if it is rejected, y ~ (p − q̃)₊ may equal one of them.",
     exact: ["without", "head"],
     ready: (p, q) => (drafts) => {
       const last = drafts.length - 1, by = without(q, drafts.slice(0, last)), token = drafts[last];
@@ -127,20 +126,20 @@ export const RULES = {
     },
   },
   deterministic: {
-    title: "Draw and follow",
+    title: "Sample and match",
     paper: "Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4; naive sampling of SpecInfer",
-    says: "The target draws y ~ p; a draft that has it is kept. q is not looked at.",
+    says: "The target samples y ~ p; a draft equal to y is accepted. q is not used.",
     exact: ["independent", "without", "head", "fixed"],
     ready: (p) => (drafts) => oneAfterTheOther(p, drafts, (j) => p.map((_, i) => Number(i === drafts[j]))),
   },
 };
 
-/** Whether what comes out has the law p, for any p and q. One draft that was drawn is everybody's case. */
+/** Whether the output has distribution p for any p and q. One sampled draft is the same case for all rules. */
 export function sound(rule, way, k) {
   return RULES[rule].exact.includes(way) || (k === 1 && way !== "fixed");
 }
 
-/** The law of the emitted token, given the drafts. @param {Branch[]} branches */
+/** Return the distribution of the emitted token, given the drafts. @param {Branch[]} branches */
 export function emitted(branches, drafts) {
   const law = branches[0].left.map(() => 0);
   for (const { chance, tests, left } of branches) {

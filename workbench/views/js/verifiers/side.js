@@ -1,4 +1,4 @@
-/** The side panel of the bench. It holds no state: it shows `data` and emits `wb:set` {…what changed}. */
+/** Side panel of the bench. It holds no state: it shows `data` and emits `wb:set` {…changes}. */
 
 import * as kit from "../shared/kit.js";
 import { h, tell } from "../shared/kit.js";
@@ -20,7 +20,7 @@ export function render(el, data) {
   pressed(ui.rules, (chip) => {
     const fits = sound(chip.dataset.value, state.way, state.k);
     chip.classList.toggle("is-off", !fits);
-    chip.title = fits ? RULES[chip.dataset.value].says : "not exact for drafts that come so: choose it to see by how much";
+    chip.title = fits ? RULES[chip.dataset.value].says : "not exact for these drafts: choose it to see the error";
     chip.setAttribute("aria-label", `${RULES[chip.dataset.value].title}${fits ? "" : ", not exact for these drafts"}`);
     return chip.dataset.value === state.rule;
   });
@@ -76,20 +76,20 @@ function build(el) {
       (ui.from = h("p", { className: "wb-detail" })),
       slider("tokens", "Tokens", ...states.TOKENS, 1, (n) => set(states.resized(ui.state, n))),
       slider("k", "Drafts k", 1, DRAFTS, 1, (k) => anew({ k })),
-      chips("ways", "How they are drawn", Object.entries(WAYS).map(([name, { title }]) => [name, title]), (way) => anew({ way })),
+      chips("ways", "Sampling of drafts", Object.entries(WAYS).map(([name, { title }]) => [name, title]), (way) => anew({ way })),
       (ui.wayWords = h("p", { className: "wb-detail" })),
       chips("rules", "Rule", Object.entries(RULES).map(([name, { title }]) => [name, title]), (rule) => anew({ rule })),
       (ui.ruleWords = h("p", { className: "wb-detail" })),
       (ui.paper = h("small", { className: "wb-detail" })),
       slider("tp", "Temperature of p", states.COLDEST, states.HOTTEST, 0.05, (tp) => anew({ tp, from: "by hand", note: "" })),
       slider("tq", "Temperature of q", states.COLDEST, states.HOTTEST, 0.05, (tq) => anew({ tq, from: "by hand", note: "" })),
-      h("div", { className: "wb-turn" }, h("label", { htmlFor: ui.seed.id }, "Seed of the draws"), ui.seed),
+      h("div", { className: "wb-turn" }, h("label", { htmlFor: ui.seed.id }, "Sampling seed"), ui.seed),
     ),
     h(
       "div",
       { className: "wb-buttons" },
-      button(`Draw ${MANY.toLocaleString("en")} rounds`, "wb-go", () => more(MANY)),
-      button("One round", "", () => more(1)),
+      button(`Sample ${MANY.toLocaleString("en")} rounds`, "wb-go", () => more(MANY)),
+      button("Sample one round", "", () => more(1)),
       button("Reset", "", () => set({ rounds: 0 })),
       (ui.note = h("p", { className: "wb-note is-empty" })),
     ),

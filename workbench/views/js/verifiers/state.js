@@ -1,8 +1,8 @@
-/** What the bench shows, as plain data: worked examples, the query of an address, a place of a run. Pure.
+/** State of the bench as plain data: worked examples, the query of an address, a position of a run. Pure.
  *
  *  @typedef {{words: string[], p: number[], q: number[], tp: number, tq: number, k: number, way: string, rule: string,
  *    seed: number, rounds: number, from: string, note: string}} State
- *    `p`, `q`: at temperature 1; `rounds`: drawn since the last change; `from`: where p and q come from */
+ *    `p`, `q`: at temperature 1; `rounds`: sampled since the last change; `from`: origin of p and q */
 
 import { lawsOf, DRAFTS } from "./acceptance.js";
 import { normalised, sum, tempered } from "./laws.js";
@@ -16,32 +16,32 @@ export const HOTTEST = 3;
 export const MOST_ROUNDS = 1e6;
 const WORDS = ["school", "market", "farm", "park", "zoo", "lake"];
 
-/** Worked examples: what each of them shows is computed by the page, and said of it here in words that a test holds. */
+/** Worked examples. The page computes their figures; a test checks the statements made here. */
 export const EXAMPLES = [
   {
     name: "four tokens",
     p: [0.5, 0.3, 0.15, 0.05], q: [0.1, 0.4, 0.3, 0.2], k: 3, way: "without", rule: "recursive",
-    says: "The drafter underrates the likeliest token. Every rule that uses q starts at 0.6; what it makes of more drafts differs.",
+    says: "The drafter underrates the most likely token. Every rule that uses q starts at 0.6; rules differ in the gain from more drafts.",
   },
   {
     name: "two, by hand",
     p: [0.7, 0.3], q: [0.4, 0.6], k: 2, way: "independent", rule: "optimal-two",
-    says: "Of two independent drafts both are the second token with 0.6² = 0.36, but p has only 0.3 there: the bound is 1 + 0.3 − 0.36 = 0.94.",
+    says: "Two independent drafts are both the second token with probability 0.6² = 0.36, but p gives it only 0.3: the bound is 1 + 0.3 − 0.36 = 0.94.",
   },
   {
     name: "greedy crosses the bound",
     p: [0.9, 0.05, 0.05], q: [0.4, 0.3, 0.3], k: 2, way: "head", rule: "greedy-draft",
-    says: "With one draft fixed and one drawn all of p is covered; two drawn drafts miss the likely token too often, whatever the rule.",
+    says: "One fixed and one sampled draft cover all of p; two sampled drafts miss the likely token too often under any rule.",
   },
   {
-    name: "sure and wrong",
+    name: "confident but wrong",
     p: [0.1, 0.5, 0.3, 0.1], q: [0.85, 0.05, 0.05, 0.05], k: 4, way: "independent", rule: "independent",
-    says: "Most drafts are copies of one token that p hardly has. Drawn without replacement, none is wasted.",
+    says: "Most drafts are copies of one token that is unlikely under p. Sampling without replacement avoids the copies.",
   },
   {
     name: "flat drafter",
     p: [0.4, 0.3, 0.2, 0.06, 0.04], q: [0.2, 0.2, 0.2, 0.2, 0.2], k: 3, way: "independent", rule: "k-seq",
-    says: "q knows nothing: more drafts help by their number alone, and K-SEQ uses it better than one test after the other.",
+    says: "q is uniform: more drafts help only by their number, and K-SEQ uses that better than sequential tests.",
   },
 ].map((each) => ({ ...each, words: WORDS.slice(0, each.p.length) }));
 
@@ -51,7 +51,7 @@ export function example(at = 0) {
   return { ...structuredClone(rest), tp: 1, tq: 1, seed: 1, rounds: 0, from: `example: ${name}`, note: says };
 }
 
-/** The query under which the page shows a state. @param {State} state */
+/** Return the query of a state. @param {State} state */
 export function toQuery(state) {
   const query = new URLSearchParams(), law = (values) => values.map((x) => `${Number(x.toPrecision(6))}`).join(",");
   query.set("p", law(state.p));
@@ -64,16 +64,16 @@ export function toQuery(state) {
   return query.toString();
 }
 
-/** The state that an address asks for; what is wrong in it is left out and said.
+/** Parse an address; invalid parts are left out and listed.
  *  @param {string} search @returns {{state: State, problems: string[]}} */
 export function fromQuery(search) {
   const query = new URLSearchParams(search), state = example(), problems = [];
   const bad = (name, why) => problems.push(`${name}=${(query.get(name) ?? "").slice(0, 40)}: ${why}`);
   if (query.has("p") || query.has("q")) {
     const p = law(query.get("p")), q = law(query.get("q"));
-    if (!p) bad("p", `give ${TOKENS.join(" to ")} numbers from 0, one of them above 0`);
-    else if (!q) bad("q", `give ${TOKENS.join(" to ")} numbers from 0, one of them above 0`);
-    else if (p.length !== q.length) bad("q", `it has ${q.length} numbers, and p has ${p.length}`);
+    if (!p) bad("p", `give ${TOKENS.join(" to ")} non-negative numbers, at least one above 0`);
+    else if (!q) bad("q", `give ${TOKENS.join(" to ")} non-negative numbers, at least one above 0`);
+    else if (p.length !== q.length) bad("q", `has ${q.length} numbers, but p has ${p.length}`);
     else {
       const words = query.getAll("w").map((word) => word.slice(0, 40));
       Object.assign(state, {
@@ -108,20 +108,20 @@ function law(text) {
   return fits && weights && Number.isFinite(total) && total > 0 ? normalised(values) : null;
 }
 
-/** What must be said of p and q that come from a run. Pure. */
+/** Return a caveat about p and q taken from a run. Pure. */
 export function caveat(state) {
   return state.words.includes(OTHERS)
-    ? `“${OTHERS}” holds what the trace does not list. It counts as one token here, so acceptance is an upper estimate. The way of drawing is the run’s.`
+    ? `“${OTHERS}” merges the tokens that the trace does not list into one, so acceptance rates are upper estimates. The sampling of drafts is that of the run.`
     : "";
 }
 
-/** p or q moved, as it is seen at its temperature. @param {State} state  @param {"p"|"q"} which */
+/** Return the change that sets p or q, given at its temperature. @param {State} state  @param {"p"|"q"} which */
 export function withLaw(state, which, law) {
   const temperature = state[which === "p" ? "tp" : "tq"];
   return { [which]: tempered(law, 1 / temperature), rounds: 0, from: "by hand", note: "" };
 }
 
-/** One more token, or one less. @param {State} state */
+/** Return the change to `n` tokens. @param {State} state */
 export function resized(state, n) {
   const fresh = WORDS.filter((word) => !state.words.includes(word));
   const words = [...state.words, ...fresh].slice(0, n);
@@ -130,7 +130,7 @@ export function resized(state, n) {
   return { words, p: law(state.p), q: law(state.q), rounds: 0, from: "by hand", note: "" };
 }
 
-/** Everything that the bench computes of a state, as a file has it. */
+/** Return all computed figures of a state, for a file. */
 export function report(state, figures) {
   const { words, k, way, rule, seed } = state;
   return { words, ...lawsOf(state), k, way, rule, seed, ...figures };

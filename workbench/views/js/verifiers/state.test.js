@@ -20,9 +20,9 @@ test("an address gives back the state that it was made of", () => {
 
 test("what is wrong in an address is left out and said", () => {
   const said = (query) => states.fromQuery(query).problems.join();
-  assert.match(said("?p=1,2&q=1"), /q=1: give 2 to 6 numbers/);
+  assert.match(said("?p=1,2&q=1"), /q=1: give 2 to 6 non-negative numbers/);
   assert.match(said("?p=1e308,1e308&q=1,1"), /p=1e308/);
-  assert.match(said("?p=1,2&q=1,2,3"), /it has 3 numbers, and p has 2/);
+  assert.match(said("?p=1,2&q=1,2,3"), /has 3 numbers, but p has 2/);
   assert.match(said("?p=a,b&q=1,2"), /^p=a,b/);
   assert.match(said("?p=0,0&q=1,2"), /^p=0,0/);
   assert.match(said("?p=1,,2&q=1,1,1"), /^p=1,,2/);
@@ -47,8 +47,8 @@ test("the worked examples show what is said of them", () => {
   const cross = of("greedy crosses the bound"), greedy = acceptance(cross.p, cross.q, 2, "head", "greedy-draft");
   assert.ok(Math.abs(greedy - 1) < 1e-9);
   assert.ok(greedy > transport(cross.p, cross.q, 2, "without").bound + 0.1);
-  assert.match(words.crossing(cross, { k: 2 }), /more than the bound .* independently and .* without replacement/);
-  const wrong = of("sure and wrong"), found = curves(wrong.p, wrong.q);
+  assert.match(words.crossing(cross, { k: 2 }), /above the bound .* independently and .* without replacement/);
+  const wrong = of("confident but wrong"), found = curves(wrong.p, wrong.q);
   assert.ok(found["recursive/without"][3] > found["independent/independent"][3] + 0.3);
   const flat = curves(of("flat drafter").p, of("flat drafter").q);
   for (let i = 1; i < DRAFTS; i += 1) assert.ok(flat["k-seq/independent"][i] > flat["independent/independent"][i]);

@@ -1,22 +1,22 @@
-/** How the k drafts for one place come: each way is the law of a draft, given its elder ones. Pure. */
+/** Ways of sampling the k drafts of a position: the distribution of each draft, given the earlier ones. Pure. */
 
 import { point, without } from "./laws.js";
 
 export const WAYS = {
-  independent: { title: "independent", says: "each drawn from q; one token may come twice" },
-  without: { title: "without replacement", says: "each drawn from q without the tokens before it" },
-  head: { title: "k − 1 fixed, 1 drawn", says: "the likeliest k − 1 of q, and one drawn from the rest" },
-  fixed: { title: "top k, fixed", says: "the likeliest k of q: nothing is drawn" },
+  independent: { title: "independent", says: "each sampled from q; a token may occur twice" },
+  without: { title: "without replacement", says: "each sampled from q without the earlier tokens" },
+  head: { title: "k − 1 fixed, 1 sampled", says: "the most likely k − 1 tokens of q, and one sampled from the rest" },
+  fixed: { title: "top k, fixed", says: "the most likely k tokens of q, without sampling" },
 };
 
 const order = (q) => [...q.keys()].sort((a, b) => q[b] - q[a]);
 
-/** How many drafts there are: no more than q has tokens, where none comes twice. */
+/** Return the number of drafts: at most the tokens of q, unless tokens may repeat. */
 export function count(q, k, way) {
   return way === "independent" ? k : Math.min(k, q.filter((x) => x > 0).length);
 }
 
-/** The law of draft number `elders.length` of n. */
+/** Return the distribution of draft number `elders.length` of n. */
 export function lawOf(q, elders, n, way) {
   const j = elders.length;
   if (way === "independent") return q;
@@ -24,7 +24,7 @@ export function lawOf(q, elders, n, way) {
   return point(order(q)[j], q.length);
 }
 
-/** All ways in which n drafts can come out: [tokens, chance]. @returns {[number[], number][]} */
+/** Enumerate all outcomes of n drafts: [tokens, probability]. @returns {[number[], number][]} */
 export function tuples(q, n, way) {
   let found = /** @type {[number[], number][]} */ ([[[], 1]]);
   for (let j = 0; j < n; j += 1)
@@ -36,14 +36,14 @@ export function tuples(q, n, way) {
   return found;
 }
 
-/** How many those are, at most. */
+/** Return an upper bound of the number of outcomes. */
 export function size(q, n, way) {
   const m = q.filter((x) => x > 0).length;
   if (way === "independent") return m ** n;
   return way === "without" ? Array.from({ length: n }, (_, i) => m - i).reduce((a, b) => a * b, 1) : m;
 }
 
-/** n drafts. @param {() => number} uniform  a number in [0, 1) at each call @returns {number[]} */
+/** Sample n drafts. @param {() => number} uniform  returns a number in [0, 1) @returns {number[]} */
 export function draw(q, n, way, uniform) {
   const found = [];
   while (found.length < n) {
@@ -53,7 +53,7 @@ export function draw(q, n, way, uniform) {
   return found;
 }
 
-/** The token at u of a law. */
+/** Return the token at quantile u of a distribution. */
 export function pick(law, u) {
   let above = u;
   const at = law.findIndex((x) => (above -= x) < 0);
