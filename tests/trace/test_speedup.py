@@ -126,7 +126,10 @@ def test_no_verdict_while_the_interval_holds_1() -> None:
     assert Estimate(0.7, 0.4, 1.1, 6, 6).verdict == OPEN
     assert Estimate(0.7, 0.5, 0.9, 6, 6).verdict == SLOWER
     assert Estimate(0.7, None, None, 1, 1).verdict == "one run"
-    assert Estimate(1.01, 0.8, 1.3, 4, 1).sentence == "1.01×: no significant difference yet (0.80–1.30×, n = 4, this prompt only)"
+    assert (
+        Estimate(1.01, 0.8, 1.3, 4, 1).sentence
+        == "1.01×: no significant difference yet (0.80–1.30×, n = 4, this prompt only)"
+    )
     assert Estimate(1.5, 1.3, 1.7, 12, 4).sentence == "1.50×: faster (1.30–1.70×, n = 12: 4 prompts)"
 
 

@@ -1,4 +1,4 @@
-"""The Sweep tab: one or two axes over anything that has a type, as a heat map that fills live."""
+"""The Sweep tab: a sweep over one or two settings, as a heat map that fills live."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from workbench.views import recorded
 
 FILES = ("csv", "parquet")
 CELLS = 100
-"""The most cells of a sweep on a page."""
+"""Maximum number of cells of a sweep on a page."""
 VISITORS = "workbench-sweeps-"
 """Begin of the name of the folder with the sweeps of users of other machines; the process's id follows."""
 FOLDERS = 64
-"""Sweeps that are kept in a folder, so that they go on after the app was ended; the oldest are deleted."""
+"""Number of sweeps stored in a folder, so that they can continue after a restart; the oldest are deleted."""
 
 
 def add(client: Client) -> None:
@@ -45,7 +45,7 @@ def add(client: Client) -> None:
 
 @cache
 def folder() -> Path:
-    """Where sweeps are kept: `WORKBENCH_SWEEPS`, or beside the kept runs; on a Space until it restarts."""
+    """Return the folder of sweeps: `WORKBENCH_SWEEPS`, or beside the kept runs; on a Space it lasts until a restart."""
     named = os.environ.get("WORKBENCH_SWEEPS")
     if named:
         return Path(named)
@@ -74,14 +74,14 @@ def visitors_folder() -> Path:
 
 @dataclass(slots=True)
 class Job:
-    """A sweep that was begun here."""
+    """A sweep started here."""
 
     update: Any
     kept: Any
 
 
 class SweepView:
-    """What the view asks, as plain functions over the client."""
+    """The calls of the view, as plain functions over the client."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -89,11 +89,11 @@ class SweepView:
         self._jobs: Jobs[Job] = Jobs()
 
     def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
-        """What the view may call by name."""
+        """Return the functions that the view may call by name."""
         return [self.catalogue, self.stop, self.trace, self.table, self.kept, self.open, self.example]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the side panel is made from."""
+        """Return the data of the side panel."""
         from workbench.bench.estimates import METRICS, THEORY
         from workbench.bench.grid import OPTIONS
         from workbench.bench.prompts import groups_of, load_prompts
@@ -106,9 +106,9 @@ class SweepView:
         return self._session.catalogue(request) | more
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A recorded sweep, to be shown before anything is measured: needs no backend. `made` may be empty.
+        """Return a recorded sweep, shown before the first measurement; needs no backend. `made` may be empty.
 
-        Its Python and its command line are written anew: modules may have been renamed since it was recorded.
+        Its Python code and command line are regenerated, because modules may have been renamed since the recording.
         """
         from workbench.bench.grid import Sweep
 
@@ -124,16 +124,16 @@ class SweepView:
         return {}
 
     def trace(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The trace of a cell, to be opened in the Live view."""
+        """Return the trace of a cell, for the Live view."""
         job = self._jobs.get(request.get("job"))
         result = job.update.results.get(request.get("cell"))
         found = None if result is None else job.kept.trace(result)
         if found is None:
-            raise UnknownNameError("There is no trace of this cell.", "Choose one that was measured.")
+            raise UnknownNameError("There is no trace of this cell.", "Choose a measured cell.")
         return found.to_wire()
 
     def table(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A row a cell, as CSV or Parquet, in base64."""
+        """Return one row per cell, as CSV or Parquet, in base64."""
         from workbench.bench.tables import as_bytes
 
         kind = request.get("kind")
@@ -142,10 +142,10 @@ class SweepView:
         return {"data": base64.b64encode(as_bytes(self._jobs.get(request.get("job")).update.rows(), kind)).decode()}
 
     def kept(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What was measured here, newest first, whenever the app was started: a line for each sweep and its conditions.
+        """List the kept sweeps, newest first: one line per sweep and set of conditions.
 
-        Each has id, title, method, target, done, total, date, on (device, dtype, machine), writing. Who is not this
-        machine's user sees none: see `workbench.server.door`.
+        Each has id, title, method, target, done, total, date, on (device, dtype, machine), writing. Users other than
+        this machine's user get an empty list: see `workbench.server.door`.
         """
         from workbench.bench.sweepfolder import SweepFolder
 
@@ -157,7 +157,7 @@ class SweepView:
         return {"kept": sorted(found, key=lambda line: line["date"], reverse=True)}
 
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A kept sweep as it was measured: a job, whose runs and tables can be asked for, and all of its cells."""
+        """Open a kept sweep: return a job, whose runs and tables can be requested, and all cells."""
         from workbench.bench.sweep import opened
         from workbench.bench.sweepfolder import SweepFolder
 
@@ -165,11 +165,11 @@ class SweepView:
         if not is_user() or name not in {
             path.parent.name for path in folder().glob("*/sweep.json")
         }:  # a name never becomes a path
-            raise UnknownNameError("This sweep is not kept here any more.", "Measure it again.")
+            raise UnknownNameError("This sweep is no longer stored here.", "Measure it again.")
         place = SweepFolder(folder() / name)
         found = opened(place)
         if not number.isdecimal() or int(number) >= len(found):
-            raise UnknownNameError("This sweep is not kept here any more.", "Measure it again.")
+            raise UnknownNameError("This sweep is no longer stored here.", "Measure it again.")
         update = found[int(number)]
         job = self._jobs.add(Job(update, place))
         return {"job": job, "sweep": scrubbed(update.to_wire(everything=True))}
@@ -181,9 +181,9 @@ class SweepView:
 
         Args:
             request: `axes` (a list of {name, values}), the settings of a `workbench.bench.grid.Sweep`, `channel`, and
-                `anew`: true to measure again what was kept, which stays.
+                `anew`: true to measure again; the earlier results stay.
             user: whose runs they are, for limits and fairness.
-            mine: it may come from this machine's user; what others measure is kept elsewhere.
+            mine: whether this machine's user may have sent it; sweeps of others go to another folder.
         """
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
@@ -193,12 +193,14 @@ class SweepView:
         return self._jobs.follow(begin, str(request.get("channel", "")))
 
     def _asked(self, request: dict[str, Any]) -> Any:
-        """The sweep of a request, checked as everything that comes over the wire."""
+        """Return the sweep of a request, checked like all input from the wire."""
         from workbench.bench.grid import Sweep
 
         axes = request.get("axes")
         if not isinstance(axes, list) or not all(isinstance(axis, dict) for axis in axes):
-            raise ParameterError("The axes are not a list.", 'As in [{"name": "depth", "values": [1, 2]}].')
+            raise ParameterError(
+                "The axes are not a list.", 'Give a list, as in [{"name": "depth", "values": [1, 2]}].'
+            )
         given = {wire.text("An axis", axis.get("name")): self._values(axis) for axis in axes}
         models = Models.options(self.client, request)
         group = wire.names("group", request["group"]) if request.get("group") else ()
@@ -214,12 +216,12 @@ class SweepView:
         )
         if (count := len(made.cells())) > CELLS:
             raise CapacityError(
-                f"This sweep has {count} cells; {CELLS} is the limit here.", "Use workbench sweep for more."
+                f"This sweep has {count} cells; the limit here is {CELLS}.", "Use workbench sweep for more cells."
             )
         return made
 
     def _values(self, axis: dict[str, Any]) -> list[Any]:
-        """The values of an axis; names of models are those that this app lists, or Hub ids."""
+        """Return the values of an axis; model names must be listed by this app, or be Hub ids."""
         from workbench.bench.lanes import Lane
 
         name, values = axis.get("name"), axis.get("values")
@@ -254,7 +256,7 @@ class SweepView:
 
 
 def place_of(sweep: Any, anew: bool, among: Path | None = None) -> Path:
-    """Where a sweep is kept: in the newest of its folders. `anew`: in a new one, beside those that are there.
+    """Return the folder of a sweep: the newest of its folders; with `anew`, a new one beside them.
 
     `among`: the folder of all sweeps; None: that of this machine's user.
     """
@@ -265,9 +267,9 @@ def place_of(sweep: Any, anew: bool, among: Path | None = None) -> Path:
 
 
 def lines_of(place: Any) -> list[dict[str, Any]]:
-    """A line for each set of conditions that a folder was measured under; none where it cannot be read.
+    """Return one line per set of conditions in a folder; none if it cannot be read.
 
-    What runs along an axis is no setting of the whole sweep: it is empty there.
+    A setting that varies along an axis is empty there.
     """
     from workbench.bench.sweep import opened
 
@@ -285,7 +287,7 @@ def lines_of(place: Any) -> list[dict[str, Any]]:
 
 
 def scrubbed(update: dict[str, Any]) -> dict[str, Any]:
-    """An update whose messages are fit for strangers."""
+    """Remove private details from an update's messages."""
     for cell in update["cells"]:
         cell["error"] = wire.scrub(cell["error"])
     return update

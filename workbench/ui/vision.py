@@ -1,4 +1,4 @@
-"""The Vision tab: one picture, one question, one or two drafters, and what each of them sees."""
+"""The Vision tab: one image, one question, one or two drafters, and the image data that each gets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.ui.session import Session
 from workbench.views import scenes
 
 DEFAULT_METHODS = ("specvlm", "vlm-draft", "draft-model")
-"""What the tab begins with: the first of them that can run."""
+"""Initial methods of the tab: the first one that can run is chosen."""
 
 
 def add(client: Client, kept: KeptRuns) -> None:
@@ -22,14 +22,14 @@ def add(client: Client, kept: KeptRuns) -> None:
 
 
 class VisionSession(Session):
-    """The calls of the Vision tab: those of Live, on targets that read pictures, and its own."""
+    """The calls of the Vision tab: those of Live, for targets that take images, and its own."""
 
     def answers(self) -> list[Any]:
-        """What the view may call by name."""
+        """Return the functions that the view may call by name."""
         return [*super().answers(), self.gallery, self.repicture, self.explain, self.explaining]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the side panel is made from, for the targets that read pictures; none of them: an empty list."""
+        """Return the data of the side panel, for targets that take images; an empty target list if there are none."""
         found = super().catalogue(request)
         usable = {m["name"] for m in found["methods"] if m.get("available", True)}
         method = next((name for name in DEFAULT_METHODS if name in usable), found["chosen"]["method"])
@@ -40,7 +40,7 @@ class VisionSession(Session):
         return [t for t in self.client.targets() if t.get("pictures")]
 
     def gallery(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The bundled pictures with their questions, the list of words by kind, and the measured curves."""
+        """Return the bundled images with their questions, the word kinds, and the measured curves."""
         return {
             "scenes": scenes.gallery(),
             "questions": scenes.questions(),
@@ -49,7 +49,7 @@ class VisionSession(Session):
         }
 
     def repicture(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Another picture from the next round on, for target and drafter or for the drafter alone."""
+        """Change the image from the next round on, for target and drafter or for the drafter only."""
         wire.text("sees", request.get("sees"))  # a page that forgets it would show the target the drafter's picture
         return self.change({name: request.get(name) for name in ("run", "images", "sees")})
 
@@ -61,9 +61,9 @@ class VisionSession(Session):
         return options | {"prompt": ids}
 
     def explain(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the words of a run rest on: attention and gradient on the patches, and the picture blanked."""
+        """Return a run's attribution: attention and gradient on the patches, and probabilities with a blanked image."""
         return {"attribution": self._run(request).explain()}
 
     def explaining(self, request: dict[str, Any]) -> dict[str, Any]:
-        """How far that is: the share that is done, or None where nobody can say."""
+        """Return the progress of the attribution as a share, or None if unknown."""
         return {"done": self._run(request).explained}

@@ -1,4 +1,4 @@
-"""Which for me: a user's prompts measured in the background, and which method is fastest on them."""
+"""The tab "Which for me": measure a user's prompts in the background and find the fastest method for them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from workbench.ui.jobs import Jobs
 from workbench.ui.keptruns import KeptRuns
 
 LAST = 6
-"""Prompts of kept runs that are asked again where nobody says how many."""
+"""Default number of kept runs whose prompts are measured."""
 MAX_CHARS = 200_000
-"""Of the prompts in whole."""
+"""Maximum number of characters of all prompts together."""
 
 
 class WhichView:
-    """What the view asks, as plain functions over the client.
+    """The calls of the view, as plain functions over the client.
 
     Args:
-        client: measures.
-        kept: runs whose prompts may be asked again.
+        client: runs the measurement.
+        kept: runs whose prompts may be measured.
     """
 
     def __init__(self, client: Client, kept: KeptRuns) -> None:
@@ -30,11 +30,11 @@ class WhichView:
         self._jobs: Jobs[Any] = Jobs()
 
     def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
-        """What the view may call by name."""
+        """Return the functions that the view may call by name."""
         return [self.asking, self.stop]
 
     def asking(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the form is made from: targets, limits of numbers and text, whether kept runs may be asked."""
+        """Return the data of the form: targets, limits of numbers and text, and whether kept runs may be used."""
         return {
             "targets": self.client.targets(),
             "numbers": Recommending.numbers(),
@@ -45,7 +45,7 @@ class WhichView:
         }
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End a measurement; what was measured is told."""
+        """End a measurement; its results are reported."""
         self._jobs.stop(request.get("job"))
         return {}
 
@@ -90,7 +90,9 @@ class WhichView:
             return self._kept.prompts(target, wire.whole("last", request["last"], 1, 32), mine)
         text = request.get("text") or ""
         if not isinstance(text, str) or "\0" in text:
-            raise PromptError("This is not text.", "Give a file of text: a prompt a line, or JSON lines with `prompt`.")
+            raise PromptError(
+                "This is not text.", "Choose a text file: one prompt per line, or JSON Lines with `prompt`."
+            )
         if len(text) > MAX_CHARS:
-            raise PromptError(f"The prompts have {len(text):,} characters.", f"At most {MAX_CHARS:,} are measured.")
+            raise PromptError(f"The prompts have {len(text):,} characters.", f"Use at most {MAX_CHARS:,} characters.")
         return list(read_prompts(text))

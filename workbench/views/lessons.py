@@ -1,4 +1,4 @@
-"""The guided tour: eight steps over recordings. Every figure in its text is counted from the recording it speaks of."""
+"""The guided tour: eight steps over recordings. All figures in its text are computed from the recordings."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def read_a_round(trace: Trace) -> Step:
     full = [r for r in trace.rounds if len(r.path) == depth and len(r.emitted) == depth + 1]
     return Step(
         title="Read a round",
-        see=f"Each group of tokens is one round: a draft of up to {depth} tokens, checked by the target in one pass. "
-        "Solid blue tokens were drafted and kept. The last token of a group is the target's own: corrected (double "
-        "line) after a rejection, bonus (dashed) when every draft was kept. Below stand the drafts that did not make "
-        "it: struck through where they were rejected, dotted where nothing tested them any more.",
+        see=f"Each group of tokens is one round: a draft of up to {depth} tokens, verified by the target in one pass. "
+        "Solid blue tokens were drafted and accepted. The last token of a group is the target's own: corrected (double "
+        "line) after a rejection, bonus (dashed) when every draft was accepted. Below are the drafts that were not "
+        "accepted: struck through if rejected, dotted if never tested.",
         do="Click a rejected draft, in the text or in the tree.",
-        question=f"All {depth} drafted tokens of a round are kept. How many tokens does the text gain?",
+        question=f"All {depth} drafted tokens of a round are accepted. How many tokens does the text gain?",
         choices=(f"{depth}", f"{depth + 1}", f"{2 * depth}"),
         right=1,
-        why="The pass that checks the drafts also gives the target's own token after the last of them: the bonus. In "
+        why="The pass that verifies the drafts also gives the target's own token after the last of them: the bonus. In "
         f"this recording that happened in {_count(len(full), 'round')} of {len(trace.rounds)}.",
         places=_where(trace, lambda r, i: r.nodes.status[i] == REJECTED),
     )
@@ -71,13 +71,13 @@ def same_text(trace: Trace, plain: Trace) -> Step:
     return Step(
         title="The same text in fewer passes",
         see=f"Plain decoding of this prompt took {len(plain.rounds)} passes of the target for {len(plain.token_ids)} "
-        f"tokens. With drafts it took {len(trace.rounds)}: τ, tokens a pass, is {_tau(trace)}. The text is the same, "
-        "token for token: at temperature 0 a draft is kept only where it is what the target would have said.",
+        f"tokens. With drafts it took {len(trace.rounds)}: τ, tokens per pass, is {_tau(trace)}. The text is the same, "
+        "token for token: at temperature 0 a draft is accepted only if it is the target's most likely token.",
         do="In the wall clock, click the round that took longest.",
-        question="The drafter gets worse and worse. What becomes of the text?",
+        question="The drafter gets worse and worse. What happens to the text?",
         choices=("It gets worse too", "It stays the same and takes more passes", "It gets shorter"),
         right=1,
-        why="Every token is checked. A bad draft costs time, never quality; with no draft accepted at all, each pass "
+        why="Every token is verified. A bad draft costs time, never quality; with no draft accepted at all, each pass "
         "still gives one token, as plain decoding does.",
         cards=("figures", "ribbon", "lane"),
         rounds=(slowest,),
@@ -85,22 +85,22 @@ def same_text(trace: Trace, plain: Trace) -> Step:
 
 
 def keep_or_refuse(trace: Trace) -> Step:
-    """Step 3, a sampled chain whose drafter has a law."""
+    """Step 3, a sampled chain whose drafter has a distribution."""
     lucky = _where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED and (r.nodes.accept[i] or 1.0) < 1.0)
     refused = len(_where(trace, lambda r, i: r.nodes.status[i] == REJECTED))
     kept = len(_where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED))
     return Step(
-        title="Keep or refuse",
-        see=f"Here tokens are drawn at temperature {trace.header.params['temperature']:g}. A drafted token x has the "
-        "probability q(x) by the drafter and p(x) by the target. It is kept if a uniform number u is below "
-        f"min(1, p/q); after a refusal the target draws from what is left of p. So {kept} drafts were kept and "
-        f"{refused} refused here, and the text follows the target's own distribution.",
-        do="Find a draft that was kept although its p is smaller than its q: its card shows u below p/q.",
-        question="p(x) = 0.3 and q(x) = 0.6. How often is x kept?",
+        title="Accept or reject",
+        see=f"Here tokens are sampled at temperature {trace.header.params['temperature']:g}. A drafted token x has the "
+        "probability q(x) by the drafter and p(x) by the target. It is accepted if a uniform number u is below "
+        f"min(1, p/q); after a rejection the token is sampled from the residual distribution. {kept} drafts were "
+        f"accepted and {refused} rejected here, and the text follows the target's own distribution.",
+        do="Find a draft that was accepted although its p is smaller than its q: its card shows u below p/q.",
+        question="p(x) = 0.3 and q(x) = 0.6. How often is x accepted?",
         choices=("3 times in 10", "half of the time", "always"),
         right=1,
-        why="min(1, 0.3 / 0.6) = 0.5. The other way round, with p above q, it is always kept: the drafter proposed it "
-        "too rarely, and what is missing comes from the draws after refusals.",
+        why="min(1, 0.3 / 0.6) = 0.5. The other way round, with p above q, it is always accepted: the drafter proposed "
+        "it too rarely, and the residual distribution adds the missing probability.",
         cards=("ribbon", "tree", "card"),
         places=lucky,
     )
@@ -114,12 +114,12 @@ def two_denominators(trace: Trace) -> Step:
         title="Accepted of what?",
         see=f"{n_accepted} drafts were accepted. {n_tested} were tested: {_percent(n_accepted, n_tested)} of those. "
         f"{n_drafted} were drafted: {_percent(n_accepted, n_drafted)} of those. Both are called acceptance in the "
-        "wild. Here acceptance rate always means accepted / tested; the other is draft utilisation.",
+        "literature. Here acceptance rate always means accepted / tested; the other is draft utilisation.",
         do="Click a draft that was never tested: dotted, off the path.",
         question="Which of the two quotients can be the larger one?",
         choices=("accepted / tested", "accepted / drafted", "either, it depends on the text"),
         right=0,
-        why="What is tested was drafted, so tested is never more than drafted. The two are equal when every draft is "
+        why="Every tested token was drafted, so tested never exceeds drafted. The two are equal when every draft is "
         f"tested; here {n_drafted - n_tested} never were, because the path had ended or left their branch.",
         cards=("figures", "ribbon", "tree"),
         places=_where(trace, lambda r, i: r.nodes.status[i] == DISCARDED),
@@ -134,12 +134,12 @@ def copying(trace: Trace) -> Step:
         see="No second model runs here. The newest tokens are looked up in the text so far, and what followed them "
         f"there is the draft. The prompt asks for repetition: {metrics.accepted(trace.rounds)} of "
         f"{metrics.tested(trace.rounds)} tested drafts were accepted, and τ is {_tau(trace)}.",
-        do="Click a round that kept the most drafts.",
-        question="What would τ be in a text that repeats nothing?",
+        do="Click a round with the most accepted drafts.",
+        question="What would τ be in a text without repetition?",
         choices=("0", "1", "as here"),
         right=1,
-        why="Without a match the draft is empty and the round is plain decoding: one token a pass. A look-up costs "
-        "next to nothing, so little is lost where nothing can be copied.",
+        why="Without a match the draft is empty and the round is plain decoding: one token per pass. A look-up costs "
+        "next to nothing, so little is lost if there is nothing to copy.",
         rounds=tuple(r.index for r in trace.rounds if len(r.path) == most),
     )
 
@@ -154,15 +154,15 @@ def trees(trace: Trace) -> Step:
 
     saved = _where(trace, second)
     return Step(
-        title="Several guesses for one place",
-        see=f"The draft is a tree of up to {nodes} nodes: several continuations are checked in the same pass. Where "
-        "the first guess for a place is rejected, the next one is tested, and the round goes on if it is right. That "
-        f"happened {_count(len(saved), 'time')} here.",
-        do="Find a round that was saved so, and click the accepted token that was not the first guess.",
+        title="Several drafts for one position",
+        see=f"The draft is a tree of up to {nodes} nodes: several continuations are verified in the same pass. If "
+        "the first draft for a position is rejected, the next one is tested, and the round continues if it is "
+        f"accepted. That happened {_count(len(saved), 'time')} here.",
+        do="Find such a round, and click the accepted token that was not the first draft.",
         question=f"A tree of {nodes} nodes is {depth} levels deep. What is the most that one round can give?",
         choices=(f"{depth} tokens", f"{depth + 1} tokens", f"{nodes} tokens"),
         right=1,
-        why=f"Only one path can be right: {depth} tokens, and the target's own after them. Breadth buys a better "
+        why=f"Only one path can be accepted: {depth} tokens, and the target's own after them. Breadth gives a better "
         "chance of going deep, not more tokens at best.",
         places=saved,
     )
@@ -175,8 +175,8 @@ def switch(trace: Trace) -> Step:
     names = before[-1].method, after[0].method
     rates = metrics.acceptance_rate(before) or 0.0, metrics.acceptance_rate(after) or 0.0
     return Step(
-        title="Change the drafter in mid-run",
-        see=f"The committed tokens and the target's cache stay; only the drafter is another one from round {at + 1} "
+        title="Change the drafter during a run",
+        see=f"The committed tokens and the target's KV cache stay; only the drafter changes from round {at + 1} "
         f"on: {names[0]} before, {names[1]} after. The text being written is a repetition of the prompt.",
         do="Go to the round in which the change took effect: it is marked on the curve.",
         question="What did the change do to the acceptance rate on this text?",
@@ -194,16 +194,16 @@ def what_it_buys(trace: Trace) -> Step:
     a, depth = float(trace.header.params["acceptance"]), int(trace.header.params["depth"])
     right = f"{expected_tau(a, depth):.2f}"
     return Step(
-        title="What acceptance buys",
+        title="From acceptance to speed-up",
         see="If every draft is accepted with probability a, a round of K drafts gives τ = (1 − aᴷ⁺¹) / (1 − a) tokens "
         "on average. It costs one verification and K draft steps. With c the cost of a draft step in verifications, "
-        "plain decoding is beaten τ / (1 + K·c) times.",
-        do="Find a setting with an acceptance of 0.8 or more that is slower than plain decoding.",
+        "the speed-up over plain decoding is τ / (1 + K·c).",
+        do="Find a setting with an acceptance rate of at least 0.8 that is slower than plain decoding.",
         question=f"a = {a:g} and K = {depth}. What is τ?",
         choices=(f"{a * depth:.2f}", right, f"{depth + 1:.2f}"),
         right=1,
         why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {right}. The oracle with its dial at {a:g} reached "
-        f"{_tau(trace)} in {len(trace.rounds)} rounds; so short a run scatters. High acceptance is not speed: a "
+        f"{_tau(trace)} in {len(trace.rounds)} rounds; short runs vary. A high acceptance rate is not enough: the "
         "drafter must also be cheap.",
         cards=(),
         dials=True,
@@ -220,21 +220,21 @@ STEPS: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
     "switch": (switch, ("switch",)),
     "what-it-buys": (what_it_buys, ("oracle",)),
 }
-"""Each step with the recordings it speaks of; the first of them is the one that is shown."""
+"""Steps with their recordings; the first recording is displayed."""
 
 
 def expected_tau(acceptance: float, depth: int) -> float:
-    """Tokens a round when every draft is accepted with one probability, independently. Leviathan et al. 2023, eq. 1."""
+    """Expected tokens per round if all drafts are accepted with one probability. Leviathan et al. 2023, eq. 1."""
     return depth + 1.0 if acceptance == 1 else (1 - acceptance ** (depth + 1)) / (1 - acceptance)
 
 
 def can_be_done(step: Step) -> bool:
-    """Whether the recording holds what the learner is asked to find."""
+    """Whether the recording contains what the task asks for."""
     return step.dials or bool(step.places or step.rounds)
 
 
 def to_wire(name: str, step: Step) -> dict[str, Any]:
-    """A step as plain JSON, with the name of its recording."""
+    """Return a step as plain JSON, with the name of its recording."""
     fields = {field: getattr(step, field) for field in step.__dataclass_fields__}
     return {"name": name, "recording": STEPS[name][1][0], **fields}
 

@@ -1,4 +1,4 @@
-"""Where the live drawings are: ES modules that import each other, hosted by URL (Gradio) or as text (a notebook)."""
+"""Locations of the live drawings: ES modules, hosted by URL (Gradio) or as text (a notebook)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ JS = Path(__file__).parent / "js"
 STYLESHEET = Path(__file__).parent / "stage.css"
 PAGES_STYLESHEET = Path(__file__).parent / "pages.css"
 REPLAY = JS / "replay.html"
-"""What an HTML replay is put into, on the page and in Python."""
+"""Template of an HTML replay, for the page and for Python."""
 
 FIRST_MODULE = "live"
-"""The view that a page begins with."""
+"""The view that a page starts with."""
 ENTRIES = {
     "live": "live/page",
     "vision": "vision/page",
@@ -28,7 +28,7 @@ ENTRIES = {
     "gallery": "learn/gallery",
     "methodcards": "learn/methods",
 }
-"""What draws each view: a module with `mount(el, {host, …})`. What else it needs it imports."""
+"""Entry module of each view, with `mount(el, {host, …})`; it imports all others."""
 
 _IMPORT = re.compile(r'^import (\* as \w+|\{[^}]*\}) from "(\.[^"]+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function\*? (\w+)|const (\w+) =|class (\w+))", re.MULTILINE)
@@ -36,23 +36,23 @@ _OTHER = re.compile(r"^(import|export)\b.*", re.MULTILINE)
 
 
 def module_names() -> list[str]:
-    """All modules, tests left out, as paths below `js/`: `live/tree`."""
+    """Return all modules without tests, as paths below `js/`: `live/tree`."""
     found = (path.relative_to(JS).as_posix() for path in JS.rglob("*.js") if not path.name.endswith(".test.js"))
     return sorted(name.removesuffix(".js") for name in found)
 
 
 def module_path(name: str) -> Path:
-    """The file of a module."""
+    """Return the file of a module."""
     return JS / f"{name}.js"
 
 
 def module_text(name: str) -> str:
-    """The source of a module."""
+    """Return the source of a module."""
     return module_path(name).read_text(encoding="utf-8")
 
 
 def imported(name: str) -> list[str]:
-    """What a module imports itself."""
+    """Return the direct imports of a module."""
     return [_named(name, found[2]) for found in _IMPORT.finditer(module_text(name))]
 
 
@@ -62,7 +62,7 @@ def _named(importer: str, path: str) -> str:
 
 @cache
 def needed(entry: str) -> tuple[str, ...]:
-    """A module and all that it rests on, each after what it imports.
+    """Return a module and all its dependencies, each after its own imports.
 
     Raises:
         ValueError: modules import each other in a circle.
@@ -85,7 +85,7 @@ def needed(entry: str) -> tuple[str, ...]:
 
 @cache
 def inlined(entry: str) -> str:
-    """A module and all that it rests on as one text, for hosts that take nothing else: a notebook, a file.
+    """Return a module and all its dependencies as one text, for a notebook or a file.
 
     Each module becomes a function's scope, in the order of `needed`, and an import a constant.
 
@@ -114,19 +114,19 @@ def _scope(name: str, scopes: dict[str, str]) -> str:
 
 
 def stylesheets(view: str = FIRST_MODULE) -> list[Path]:
-    """The stylesheets of a view, in the order in which they apply."""
+    """Return the stylesheets of a view, in order of application."""
     names = ["measuring", view] if view in ("compare", "sweep", "lab") else [view]
     own = [STYLESHEET.with_name(f"{name}.css") for name in names]
     return [STYLESHEET, PAGES_STYLESHEET, *(path for path in own if path.is_file())]
 
 
 def all_stylesheets() -> list[Path]:
-    """The stylesheets of all views."""
+    """Return the stylesheets of all views."""
     return sorted(STYLESHEET.parent.glob("*.css"))
 
 
 def fingerprint() -> str:
-    """Changes whenever a module, a stylesheet or the palette does: keeps a browser from mixing two versions."""
+    """Return a hash of modules, stylesheets and palette: it keeps a browser from mixing two versions."""
     digest = hashlib.sha256()
     scripts = [path for path in sorted(JS.rglob("*.js")) if not path.name.endswith(".test.js")]
     for path in [*scripts, *sorted(JS.rglob("*.html")), *all_stylesheets(), STYLESHEET.with_name("palette.json")]:

@@ -1,6 +1,6 @@
-"""Recorded generations, one for each method: what the pages show before, or without, any model.
+"""Recorded generations, one per method, shown before, or without, any model.
 
-They are made by `workbench record` and are small enough to live in the repository.
+`workbench record` creates them; they are small enough for the repository.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ PREVIEW_TOKENS = 32
 
 
 def folder() -> Path:
-    """Where the recordings are; `WORKBENCH_RECORDED` names another folder."""
+    """Return the folder of recordings; `WORKBENCH_RECORDED` names another one."""
     return Path(os.environ.get("WORKBENCH_RECORDED", Path(__file__).resolve().parents[2] / "assets" / "recorded"))
 
 
 def names() -> list[str]:
-    """Names of the recordings; empty where the folder is missing."""
+    """Return the names of the recordings; empty if the folder is missing."""
     return sorted(path.name.removesuffix(SUFFIX) for path in folder().glob(f"*{SUFFIX}"))
 
 
 def trace(name: str) -> Trace:
-    """A recorded trace. It is read once: callers must not change it.
+    """Return a recorded trace. It is cached: callers must not change it.
 
     Raises:
         UnknownNameError: there is no such recording.
@@ -48,17 +48,17 @@ def trace(name: str) -> Trace:
 
 
 def load(name: str) -> dict[str, Any]:
-    """The same as plain JSON: header, rounds, footer."""
+    """Return a recorded trace as plain JSON: header, rounds, footer."""
     return trace(name).to_wire()
 
 
 def index() -> list[dict[str, Any]]:
-    """One entry for each recording that can be read, with its figures, all computed from the trace."""
+    """Return one entry per readable recording, with its figures, computed from the trace."""
     return [describe(name, trace(name)) for name in names()]
 
 
 def describe(name: str, recording: Trace) -> dict[str, Any]:
-    """What a list says of a trace: its settings and `workbench.trace.metrics.summary`."""
+    """Return a trace's settings and `workbench.trace.metrics.summary`, for a list."""
     header, rounds = recording.header, recording.rounds
     return {
         "name": name,
@@ -83,9 +83,9 @@ def describe(name: str, recording: Trace) -> dict[str, Any]:
 
 
 def example(name: str) -> dict[str, Any]:
-    """A recorded comparison or sweep as plain JSON ("compare", "sweep"): what a tab shows before anything is measured.
+    """Return a recorded comparison or sweep ("compare", "sweep") as plain JSON, shown before the first measurement.
 
-    Empty where there is none, or where it was written by a newer workbench.
+    Empty if there is none, or if a newer workbench wrote it.
     """
     path = folder() / EXAMPLES / f"{name}{SUFFIX}"
     try:
@@ -95,7 +95,7 @@ def example(name: str) -> dict[str, Any]:
 
 
 def write_example(name: str, found: Mapping[str, Any], place: Path | None = None) -> int:
-    """Write an example; the same one always gives the same bytes. Returns their number."""
+    """Write an example; equal examples give equal bytes. Return the number of bytes."""
     path = (place or folder()) / EXAMPLES / f"{name}{SUFFIX}"
     path.parent.mkdir(parents=True, exist_ok=True)
     return _write(path, found)
@@ -103,7 +103,7 @@ def write_example(name: str, found: Mapping[str, Any], place: Path | None = None
 
 @lru_cache(maxsize=64)
 def read(path: Path) -> Trace:
-    """A recording by its file.
+    """Read a recording from its file.
 
     Raises:
         WorkbenchError: the file is damaged, or written by a newer workbench.
@@ -111,11 +111,11 @@ def read(path: Path) -> Trace:
     try:
         return Trace.from_wire(json.loads(gzip.decompress(path.read_bytes())))
     except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
-        raise WorkbenchError(f"The recording {path.name} cannot be read: {error}", "Make it anew.") from None
+        raise WorkbenchError(f"The recording {path.name} cannot be read: {error}", "Record it again.") from None
 
 
 def write(path: Path, recording: Trace) -> int:
-    """Write a recording; the same trace always gives the same bytes. Returns their number."""
+    """Write a recording; equal traces give equal bytes. Return the number of bytes."""
     return _write(path, recording.to_wire())
 
 

@@ -1,4 +1,4 @@
-"""A recorded run as one HTML file that opens from disk: the view's modules, its style and the trace, all inlined.
+"""A recorded run as one HTML file that opens from disk: modules, style and trace, all inlined.
 
 `workbench/views/js/shared/replay.js` makes the same file in the browser, from the same template.
 """
@@ -18,7 +18,7 @@ _UNSAFE = re.compile("[<>&\u2028\u2029]")
 
 
 def replay(trace: Trace) -> str:
-    """The file's text. It asks for nothing outside itself, and its content policy would not let it."""
+    """Return the file's text. It loads nothing from outside, and its content policy forbids it."""
     definitions = {name: list(pair) for name, pair in DEFINITIONS.items()}
     view = "vision" if trace.header.pictures else modules.FIRST_MODULE
     found, recording = sources(view), {"trace": trace.to_wire(), "definitions": definitions}
@@ -33,7 +33,7 @@ def replay(trace: Trace) -> str:
 
 
 def sources(view: str = modules.FIRST_MODULE) -> dict[str, Any]:
-    """Texts the file is made of: `template`, `style`, and `module`, which plays it."""
+    """Return the texts of the file: `template`, `style`, and `module`, the player."""
     sheets = [path.read_text(encoding="utf-8") for path in modules.stylesheets(view)]
     return {
         "template": modules.REPLAY.read_text(encoding="utf-8"),
@@ -43,6 +43,6 @@ def sources(view: str = modules.FIRST_MODULE) -> dict[str, Any]:
 
 
 def embed(value: Any) -> str:
-    """JSON that may stand in a script element: no tag, comment or line of JavaScript can begin or end in it."""
+    """Return JSON that is safe in a script element: no tag, comment or JavaScript line can start or end in it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -1,6 +1,6 @@
 """A bench report as one HTML file that opens from disk: figures by Plotly, each with its table and a sentence.
 
-Plotly's library is inlined; the file asks for nothing outside itself, and its content policy would not let it.
+Plotly's library is inlined; the file loads nothing from outside, and its content policy forbids it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Plot = dict[str, Any]  # {"data": [...], "layout": {...}}, as Plotly.newPlot tak
 
 ALL, PLAIN = "all prompts", "autoregressive"
 SPEED = "call_speedup_vs_autoregressive"
-"""Of whole calls: the one speed that every engine has."""
+"""Speed-up of whole calls: the only speed-up that every engine has."""
 KINDS = {
     "workbench": ("the workbench", "var(--wb-accepted)", "circle"),
     "hugging-face": ("Hugging Face", "var(--wb-overhead)", "diamond"),
     "llama.cpp": ("llama.cpp", "var(--wb-vision)", "square"),
 }
-"""Whose implementation → words, colour, marker."""
+"""Implementation → label, colour, marker."""
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's colours, told apart with every kind of colour vision; dashes and markers change as well."""
+"""Okabe and Ito's colours, distinguishable with every kind of colour vision; dashes and markers change as well."""
 DASHES, MARKERS = ("solid", "dash", "dot"), ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _HEIGHT, _PER_ROW = 96, 30
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One figure: title, sentence, plot, and its figures as a table (head, then rows of texts)."""
+    """One figure: title, sentence, plot, and its data as a table (head, then rows of texts)."""
 
     title: str
     sentence: str
@@ -46,7 +46,7 @@ class Panel:
 
 
 def page(report: dict[str, Any]) -> str:
-    """The file's text.
+    """Return the file's text.
 
     Args:
         report: `BenchReport.to_wire()`.
@@ -79,13 +79,13 @@ def page(report: dict[str, Any]) -> str:
 
 
 def panels(rows: Sequence[Row]) -> list[Panel]:
-    """The figures of one group of prompts; those that nothing is known for are left out."""
+    """Return the figures of one group of prompts; those without data are left out."""
     makers: list[Callable[[Sequence[Row]], Panel | None]] = [speed, tau, positions, cost, memory]
     return [panel for maker in makers if (panel := maker(rows)) is not None]
 
 
 def speed(rows: Sequence[Row]) -> Panel | None:
-    """Speed-up with its interval, best on top."""
+    """Plot the speed-up with its interval, best on top."""
     found = sorted((r for r in rows if r[SPEED]), key=lambda r: r[SPEED]["value"])
     if not found:
         return None
@@ -120,8 +120,9 @@ def speed(rows: Sequence[Row]) -> Panel | None:
     verdicts = Counter(Estimate(**r[SPEED]).verdict for r in ours)
     sentence = (
         f"Highest is {best['method']}, {Estimate(**best[SPEED]).sentence}. Of {len(ours)} methods of the workbench "
-        f"{verdicts[FASTER]} are faster than plain decoding and {verdicts[SLOWER]} slower; of the others it cannot be "
-        "told. Of whole calls, prefill included; geometric means over prompts; bars are 95 % intervals."
+        f"{verdicts[FASTER]} are faster than plain decoding and {verdicts[SLOWER]} slower; for the others there is no "
+        "significant difference. Whole calls with prefill; geometric means over prompts; "
+        "bars are 95 % confidence intervals."
     )
     table = [
         [
@@ -145,7 +146,7 @@ def speed(rows: Sequence[Row]) -> Panel | None:
 
 
 def tau(rows: Sequence[Row]) -> Panel | None:
-    """τ by method."""
+    """Plot τ by method."""
     found = sorted((r for r in rows if r["tau"]), key=lambda r: r["tau"])
     if not found:
         return None
@@ -154,16 +155,16 @@ def tau(rows: Sequence[Row]) -> Panel | None:
         for kind, (words, colour, _) in KINDS.items()
         if any(r["kind"] == kind for r in found)
     ]
-    layout = _layout("tokens a verification pass", len(found), [_name(r) for r in found])
+    layout = _layout("tokens per verification", len(found), [_name(r) for r in found])
     best = found[-1]
-    sentence = f"τ is highest for {best['method']}: {best['tau']:.2f} tokens a verification pass; plain decoding has 1."
+    sentence = f"τ is highest for {best['method']}: {best['tau']:.2f} tokens per verification; plain decoding has 1."
     table = [["method", "τ", "accepted / tested", "prompts"]]
     table += [[r["method"], *map(_number, (r["tau"], r["acceptance_rate"])), str(r["prompts"])] for r in found[::-1]]
     return Panel("Mean accepted length τ", sentence, {"data": data, "layout": layout | {"barmode": "stack"}}, table)
 
 
 def positions(rows: Sequence[Row]) -> Panel | None:
-    """Conditional acceptance by depth in the draft, one line a method."""
+    """Plot the conditional acceptance rate by depth in the draft, one line per method."""
     found = [r for r in rows if r["acceptance_by_position"]]
     if not found:
         return None
@@ -204,7 +205,7 @@ def positions(rows: Sequence[Row]) -> Panel | None:
 
 
 def cost(rows: Sequence[Row]) -> Panel | None:
-    """Where the time of a round goes."""
+    """Plot the parts of a round's time."""
     found = [r for r in rows if r["verify_ms_per_round"] is not None][::-1]
     if not found:
         return None
@@ -214,19 +215,19 @@ def cost(rows: Sequence[Row]) -> Panel | None:
         "overhead_ms_per_round": ("overhead", "var(--wb-overhead)"),
     }
     data = [_bars(found, words, colour, name, "ms") for name, (words, colour) in parts.items()]
-    layout = _layout("milliseconds a round", len(found), [_name(r) for r in found])
+    layout = _layout("milliseconds per round", len(found), [_name(r) for r in found])
     most = max(found, key=lambda r: r["overhead_share"] or 0)
     sentence = (
         f"The largest share of overhead is that of {most['method']}: {most['overhead_share'] or 0:.0%} of decoding, "
-        f"{most['overhead_ms_per_round']:.2f} ms a round."
+        f"{most['overhead_ms_per_round']:.2f} ms per round."
     )
     table = [["method", *(f"{words}, ms" for words, _ in parts.values()), "overhead"]]
     table += [[r["method"], *(_number(r[name]) for name in parts), _percent(r["overhead_share"])] for r in found[::-1]]
-    return Panel("Time of a round", sentence, {"data": data, "layout": layout | {"barmode": "stack"}}, table)
+    return Panel("Time of one round", sentence, {"data": data, "layout": layout | {"barmode": "stack"}}, table)
 
 
 def memory(rows: Sequence[Row]) -> Panel | None:
-    """Weights, and how far memory rises in a run."""
+    """Plot the size of the weights, and the largest memory growth in a run."""
     found = [r for r in rows if r["weights_mib"] is not None][::-1]
     if not found:
         return None
@@ -238,7 +239,7 @@ def memory(rows: Sequence[Row]) -> Panel | None:
     most = max(found, key=lambda r: r["weights_mib"])
     sentence = (
         f"The heaviest models are those of {most['method']}: {most['weights_mib']:.0f} MiB of weights. "
-        "Rearranged copies of weights are left out; buffers of earlier runs that are used again do not count as a rise."
+        "Rearranged copies of weights are left out; reused buffers of earlier runs do not count as a rise."
     )
     table = [["method", "weights, MiB", "largest rise in a run, MiB"]]
     table += [[r["method"], _number(r["weights_mib"]), _number(r["growth_mib"])] for r in found[::-1]]
@@ -246,7 +247,7 @@ def memory(rows: Sequence[Row]) -> Panel | None:
 
 
 def across(groups: dict[str, list[Row]]) -> Panel:
-    """Speed-up of every method in every group of prompts, as a heat map."""
+    """Plot the speed-up of every method in every group of prompts, as a heat map."""
     names = list(groups)
     methods = list(dict.fromkeys(row["method"] for rows in groups.values() for row in rows))
     cells = {(g, r["method"]): r[SPEED] for g, rows in groups.items() for r in rows}
@@ -339,7 +340,7 @@ def _facts(report: dict[str, Any]) -> str:
 
 
 def _name(row: Row) -> str:
-    """A method's name for Plotly, which reads a little HTML."""
+    """Return a method's name escaped for Plotly, which interprets some HTML."""
     return html.escape(row["method"])
 
 

@@ -1,7 +1,7 @@
-"""The bundled scenes: pictures to ask about, the kinds of the words in their captions, the curves measured on them.
+"""The bundled scenes: images with questions, kinds of the words in their captions, curves measured on them.
 
-The pictures and the lexicon come from `workbench.scenes`, the curves from `workbench bench --suite vision`.
-What a checkout does not hold is empty here, and the tab says which command makes it.
+The images and the lexicon come from `workbench.scenes`, the curves from `workbench bench --suite vision`.
+Data missing from a checkout are empty here, and the tab names the command that creates them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 GROUP = "captions"
-"""The group of the suite's questions that the curve is drawn from."""
+"""Group of the suite's questions from which the curve is drawn."""
 CAPTION_TOKENS = 160
-"""Enough for what the bundled target writes about six shapes and a word: of a run in the tab, and of a recording, from
-which a visitor's next run takes it over."""
+"""Enough for the bundled target's text about six shapes and a word; used by runs in the tab and by recordings,
+whose settings a visitor's next run adopts."""
 
 
 def folder() -> Path:
-    """Where the pictures are; `WORKBENCH_SCENES` names another folder."""
+    """Return the folder of images; `WORKBENCH_SCENES` names another one."""
     return Path(os.environ.get("WORKBENCH_SCENES", ASSETS / "scenes"))
 
 
 def boards() -> Path:
-    """Where the boards are; `WORKBENCH_BOARDS` names another folder."""
+    """Return the folder of boards; `WORKBENCH_BOARDS` names another one."""
     return Path(os.environ.get("WORKBENCH_BOARDS", ASSETS / "boards"))
 
 
@@ -39,7 +39,7 @@ def _index() -> dict[str, Any]:
 
 @cache
 def gallery() -> list[dict[str, Any]]:
-    """The bundled pictures: name, title, alternative text, questions, and the picture as a data-URL."""
+    """Return the bundled images: name, title, alternative text, questions, and the image as a data URL."""
     return [
         {
             "name": scene["name"],
@@ -53,13 +53,13 @@ def gallery() -> list[dict[str, Any]]:
 
 
 def questions() -> list[str]:
-    """Questions that fit any picture."""
+    """Return questions that fit any image."""
     return _index().get("questions", [])
 
 
 @cache
 def lexicon() -> dict[str, str] | None:
-    """Word in lower case → its kind (colour, shape, size, relation, number); None where there is no list."""
+    """Return word in lower case → kind (colour, shape, size, relation, number); None if there is no list."""
     path = folder() / "lexicon.json"
     if not path.is_file():
         return None
@@ -67,10 +67,10 @@ def lexicon() -> dict[str, str] | None:
 
 
 def board() -> dict[str, Any] | None:
-    """τ on captions against vision tokens kept, from the vision suite's board; None before it was measured.
+    """Return τ on captions by vision tokens kept, from the vision suite's board; None before the measurement.
 
-    `series` has a line for each compressor that was measured at several strengths, `points` the other drafters; both
-    hold `tokens`, `tau`, `low` and `high` (95 %). `note` says how it was measured.
+    `series` has a line per compressor measured at several strengths, `points` the other drafters; both
+    have `tokens`, `tau`, `low` and `high` (95 %). `note` describes the measurement.
     """
     path = boards() / "vision.json"
     if not path.is_file():
@@ -87,7 +87,7 @@ def board() -> dict[str, Any] | None:
     return {
         "series": [line for line in made if len(line["points"]) > 1],
         "points": [{"name": line["name"], **line["points"][0]} for line in made if len(line["points"]) == 1],
-        "note": f"{n} held-out captions · 95 % interval · {newest['date'][:10]}",
+        "note": f"{n} held-out captions · 95 % confidence interval · {newest['date'][:10]}",
     }
 
 

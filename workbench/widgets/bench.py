@@ -1,4 +1,4 @@
-"""The verifier bench in a notebook: p and q of one place as bars to drag, under every rule."""
+"""The verifier bench in a notebook: p and q of one position as movable bars, under every rule."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ RULES = ("recursive", "independent", "k-seq", "optimal-two", "greedy-draft", "de
 TOKENS = (2, 6)
 DRAFTS = 8
 SHOWN = 4
-"""Drafts of the stored picture's table."""
+"""Number of drafts in the snapshot's table."""
 
 
 class Bench(Widget):
-    """The bench. `state` is what it shows: change it here or there.
+    """The bench. `state` is synchronised: change it in Python or in the page.
 
     Attributes:
         state: `words`, `p`, `q` (at temperature 1, in the order of words), `tp`, `tq` (temperatures), `k` (drafts),
-            `way` (how they come), `rule`, `seed`, `rounds` (drawn so far).
+            `way` (their sampling), `rule`, `seed`, `rounds` (sampled so far).
     """
 
     state = traitlets.Dict().tag(sync=True)
@@ -57,32 +57,32 @@ class Bench(Widget):
         )
         return snapshot.wrap(
             f"<table><tr><th></th><th>p</th><th>q</th></tr>{laws}</table>"
-            f"<table><tr><th>accepted within k drafts</th>{head}</tr>{rows}</table>"
+            f"<table><tr><th>acceptance rate of k drafts</th>{head}</tr>{rows}</table>"
         )
 
 
 def checked(state: dict[str, Any]) -> dict[str, Any]:
-    """A state with both laws normalised.
+    """Return a state with both distributions normalised.
 
     Raises:
-        ParameterError: a law is none, or a name, number of drafts or temperature is outside what the bench knows.
+        ParameterError: a distribution is invalid, or a name, number of drafts or temperature is out of range.
     """
     p, q = _law("p", state["p"]), _law("q", state["q"])
     if len(p) != len(q):
-        raise ParameterError(f"p has {len(p)} numbers and q {len(q)}.", "Give one of each for every token.")
+        raise ParameterError(f"p has {len(p)} numbers and q {len(q)}.", "Give one number per token in both.")
     words = [str(word) for word in state["words"]]
     if len(words) != len(p):
-        raise ParameterError(f"There are {len(words)} words for {len(p)} tokens.", "Give one for each, or none.")
+        raise ParameterError(f"There are {len(words)} words for {len(p)} tokens.", "Give one word per token, or none.")
     for name, known in (("way", WAYS), ("rule", RULES)):
         if state[name] not in known:
-            raise ParameterError(f"{name}={state[name]!r} is not known.", f"Use {', '.join(known)}.")
+            raise ParameterError(f"{name}={state[name]!r} is unknown.", f"Use {', '.join(known)}.")
     for name, low, high in (("k", 1, DRAFTS), ("seed", 0, 2**31), ("rounds", 0, 10**6)):
         value = state[name]
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise ParameterError(f"{name}={value!r}.", f"Give a whole number from {low} to {high}.")
+            raise ParameterError(f"{name}={value!r} is invalid.", f"Give a whole number from {low} to {high}.")
     for name in ("tp", "tq"):
         if not 0.1 <= state[name] <= 3:
-            raise ParameterError(f"{name}={state[name]!r}.", "Give a temperature from 0.1 to 3.")
+            raise ParameterError(f"{name}={state[name]!r} is out of range.", "Give a temperature from 0.1 to 3.")
     return {**state, "p": p, "q": q, "words": words}
 
 
@@ -91,10 +91,11 @@ def _law(name: str, values: Sequence[float]) -> list[float]:
     low, high = TOKENS
     if not low <= len(law) <= high or not all(0 <= x < float("inf") for x in law) or not 0 < sum(law) < float("inf"):
         raise ParameterError(
-            f"{name} is no law: {law!r}.", f"Give {low} to {high} numbers from 0, one of them above 0."
+            f"{name} is not a distribution: {law!r}.",
+            f"Give {low} to {high} non-negative numbers, at least one above 0.",
         )
     total = sum(law)
-    return law if abs(total - 1) < 1e-9 else [x / total for x in law]  # what the page sent comes back as it was
+    return law if abs(total - 1) < 1e-9 else [x / total for x in law]  # return the page's values unchanged
 
 
 def bench(
@@ -107,20 +108,20 @@ def bench(
     rule: str = "recursive",
     seed: int = 1,
 ) -> Bench:
-    """The verifier bench for one place.
+    """Return the verifier bench for one position.
 
     Args:
-        p: the target's law [V], 2 to 6 tokens; weights are normalised.
-        q: the drafter's [V].
-        words: the tokens; None: words of an example.
+        p: the target's distribution [V], 2 to 6 tokens; weights are normalised.
+        q: the drafter's distribution [V].
+        words: the tokens; None: example words.
         k: drafts, 1 to 8.
-        way: how they come: "independent", "without" (replacement), "head" (the likeliest k − 1, and one drawn), or
-            "fixed" (the likeliest k).
+        way: sampling of the drafts: "independent", "without" (replacement), "head" (the most likely k − 1, and one
+            sampled), or "fixed" (the most likely k).
         rule: "recursive", "independent", "k-seq", "optimal-two", "greedy-draft" or "deterministic".
-        seed: of the rounds drawn in the page.
+        seed: of the rounds sampled in the page.
 
     Raises:
-        ParameterError: one of them is none of these.
+        ParameterError: an argument is invalid.
     """
     named = list(words) if words is not None else [*WORDS[: len(p)]]
     state = {"p": list(p), "q": list(q), "words": named, "k": k, "way": way, "rule": rule, "seed": seed}
