@@ -29,8 +29,8 @@ def test_weights_are_normalised_and_the_picture_holds_the_golden_figures() -> No
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"p": [1.0]}, "2 to 6 numbers"),
-        ({"p": [0, 0, 0, 0]}, "one of them above 0"),
+        ({"p": [1.0]}, "2 to 6 non-negative numbers"),
+        ({"p": [0, 0, 0, 0]}, "at least one above 0"),
         ({"p": [1, 1, 1, float("nan")]}, "p is not a distribution"),
         ({"p": [1, 2]}, "p has 2 numbers and q 4"),
         ({"words": ["a"]}, "1 words for 4 tokens"),

@@ -1,7 +1,7 @@
 /** Paced runs: the display rate, and how much of the newest round is visible so far.
  *
- *  The engine waits between rounds, and the wait slows the next round: see `workbench.engine.pacing`. A round appears in
- *  its order of computation: drafts, then one test result after the other, then the accepted tokens. */
+ *  The engine waits between rounds, and the wait slows the next round: see `workbench.engine.pacing`. A round appears
+ *  in its order of computation: drafts, then one test result after the other, then the accepted tokens. */
 
 import * as store from "../shared/store.js";
 
