@@ -236,7 +236,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(file: Path, cache: Path, monkeyp
 
 
 CONVERT = (
-    "import sys; from pathlib import Path; from workbench.engine import converted; converted.convert(Path(sys.argv[1]))"
+    "import sys; from pathlib import Path; from workbench.models import converted; converted.convert(Path(sys.argv[1]))"
 )
 
 
@@ -262,7 +262,7 @@ def test_a_limit_of_the_system_on_files_is_no_crash(file: Path, cache: Path) -> 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from workbench.engine import converted, gguf
+from workbench.models import converted, gguf
 write = gguf.save_file
 def half(tensors, path, **more):
     write(tensors, path, **more)
