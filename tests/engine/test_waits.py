@@ -111,13 +111,13 @@ MORE: dict[str, dict[str, int]] = {
     "swift": {"__float__ in confidence.go_on": LEVELS},  # the same
     "lookahead": {"cpu in transfer.to_host": 2},  # what the target said in the window
     "omnidraft": {"__int__ in omni_draft.written": LEVELS},  # what it writes is text, which the host translates
-    "online": {"item in pupil.step": 1, "__bool__ in pupil.log_laws": 1},  # in a lesson
+    "online": {"item in online_layers.step": 1, "__bool__ in online_layers.log_laws": 1},  # in a lesson
     "tlt": {"item in spot.lesson": 1},  # in a lesson
     "lexical-unit": {"tolist in transfer.listed": 1},  # how sure it was at the placeholders
     "del": {"cpu in transfer.to_host": 2},  # what each exit would have said
     "rasd": {"cpu in transfer.to_host": 3},  # the model's tree, which the host grafts onto; what of it was kept
     "stand": {  # its table is the host's: what stands behind each level is looked up there
-        "tolist in growing.paths": 6,
+        "tolist in tree_building.paths": 6,
         "__getitem__ in sequoia.draw": 11,
         "__bool__ in sequoia.draw": 3,
     },
