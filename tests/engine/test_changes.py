@@ -246,7 +246,7 @@ def test_pictures_for_a_run_that_has_none_are_refused_before_the_cache_is_touche
     while row.status not in ENDED:
         engine.step()
     assert row.status == "finished", row.error
-    assert ["has no pictures" in note for note in refusals(row)] == [True]
+    assert ["has no images" in note for note in refusals(row)] == [True]
     assert row.trace is not None
     assert row.trace.token_ids == alone.token_ids
     assert request.swaps == []

@@ -113,7 +113,7 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     "missing": (EAGLE, without("layers.0.mlp.up_proj.weight"), "lacks layers.0.mlp.up_proj.weight"),
     "unknown-tensor": (
         EAGLE, lambda f, c, s: write(f, c, s | {"layers.0.input_layernorm.weight": (16,)}),
-        "has layers.0.input_layernorm.weight besides",
+        "has the unknown layers.0.input_layernorm.weight",
     ),
     "width": (
         EAGLE, says(hidden_size=32), r"embed_tokens.weight in .* is 257 × 16; by its configuration it would be 257 × 32"
@@ -126,7 +126,7 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     "layout": (EAGLE, lambda f, c, s: write(f, c, {"model.norm.weight": (16,)}), "no heads of a known layout"),
     "speculators-type": (EAGLE, says(speculators_model_type="dflash"), "speculators' type 'dflash'.*Known layouts:"),
     "d2t-out": (EAGLE3, given(d2t=torch.full((32,), 250)), r"`d2t` in .* has token 257 at index 7"),
-    "d2t-twice": (EAGLE3, given(d2t=-torch.arange(32)), "names token 0 twice"),
+    "d2t-twice": (EAGLE3, given(d2t=-torch.arange(32)), "has token 0 twice"),
     "t2d": (EAGLE3, given(t2d=torch.ones(257, dtype=torch.bool)), r"keep different tokens \(32 and 257\)"),
     "no-d2t": (EAGLE3, without("d2t"), "proposes 32 of 257 tokens, but lacks the map `d2t`"),
     "draft-size": (EAGLE3, says(draft_vocab_size=64), "says 64 tokens of a draft vocabulary; its LM head has 32"),

@@ -67,7 +67,7 @@ def test_every_weight_can_be_read_back(models: Models, tmp_path: Path, half: boo
 def test_what_llama_cpp_would_run_wrongly_is_refused(models: Models, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     other = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16))
-    with pytest.raises(ModelError, match="family gpt2"):
+    with pytest.raises(ModelError, match="model type is gpt2"):
         export_gguf(other, models.tokenizer, path)
     scaled = tiny_model(16, 0)
     scaled.config.rope_parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}

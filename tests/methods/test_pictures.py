@@ -235,9 +235,9 @@ def test_a_picture_that_only_the_drafter_sees_changes_drafts_and_no_text(models:
 
 def test_pictures_are_swapped_one_for_one(models: Models) -> None:
     asked = request(models, setting("chain"), noise_picture(3))
-    with pytest.raises(PromptError, match="1 picture, and 2 came"):
+    with pytest.raises(PromptError, match="1 image, but 2 were given"):
         swapped(models, asked, [noise_picture(1), noise_picture(2)], "both")
-    with pytest.raises(PromptError, match="no pictures"):
+    with pytest.raises(PromptError, match="no images"):
         swapped(models, Request("ab", setting("chain")), [noise_picture(1)], "both")
 
 
@@ -256,7 +256,7 @@ def test_a_draft_model_that_reads_no_pictures_drafts_from_the_text() -> None:
 @pytest.mark.parametrize("prompt", [f"a{IMAGE}b{IMAGE}c", f"{IMAGE}{IMAGE}{IMAGE}x"])
 def test_more_places_than_pictures_are_refused(prompt: str, models: Models) -> None:
     for given in (prompt, models.tokenizer.encode(prompt)):
-        with pytest.raises(PromptError, match=r"has . places for pictures .* and 1 picture came"):
+        with pytest.raises(PromptError, match=r"has . image placeholders .* but 1 image came"):
             read(models, given, [noise_picture(1)])
 
 
@@ -328,5 +328,5 @@ def test_attribution_follows_the_picture_that_was_in_force(models: Models) -> No
     written = sum(len(r.emitted) for r in trace.rounds[:3])
     assert found["target"]["gradient"][:written] == unchanged["target"]["gradient"][:written]
     assert found["target"]["gradient"][written:] != unchanged["target"]["gradient"][written:]
-    with pytest.raises(PromptError, match="no pictures"):
+    with pytest.raises(PromptError, match="no images"):
         explain(models, Request("ab", setting("blind")), trace, setting("blind").drafter)

@@ -104,7 +104,7 @@ def test_what_cannot_work_says_why_before_and_when_it_is_asked_for(client: Any) 
 def test_the_estimate_is_what_is_asked_for_and_learns_from_runs(client: Any) -> None:
     request = OPTIONS | {"method": "draft-model", "max_new_tokens": 1000}
     first = client.estimate(request)
-    assert "assumption" in first
+    assert "assumed" in first
     assert f"{client._duration(request)} s" in first
     client.generate("aabab", "draft-model", **OPTIONS)
     assert "measured on 1 run of this method" in client.estimate(request)

@@ -135,7 +135,7 @@ def test_a_saved_comparison_opens_at_every_width_and_in_the_dark(
         page.set_input_files(
             V + "input[type=file]", {"name": "x.json", "mimeType": "application/json", "buffer": b"[1]"}
         )
-        says(page, ".wb-alert", "it is no comparison")
+        says(page, ".wb-alert", "not a comparison")
 
 
 def test_a_comparison_is_stopped_and_what_was_measured_stays(real_app: str, open_page: Opener) -> None:

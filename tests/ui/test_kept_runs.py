@@ -164,7 +164,7 @@ def test_a_run_is_kept_from_the_menu_found_in_the_gallery_and_opened(fake_app: s
     assert page.locator(".wb-kept .wb-runcard").count() == 1
     page.get_by_label("Search").fill("#other")
     page.wait_for_function("document.querySelectorAll('.wb-kept .wb-runcard').length === 0")
-    assert "No kept run fits" in page.inner_text(".wb-keptfound")
+    assert "No kept run matches" in page.inner_text(".wb-keptfound")
     page.get_by_label("Search").fill("")
     page.wait_for_selector(".wb-kept .wb-runcard")
     assert page.get_by_label("tags").input_value() == "first, fox"

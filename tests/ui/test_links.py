@@ -117,9 +117,9 @@ def test_a_link_to_a_run_shows_that_run_and_decodes_one_that_is_gone_again(fake_
     says(other, ".wb-card-ribbon h3 em", "finished")
     assert other.inner_text(".wb-ribbon") == text
     assert other.input_value("textarea") == "A prompt of one", "with its settings"
-    assert "From a link" not in other.inner_text(".wb-note")
+    assert "loaded from the link" not in other.inner_text(".wb-note")
     gone = open_page(re.sub(r"run=[\w-]+", "run=of-an-app-that-ended", link))
-    says(gone, ".wb-note", "decodes it again")
+    says(gone, ".wb-note", "decoded again")
     says(gone, ".wb-card-ribbon h3 em", "finished")
     assert gone.inner_text(".wb-ribbon") == text, "one seed gives one text"
     nothing = open_page(f"{fake_app}/?run=of-an-app-that-ended")

@@ -126,7 +126,7 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     before = page.evaluate(TEXT)
     go_on = page.locator(".wb-bar.is-own .wb-from")
     assert go_on.inner_text() == "continue", "a word, not a sign"
-    assert "continue from here" in (go_on.get_attribute("title") or "")
+    assert "start a new run from here" in (go_on.get_attribute("title") or "")
     size = go_on.bounding_box() or {}
     assert min(size["width"], size["height"]) >= 24
     go_on.click()

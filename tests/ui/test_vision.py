@@ -251,20 +251,20 @@ def test_a_link_and_a_file_show_the_same_again(vision_app: str, open_page: Opene
 def test_a_link_goes_before_the_run_of_the_tab_and_a_reload_shows_that_run(vision_app: str, open_page: Opener) -> None:
     open_page.allowed += ["signal is aborted", "AbortError", "Connection errored out"]  # of the page that is left
     page = visit(open_page, vision_app, "&prompt=Describe.&scene=three")
-    says(page, ".wb-note", "From a link")
+    says(page, ".wb-note", "loaded from the link")
     run(page)
     page.reload()
     page.wait_for_selector(f"{V}.wb-caption .wb-token")
     assert page.input_value(f"{V}textarea") == "Describe."
     assert page.get_attribute(f"{V}[data-scene=three]", "aria-pressed") == "true"
-    assert "From a link" not in page.inner_text(f"{V}.wb-note")
+    assert "loaded from the link" not in page.inner_text(f"{V}.wb-note")
     other = [
         s
         for s in page.locator(f"{V}[data-scene]").evaluate_all("all => all.map((e) => e.dataset.scene)")
         if s != "three"
     ]
     page.goto(f"{vision_app}/?tab=vision&prompt=How+many&scene={other[0]}&method=vlm-text-only")
-    says(page, ".wb-note", "From a link")
+    says(page, ".wb-note", "loaded from the link")
     assert page.input_value(f"{V}textarea") == "How many"
     assert page.get_attribute(f"{V}[data-scene={other[0]}]", "aria-pressed") == "true"
     assert page.input_value(f"{V}[data-what=method]") == "vlm-text-only"

@@ -63,7 +63,7 @@ class Method:
             follows from the one that is chosen: see `promises`.
         rounds: how it writes where it does not draft and verify in turn: see `engine/decoder.py`. What its other parts
             are for is then this part's to say.
-        idea: two sentences on how it works, for the methods page; empty: what the drafter's docstring says first.
+        idea: two to five sentences on how it works, for the methods page; by default the drafter's docstring.
         formula: the rule it stands on, in one line of plain text.
         differs: what it does otherwise than the paper, a sentence or two each: what, why, and what it may change.
         place: where it stands among the methods that come with the workbench, from 0.
