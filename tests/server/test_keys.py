@@ -280,7 +280,7 @@ def test_a_call_that_gradio_does_not_understand_is_neither_told_nor_printed_with
         for data in ([secret, 5], [{"a": secret}]):
             event = http.post("/generate", json={"data": data}).json()["event_id"]
             told = http.get(f"/generate/{event}").text
-            assert "The request is malformed." in told
+            assert "The request is invalid." in told
             assert " object at 0x" not in told
     assert secret not in "".join(capfd.readouterr()) + caplog.text
     assert "ValueError at blocks.py:" in caplog.text
