@@ -78,7 +78,7 @@ def test_a_toy_is_chosen_run_drawn_kept_and_played_again(toy_app: str, open_page
 def drawn_as(page: Any, name: str) -> None:
     """What a toy shows: rounds of places without a tree, a lane of the drafter beside the device's, or drafts kept."""
     if name == "mask-filling":
-        assert "A round of places" in page.text_content(".wb-card-tree")
+        assert "the target fills positions" in page.text_content(".wb-card-tree")
         assert "plain decoding" not in page.text_content(".wb-card-tree")
         assert page.locator(".wb-token.is-accepted").count() == 0, "nothing was drafted"
     else:
