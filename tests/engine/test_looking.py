@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -30,7 +32,7 @@ def test_compiled_and_not_it_sees_the_same(
     really = compilation.compiled
     monkeypatch.setattr(distributions, "compiled", lambda part: (asked.append(part), really(part))[1])
     p_top, top, entropy = look(logits, p, sampling)
-    assert asked == ["laws"]
+    assert asked == ["distributions"]
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     plainly, likeliest, wanted = look(logits, p, sampling)
     assert p_top.tolist() == plainly.tolist()
@@ -114,3 +116,9 @@ def test_what_is_not_wide_or_asks_for_many_is_sorted() -> None:
     assert weigh(torch.randn(1, WIDE - 1), 1) is None
     assert weigh(torch.randn(1, WIDE), FEW + 1) is None
     assert weigh(torch.randn(1, WIDE, dtype=torch.float64), 1) is None
+
+
+def test_each_part_asked_for_by_name_is_a_compiled_module() -> None:
+    """A name without a module looks like a machine on which nothing is compiled, only slower."""
+    folder = Path(compilation.__file__).with_name("compiled")
+    assert [part for part in get_args(compilation.Part) if not (folder / f"{part}.py").is_file()] == []

@@ -23,14 +23,14 @@ Part = Literal[
     "discounts",
     "forward",
     "instructions",
-    "joining",
-    "laws",
-    "levels",
+    "feature_inputs",
+    "distributions",
+    "draft_levels",
     "llvm",
     "overlaps",
     "pairs",
     "siblings",
-    "tiles",
+    "amx_tiles",
 ]
 """Modules of `workbench.kernels.compiled` by name. A misspelt name would look like a module that is not compiled."""
 _workers: ThreadPoolExecutor | None = None
@@ -64,7 +64,7 @@ def has_tiles() -> bool:
 @cache
 def may_use_tiles() -> bool:
     """Whether what is compiled may multiply by tiles; asks the system for them."""
-    tiles = compiled("tiles")
+    tiles = compiled("amx_tiles")
     return tiles is not None and has_tiles() and tiles.are_there() and bool(torch.cpu._init_amx())
 
 

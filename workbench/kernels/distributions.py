@@ -67,7 +67,7 @@ def weigh(logits: Float[Tensor, "n V"], k: int) -> Weighed | None:
     n, size = logits.shape
     if size < WIDE or k > FEW or logits.dtype not in (torch.float32, torch.bfloat16):
         return None
-    if not on_host(logits.device) or not logits.is_contiguous() or (laws := compiled("laws")) is None:
+    if not on_host(logits.device) or not logits.is_contiguous() or (laws := compiled("distributions")) is None:
         return None
     found, given = weighing(logits, k)
     work = laws.weigh_halves if logits.dtype == torch.bfloat16 else laws.weigh
@@ -147,7 +147,7 @@ def look(
         sampling: that made the law.
     """
     compact = logits.dtype == p.dtype == torch.float32 and logits.is_contiguous() and p.is_contiguous()
-    if compact and p.shape[1] >= WIDE and on_host(p.device) and (laws := compiled("laws")) is not None:
+    if compact and p.shape[1] >= WIDE and on_host(p.device) and (laws := compiled("distributions")) is not None:
         n = p.shape[0]
         p_top, top, entropy = np.empty((n, TOP), np.float32), np.empty((n, TOP), np.int64), np.empty(n, np.float32)
         given = (logits.numpy(), p.numpy(), sampling.heat, top, p_top, entropy, np.zeros(2, np.int64))

@@ -56,7 +56,7 @@ class FeatureTwin:
     """The compiled layer and LM head of a net. Create it with `FeatureTwin.of`."""
 
     def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: Fused) -> None:
-        levels: Any = compiled("levels")
+        levels: Any = compiled("draft_levels")
         self._fused, self._run, self._list, self._eps = fused, levels.level, levels.list_seen, np.float32(net.eps)
         self._width, self._is_state = net.width, not net.guesses_features
         beside = net.qkv.weight[:, : net.width].contiguous() if net.enters == BESIDE else None
