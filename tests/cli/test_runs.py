@@ -52,7 +52,7 @@ def test_the_place_of_kept_runs_can_be_set(workbench: Command, tmp_path: Path, m
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["runs", "show", "nothing"], "No run ends in"),
+        (["runs", "show", "nothing"], "No run ends with"),
         (["runs", "show", "20200101-000000-00000000"], "No run"),
         (["runs", "list", "--since", "yesterday"], "is not a date"),
         (["runs", "list", "--where", "taau>1"], "Did you mean 'tau'"),

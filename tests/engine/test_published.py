@@ -134,7 +134,7 @@ def test_a_cache_that_may_not_be_looked_into_is_as_good_as_empty(
 def test_a_name_is_a_target_like_another(tiny: Published, installed: SimpleNamespace) -> None:
     check_model("tiny")
     assert folder_of("tiny") is None, "a check makes nothing"
-    with pytest.raises(ModelError, match="may not be used"):
+    with pytest.raises(ModelError, match="not allowed here"):
         Names("text-target", None, allow=()).pair("tiny", None)  # strangers have nothing fetched or made
     models = load_models("tiny", None, "cpu", "float32")
     assert models.target_name == "tiny"

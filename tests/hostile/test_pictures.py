@@ -128,7 +128,7 @@ def test_what_is_no_list_of_pictures_is_refused(name: str, bench: Workbench) -> 
     ids=["two places", "two places as ids", "at the end", "tokens of two pictures", "many places"],
 )
 def test_places_that_do_not_match_the_pictures_are_refused(prompt: Any, bench: Workbench) -> None:
-    assert "picture" in refusal(bench, [GOOD], prompt)
+    assert "image" in refusal(bench, [GOOD], prompt)
 
 
 def test_places_without_pictures_are_refused(bench: Workbench) -> None:
