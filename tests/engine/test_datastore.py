@@ -158,7 +158,7 @@ def test_a_changed_file_begins_anew(tmp_path: Path, files: list[Path]) -> None:
 def test_what_cannot_be_built_is_refused(tmp_path: Path, files: list[Path]) -> None:
     tokenizer = worlds.byte_tokenizer()
     (tmp_path / "bad").write_bytes(b"\xff\xfe" * 9)
-    with pytest.raises(WorkbenchError, match="no UTF-8"):
+    with pytest.raises(WorkbenchError, match="is not UTF-8 text"):
         build([tmp_path / "bad"], tmp_path / "s", tokenizer, "tiny")
     with pytest.raises(WorkbenchError, match="nowhere"):
         build([tmp_path / "nowhere"], tmp_path / "s", tokenizer, "tiny")

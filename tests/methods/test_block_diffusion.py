@@ -269,7 +269,7 @@ def test_masks_are_shared_out_evenly() -> None:
 
 def test_sizes_that_cannot_be_are_refused() -> None:
     for block in (1, 9):
-        with pytest.raises(ValueError, match="give 2 to 8 places"):
+        with pytest.raises(ValueError, match="give 2 to 8 positions"):
             BlockNet(D, HEADS, FFN, (1, 2), block)
     for taps in ((), (2, 1), (0, 1)):
         with pytest.raises(ValueError, match="ascending and distinct"):

@@ -131,7 +131,7 @@ def test_every_export_of_the_page_can_be_read(fake_app: str, open_page: Opener, 
 def test_the_menu_works_by_keyboard_and_says_when_there_is_nothing(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app)  # no recording plays: none is of this app's target
     press_json_lines(page)
-    page.wait_for_selector(".wb-exportnote:has-text('There is nothing to export yet')")
+    page.wait_for_selector(".wb-exportnote:has-text('Nothing to export yet')")
     page.keyboard.press("Escape")
     assert page.locator(".wb-exports").is_hidden()
     short(page, 16)

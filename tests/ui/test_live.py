@@ -422,10 +422,10 @@ def test_playing_moves_through_the_rounds_and_can_be_paused(fake_app: str, open_
     says(page, ".wb-badge", "IMPORTED")
     page.focus(".wb-ribbon")
     page.keyboard.press(" ")
-    says(page, "[aria-label^='Play with']", "❚❚")
+    says(page, "[aria-label^='Play at']", "❚❚")
     page.wait_for_function("/^round [3-9] /.test(document.querySelector('.wb-where').textContent)")
     page.keyboard.press(" ")
-    says(page, "[aria-label^='Play with']", "▶")
+    says(page, "[aria-label^='Play at']", "▶")
     there = page.inner_text(".wb-where")
     page.wait_for_timeout(400)
     assert page.inner_text(".wb-where") == there

@@ -420,7 +420,7 @@ def test_an_idle_page_asks_for_no_frames(fake_app: str, browser: Any) -> None:
         window.requestAnimationFrame = (draw) => { window.asked += 1; return ask(draw); };""")
     page.goto(f"{fake_app}/?recorded=draft-tree")
     page.wait_for_selector(".wb-badge[data-state=recorded]")
-    page.wait_for_function("!document.querySelector('.wb-card-ribbon h3 em').textContent.includes('of its speed')")
+    page.wait_for_function("!document.querySelector('.wb-card-ribbon h3 em').textContent.includes('× speed')")
     page.wait_for_timeout(500)
     page.evaluate("window.asked = 0")
     page.wait_for_timeout(1000)
