@@ -123,7 +123,7 @@ def test_a_sweep_is_a_grid_and_its_folder_is_enough_to_go_on(
         (["compare", "--question", "what?"], "no image"),
         (["sweep"], "No axis was given"),
         (["sweep", "--axis", "depth=0"], "outside its range"),
-        (["sweep", "--axis", "depth"], "no axis"),
+        (["sweep", "--axis", "depth"], "is not an axis"),
         (["sweep", "--out", "nowhere-at-all"], "holds no sweep"),
     ],
 )

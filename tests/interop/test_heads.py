@@ -239,5 +239,5 @@ def test_what_cannot_be_shrunk_is_refused(tmp_path: Path) -> None:
         with pytest.raises(error, match=words):
             shrink(folder, tmp_path / "further")
         assert not (tmp_path / "further").exists()
-    with pytest.raises(ParameterError, match="is not an empty folder"):
+    with pytest.raises(ParameterError, match="Name a new folder"):
         shrink(tmp_path / "ours", tmp_path / "less")

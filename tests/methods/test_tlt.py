@@ -363,7 +363,7 @@ def test_lessons_are_a_rows_own_unless_it_shares_them(models: Models) -> None:
 
 
 def test_between_batches_the_shared_one_is_taught(models: Models) -> None:
-    with pytest.raises(ParameterError, match="a head of its own"):
+    with pytest.raises(ParameterError, match="each sequence has its own"):
         TLT().study(models, 3)
     assert TLT(warm=True).study(models, 3) == 0, "nothing was written yet"
     written(models, warm=True, rate=0.0)

@@ -120,7 +120,7 @@ def test_only_an_upload_is_loaded_and_no_path_of_the_server(users: tuple[Workben
     run = one.start("Once", "suffix", target="text-target", max_new_tokens=8, paused=True)
     for data, said in (
         ("/etc/hostname", "base64"),
-        ("x" * (12 << 20), "state|more than .* takes"),
+        ("x" * (12 << 20), "state|larger than .* allows"),
         (["AA=="], "state"),
         (7, "state"),
     ):
