@@ -63,9 +63,9 @@ def recorded() -> dict[str, float]:
     return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
 
 
-def sort(items: list[pytest.Item], record: Mapping[str, float] | None = None) -> None:
+def sort(items: list[pytest.Item]) -> None:
     """Sort tests by the order of their files; within a file they stay as they are."""
-    record = recorded() if record is None else record
+    record = recorded()
     files: dict[str, tuple[float, bool]] = {}
     for item in items:
         so_far, waited = files.get(file_of(item), (0.0, False))

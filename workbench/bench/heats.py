@@ -6,7 +6,7 @@ process (`recommend`), or on a backend that others use too (`advice`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from statistics import median
@@ -180,34 +180,40 @@ class Heats:
     @property
     def refused(self) -> list[str]:
         """Methods whose speed-up is above `FAR` · τ, which none can reach: something else slowed the plain runs."""
-        return [choice.method for choice in self._choices() if _is_impossible(choice)]
+        return [choice.method for choice in self._choices(self.entrants[1:]) if _is_impossible(choice)]
 
-    def _beside(self, entrant: Entrant) -> tuple[list[Sample], list[Sample]]:
+    def _beside(self, entrant: Entrant, disturbed: Collection[tuple[int, int]]) -> tuple[list[Sample], list[Sample]]:
         """Return the runs of an entrant and of plain decoding that share prompt and pass, without disturbed ones."""
         mine = self.samples[entrant.name]
-        both = {(s.prompt, s.repeat) for s in mine} & {(s.prompt, s.repeat) for s in self.plain} - self.disturbed
+        both = {(s.prompt, s.repeat) for s in mine} & {(s.prompt, s.repeat) for s in self.plain}.difference(disturbed)
         own, plain = ([s for s in side if (s.prompt, s.repeat) in both] for side in (mine, self.plain))
         return own, plain
 
     def _hopeless(self, alive: Sequence[Entrant]) -> list[Entrant]:
-        """Those whose interval ends below where the best one's begins; never plain decoding, which divides them all."""
-        found = {each.name: speedup(*map(rates, self._beside(each))) for each in alive[1:]}
-        lows = [estimate.low for estimate in found.values() if estimate is not None and estimate.low is not None]
-        best = max(lows, default=0.0)
-        return [e for e in alive if (s := found.get(e.name)) is not None and s.high is not None and s.high < best]
+        """Return those whose interval ends below where the best one's begins; never plain decoding, which divides all.
+
+        A speed-up that is refused says nothing of the others.
+        """
+        found = {choice.method: choice for choice in self._choices(alive[1:])}
+        possible = [choice.speedup for choice in found.values() if not _is_impossible(choice)]
+        best = max((s.low for s in possible if s is not None and s.low is not None), default=0.0)
+        highs = {name: choice.speedup and choice.speedup.high for name, choice in found.items()}
+        return [e for e in alive if (high := highs.get(e.name)) is not None and high < best]
 
     def ranking(self) -> list[Choice]:
         """Fastest first, without plain decoding, those of which nothing is known, and refused ones."""
-        known = [choice for choice in self._choices() if not _is_impossible(choice)]
+        known = [choice for choice in self._choices(self.entrants[1:]) if not _is_impossible(choice)]
         return sorted(known, key=lambda choice: -choice.speedup.value if choice.speedup else 0.0)
 
-    def _choices(self) -> list[Choice]:
-        """Return the figures of every entrant with a measured speed-up."""
-        return [c for entrant in self.entrants[1:] if (c := self._choice(entrant)).speedup is not None]
+    def _choices(self, entrants: Iterable[Entrant]) -> list[Choice]:
+        """Return the figures of those with a measured speed-up."""
+        disturbed = self.disturbed
+        found = [self._choice(entrant, disturbed) for entrant in entrants]
+        return [choice for choice in found if choice.speedup is not None]
 
-    def _choice(self, entrant: Entrant) -> Choice:
+    def _choice(self, entrant: Entrant, disturbed: Collection[tuple[int, int]]) -> Choice:
         """Return the figures of an entrant beside those plain runs that it shares prompt and pass with."""
-        mine, plain = self._beside(entrant)
+        mine, plain = self._beside(entrant, disturbed)
         own, beside = Totals.of(mine), Totals.of(plain)
         rounds, plain_rounds = own.ms_per_round("decode"), beside.ms_per_round("decode")
         return Choice(

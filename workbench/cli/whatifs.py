@@ -28,4 +28,8 @@ def measure(
     for key, row in rows.items():
         board.save(whatif_errors.BOARD, key, row, whatif_errors.markdown)
     output.note(f"saved in {board.folder() / whatif_errors.BOARD}.json")
-    print(json.dumps(rows, ensure_ascii=False) if as_json else whatif_errors.markdown(boardfiles.read("whatif")))
+    print(
+        json.dumps(rows, ensure_ascii=False)
+        if as_json
+        else whatif_errors.markdown(boardfiles.read(whatif_errors.BOARD))
+    )
