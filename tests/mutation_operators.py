@@ -195,7 +195,7 @@ class Operator:
     k: int
 
     PLACE: ClassVar[str] = ""
-    """What is counted, for messages."""
+    """Name of the counted nodes, for messages."""
 
     def places(self, function: Function) -> list[tuple[ast.AST, int]]:
         """Return all places of this kind: a node, and which part of it."""
@@ -664,7 +664,7 @@ Change = Operator | Return
 OPERATORS: Sequence[type[Change]] = (
     Compare, BinOp, SwapOperands, BoolOp, DropUnary, Constant, Negate, Force, DropStatement, Bypass, Callee, Return,
 )  # fmt: skip
-"""What is tried on a whole function; `Argument` needs somebody who says what to put there."""
+"""Operators that are tried on a whole function. `Argument` is not among them: it needs a replacement."""
 
 
 def every(function: Function) -> list[Change]:

@@ -284,6 +284,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="after a branch was accepted the target reads keys and values of another one: wrong text",
     ),
     _m(
+        "pass-beside-the-rounds-stays-in-the-cache",
+        "kernels.kv_cache:TreeCache.kept",
+        DropStatement(6, "assign"),
+        CACHE + "test_positions_are_zero_again_where_buffers_were_allocated_meanwhile",
+        why="a drafter's side pass is taken for the target's own reading of the text",
+    ),
+    _m(
         "round-commits-the-first-nodes",
         "engine.sequence_round:Turn.commit",
         Argument(0, "commit", 1, "range(len({}))"),

@@ -142,7 +142,7 @@ def test_behind_a_draft_that_was_accepted_whole_a_model_has_read_all_of_it(name:
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "early-exit"])
 def test_what_is_drawn_is_drawn_from_the_law_that_is_told(name: str, models: Models) -> None:
-    """With top-k 2 two of six tokens are left of each law: nothing else may be drafted. A chain's tokens are those that
+    """Top-k 2 leaves two of the six tokens: nothing else may be drafted. A chain's tokens are those that
     its own random numbers draw from the law that it states."""
     found = drafts(models, name, SamplingParams(temperature=3.0, top_k=2), n=60)
     told = torch.cat([draft.tree.logq for draft in found])

@@ -76,7 +76,7 @@ class FeatureState:
         return state
 
     def newest(self) -> Float[Tensor, "k D"] | None:
-        """Read all accepted pairs as stable in one call, and return the prediction after the newest."""
+        """Write all accepted pairs to the layer's KV cache, and return the prediction after the newest."""
         since = self.models.target.clock.mark()
         if self.twin is not None and self.features and self.twin.takes(n := len(self.tokens)):
             places = torch.arange(self.place, self.place + n)

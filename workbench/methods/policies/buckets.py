@@ -66,7 +66,7 @@ class Pulls:
     chance: Random = field(default_factory=lambda: Random(0))
 
     def rewards(self, rows: int) -> dict[int, float]:
-        """Return length → mean tokens per round · sequences / median seconds per round, for batches of this size.
+        """Return tokens per second by draft length, in batches of this size (mean tokens, median seconds).
 
         Times have outliers, which a median ignores; token counts take few values, of which a median says little.
         """
