@@ -286,7 +286,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "pass-beside-the-rounds-stays-in-the-cache",
         "kernels.kv_cache:TreeCache.kept",
-        DropStatement(6, "assign"),
+        DropStatement(1, "assign"),
         CACHE + "test_positions_are_zero_again_where_buffers_were_allocated_meanwhile",
         why="a drafter's side pass is taken for the target's own reading of the text",
     ),
