@@ -124,7 +124,7 @@ def test_a_sweep_is_a_grid_and_its_folder_is_enough_to_go_on(
         (["sweep"], "No axis was given"),
         (["sweep", "--axis", "depth=0"], "outside its range"),
         (["sweep", "--axis", "depth"], "is not an axis"),
-        (["sweep", "--out", "nowhere-at-all"], "holds no sweep"),
+        (["sweep", "--out", "nowhere-at-all"], "contains no sweep"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

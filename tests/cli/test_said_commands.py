@@ -77,7 +77,7 @@ def test_a_sweep_s_closing_command_resumes_it() -> None:
 
 
 def test_a_range_that_is_none_says_how_one_is_written() -> None:
-    with pytest.raises(ParameterError, match=r"'1..x' is no range.*depth=1\.\.6"):
+    with pytest.raises(ParameterError, match=r"'1..x' is not a range of whole numbers.*depth=1\.\.6"):
         Axis.parse("depth=1..x")
 
 

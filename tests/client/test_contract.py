@@ -115,7 +115,8 @@ def test_what_a_backend_cannot_do_is_known_before_and_refused_with_a_remedy(
         said = list(client.recommending(["Once"], seconds=5, methods=["suffix"], max_new_tokens=4))
         assert [step.last for step in said] == [False] * (len(said) - 1) + [True]
         assert said[-1].found is not None
-        assert [choice["method"] for choice in said[-1].found["ranking"]] == ["suffix"]
+        found = said[-1].found  # on a starved machine a speed-up may be impossible, and is refused by name
+        assert [choice["method"] for choice in found["ranking"]] + found["refused"] == ["suffix"]
         assert said[-1].found["prompts"] == ["prompt 1"]
         with pytest.raises(PromptError, match="empty"):
             list(client.recommending(["Once", " "]))

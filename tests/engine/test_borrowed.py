@@ -62,7 +62,7 @@ def test_another_tokenizer_than_it_learnt_with_is_refused(folder: Path) -> None:
     assert same_words("text-target", str(folder)) is False
     with pytest.raises(TokenizerMismatchError, match="do not share a vocabulary"):
         load_models("text-target", str(folder), "cpu", "float32", strict=True)
-    with pytest.raises(TokenizerMismatchError, match="learnt with another tokenizer than this text-target's"):
+    with pytest.raises(TokenizerMismatchError, match="trained with another tokenizer than this text-target's"):
         load_tokenizer(str(folder))
 
 
@@ -96,6 +96,6 @@ def test_a_target_that_is_not_here_is_named(folder: Path, monkeypatch: pytest.Mo
     shape = ("tiny", "Tiny", "owner/tiny", "no-such-package", "1.0", "tiny.gguf", "0" * 64, 1, 1, "MIT", ())
     monkeypatch.setitem(PUBLISHED, "tiny", Published(*shape, spoken(folder)))
     say(folder, target="tiny")
-    with pytest.raises(ModelError, match=r"by the tokenizer of tiny\. tiny is not on this machine") as caught:
+    with pytest.raises(ModelError, match=r"uses the tokenizer of tiny\. tiny is not on this machine") as caught:
         load_tokenizer(str(folder))
     assert "no-such-package==1.0" in caught.value.remedy

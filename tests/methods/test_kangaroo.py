@@ -84,5 +84,5 @@ def test_a_folder_of_a_wrong_shape_is_refused_with_what_to_do(wrong: dict[str, A
 
 def test_an_adapter_for_a_deeper_target_is_refused_with_what_to_do(models: Models) -> None:
     models.heads["kangaroo"].config["net"]["exit_layer"] = 99
-    with pytest.raises(WorkbenchError, match=r"behind layer 99.*train kangaroo --target"):
+    with pytest.raises(WorkbenchError, match=r"after layer 99.*[Tt]rain kangaroo --target"):
         Engine(models).generate(Request(PROMPT, registry.get("kangaroo").with_params(), max_new_tokens=4))

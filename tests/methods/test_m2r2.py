@@ -262,10 +262,10 @@ def test_a_folder_of_a_wrong_shape_is_refused_with_what_to_do(wrong: dict[str, A
 
 def test_targets_that_adapters_cannot_stand_in_are_refused_with_what_to_do(tmp_path: Path) -> None:
     models = world(tmp_path / "deep", exit_layer=5)
-    with pytest.raises(WorkbenchError, match=r"stand in 5 layers; the target has 3.*workbench train m2r2"):
+    with pytest.raises(WorkbenchError, match=r"are for 5 layers; the target has 3.*workbench train m2r2"):
         Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
-    models = world(tmp_path / "opt", kind="opt")  # its feed-forward is no module of its own
-    with pytest.raises(WorkbenchError, match=r"OPTDecoderLayer has no feed-forward of its own.*early-exit"):
+    models = world(tmp_path / "opt", kind="opt")  # its MLP is not a separate module
+    with pytest.raises(WorkbenchError, match=r"OPTDecoderLayer has no separate MLP.*early-exit"):
         Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
 
 

@@ -365,7 +365,7 @@ def test_kept_sweeps_are_not_listed_and_not_opened_for_others(monkeypatch: pytes
     assert [line["id"] for line in view.kept({})["kept"]] == ["one"]
     monkeypatch.setattr(sweep, "is_user", lambda: False)
     assert view.kept({}) == {"kept": []}
-    with pytest.raises(WorkbenchError, match="not kept here"):
+    with pytest.raises(WorkbenchError, match="no longer stored here"):
         view.open({"id": "one/0"})
 
 

@@ -140,7 +140,7 @@ def test_what_strangers_measure_goes_not_among_the_users_own(
 ) -> None:
     """As the page asks: through Gradio's queue, whose tasks know nothing of the request but what goes with it."""
     theirs = tmp_path_factory.mktemp("theirs")
-    monkeypatch.setattr(tab, "strangers", lambda: theirs)
+    monkeypatch.setattr(tab, "visitors_folder", lambda: theirs)
     monkeypatch.setattr(tab, "FOLDERS", 1)
     monkeypatch.setattr("workbench.bench.sweep.here", lambda *_: told("float32", "2026-11-22 10:00 UTC"))
     demo, port = build(FakeWorkbench()), serving.free_port()

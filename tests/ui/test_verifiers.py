@@ -74,7 +74,7 @@ def test_rounds_that_are_drawn_come_out_by_p_and_a_link_draws_them_again(fake_ap
 def test_a_wrong_address_says_so_and_shows_the_example(fake_app: str, open_page: Opener) -> None:
     page = open_page(f"{fake_app}/verifiers?p=.5,.5&q=1&k=99&w=%3Cimg%20src=x%20onerror=alert(1)%3E")
     alerts = page.locator(".wb-alert").all_inner_texts()
-    assert any("q=1: give 2 to 6 numbers" in text for text in alerts)
+    assert any("q=1: give 2 to 6 non-negative numbers" in text for text in alerts)
     assert any("k=99" in text for text in alerts)
     assert values(page, "p") == pytest.approx([0.5, 0.3, 0.15, 0.05])
     hostile = open_page(f"{fake_app}/verifiers?p=.5,.5&q=.2,.8&w=%3Cimg%20src=x%20onerror=alert(1)%3E&w=b")
