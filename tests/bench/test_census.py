@@ -1,4 +1,4 @@
-"""The board of families: complete, and true of a sample in every run, of all of them with `-m slow`."""
+"""The board of families: complete; a sample is measured in every run, all others with `-m on_demand`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def test_a_family_is_what_the_board_says(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proof
+@pytest.mark.on_demand
 @pytest.mark.parametrize("name", [name for name in census.families() if name not in SAMPLE])
 def test_every_other_family_is_what_the_board_says(name: str) -> None:
     assert census.examine(name, worlds.letter_tokenizer(64)).verdict == census.saved()[name].verdict

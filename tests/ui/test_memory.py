@@ -49,7 +49,7 @@ def test_the_card_shows_size_hits_and_the_entry_of_the_latest_draft(fake_app: st
 def test_it_is_emptied_saved_and_loaded(fake_app: str, open_page: Opener, tmp_path: Path) -> None:
     page = opened(open_page, fake_app)
     page.click(f"{CARD} button:text('Reset')")
-    says(page, ".wb-memorynote", "Emptied")
+    says(page, ".wb-memorynote", "State deleted")
     assert entries(page) == 0
     with page.expect_download() as saved:
         page.click(f"{CARD} button:text('Save')")
@@ -76,7 +76,7 @@ def test_a_file_waits_for_the_next_run(fake_app: str, open_page: Opener, tmp_pat
     file = tmp_path / "mine.safetensors"
     file.write_bytes(STATE)
     page.set_input_files(f"{CARD} input[type=file]", file)
-    says(page, ".wb-memorynote", "The next run begins with mine.safetensors")
+    says(page, ".wb-memorynote", "The next run starts with mine.safetensors")
     page.click("[data-press=run]")
     page.wait_for_function("Number(document.querySelector('.wb-memory meter').value) > 40", timeout=8_000)
 
