@@ -129,7 +129,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if on_gpu and "device" in getattr(item, "fixturenames", ()):  # a doctest has none
             item.add_marker("gpu")
-        if item.get_closest_marker("browser") or item.get_closest_marker("processes"):
+        waits = item.get_closest_marker("browser") or item.get_closest_marker("processes")
+        if waits and config.getoption("reruns", None) != 0:  # `--reruns 0` shows a failure at once
             item.add_marker(pytest.mark.flaky(reruns=1))
         if is_proof(item):
             item.add_marker("proof")

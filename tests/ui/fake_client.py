@@ -68,7 +68,7 @@ SCENES = {
     "queued": "Waits for a row, with its place in line.",
     "limit": "Is ended by the server after three rounds.",
     "out of memory": "Runs out of memory after three rounds; what was recorded is kept.",
-    "inactive": "Warns that speculation is inactive after three rounds.",
+    "inactive": "Warns from the third round on that speculation is inactive.",
     "refused": "Cannot be loaded at all.",
 }
 """States a run can be put into by a prompt that ends with one of these words."""
@@ -137,16 +137,11 @@ class FakeRun:
         """Whether nobody followed it for the length of its lease."""
         return self.lease_s is not None and time.monotonic() - self.followed > self.lease_s
 
-    def _turn(self) -> bool:
-        """What a scene does to a run of three rounds. True when it ends the run."""
-        if self.scene == "inactive":
-            self.warnings = [INACTIVE]
-            self.rounds[-1]["notes"] = [INACTIVE]
-            return False
+    def _end_scene(self) -> None:
+        """End a run of three rounds as its scene says."""
         error = {"out of memory": OUT_OF_MEMORY}.get(self.scene, "")
         self.footer = Footer("error" if error else "limit", self.writer.text, self.writer.clock, error).to_wire()
         self.state = "error" if error else "finished"
-        return True
 
     def _work(self) -> None:
         time.sleep(0.15)
@@ -156,7 +151,8 @@ class FakeRun:
             self.footer, self.state = Footer("error", "", 0.0, message).to_wire(), "error"
             return
         while True:
-            if self.scene in ("limit", "out of memory", "inactive") and len(self.rounds) == 3 and self._turn():
+            if self.scene in ("limit", "out of memory") and len(self.rounds) == 3:
+                self._end_scene()
                 return
             with self.lock:
                 while self.paused and not self.steps and not self.stopped and not self._left():
@@ -171,6 +167,8 @@ class FakeRun:
                 self.steps = max(0, self.steps - 1)
                 changes, self.changes = self.changes, []
                 self.rounds.append(self.writer.round(self.method, self.params, changes).to_wire())
+                if self.scene == "inactive" and len(self.rounds) >= 3:
+                    self.warnings, self.rounds[-1]["notes"] = [INACTIVE], [INACTIVE]
                 tokens = len(self.rounds[-1]["emitted"])
             self._hold(tokens)
 

@@ -78,7 +78,7 @@ def test_lanes_are_measured_raced_pinned_and_opened(real_app: str, open_page: Op
     page.wait_for_selector(V + ".wb-texts ins, " + V + ".wb-texts del")
     # a pin, and every figure shows its difference
     page.click(V + "tr[data-lane^='Draft model'] button:has-text('pin')")
-    says(page, ".wb-card-table h3 em", "differences to Draft model (depth 3)")
+    says(page, ".wb-card-table h3 em", "differences from Draft model (depth 3)")
     delta = page.inner_text(V + "tr[data-lane='Autoregressive'] .is-tau .wb-delta")
     assert delta.startswith("−")
     says(page, ".wb-card-costs h3 em", "difference to Draft model")

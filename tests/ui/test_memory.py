@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ui.conftest import Opener
 from ui.fake_client import STATE
-from ui.test_page import says, state
+from ui.test_page import long, says, state
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CARD = ".wb-card-remembers"
@@ -19,6 +19,7 @@ def opened(open_page: Opener, url: str, method: str = "draft-tree") -> Any:
     page = open_page(url)
     assert page.locator(CARD).is_hidden(), "a recording has no drafter"
     page.select_option("[data-what=method]", method)
+    long(page)
     page.click("[data-press=run]")
     page.wait_for_function("Number(document.querySelector('.wb-where').textContent.split(' of ')[1]) > 6")
     page.click("[data-press=pause]")
