@@ -181,7 +181,7 @@ def switch(row: Row, target: Runner, settings: Settings) -> None:
     row.grower_state = grower_state
     row.configured, row.models, row.sampling = configured, models, settings.sampling
     row.policy_state, row.verifier_state, row.taps = policy_state, verifier_state, taps
-    if is_judged_anew:  # tentative tokens of the old verifier stand as decided
+    if is_judged_anew:  # the old verifier's tentative tokens become final in the next round
         row.decided = len(row.undecided)
 
 

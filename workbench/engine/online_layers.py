@@ -67,7 +67,7 @@ class Pupil(Learner):
             tokens: tokens of the text.
             start: position of the first of them.
             at: indices into `tokens` after which the target's distribution is known.
-            laws: the target's distributions there, temperature 1. Tokens outside the draft vocabulary are ignored.
+            laws: the target's distributions there, plain softmax. Tokens outside the draft vocabulary are ignored.
             rate: AdamW's learning rate.
         """
 

@@ -221,7 +221,7 @@ class Verifier(Part):
     keeps_greedy: ClassVar[bool] = True
     """Whether output at temperature 0 equals the target's own, whatever was drafted."""
     reads_laws: ClassVar[bool] = False
-    """Whether it reads the draft distributions of chains at temperature 0, too, which then have to be stored."""
+    """Whether it reads the draft distributions of chains at temperature 0, too; providing them costs time."""
 
     def reads_draft_states(self, models: Models) -> bool:
         """Return whether it reads the draft model's hidden state after each draft token of a chain.

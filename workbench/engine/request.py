@@ -201,7 +201,7 @@ class Row:
         models: Models | None = None,
         swap: Swap | None = None,
     ) -> None:
-        """Switch the method, some of its parameters, the sampling, draft model or pictures, from the next round on."""
+        """Change the method, some of its parameters, the sampling, draft model or images, from the next round on."""
         with self._lock:
             self._changes.append(Ask(method, dict(params or {}), sampling, models, swap))
 

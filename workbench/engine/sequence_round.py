@@ -167,7 +167,7 @@ class Turn:
             house.end(row, FINISHED, decided.reason)
 
     def _held(self, new: list[Emitted], before: Tensor | None, scores: list[Scored], house: House) -> list[Held]:
-        """Return the round's tokens as tentative ones. `before`: LM head input that drew the last committed token."""
+        """Return the round's tokens as tentative ones. `before`: LM head input that drew the round's root."""
         assert self.judged is not None
         assert self.hidden is not None
         places = [0, *(node + 1 for node in self.judged.verdict.path)]

@@ -61,7 +61,7 @@ def record_round(
     Args:
         row: the sequence.
         judged: verification result.
-        new: emitted tokens; later nodes of the accepted path count as discarded.
+        new: tokens added by this round; later nodes of the accepted path count as discarded.
         decided: which of these, and of earlier tentative tokens, are final now.
         timing: timing of the round.
         token_text: text of tokens, for display.

@@ -14,7 +14,7 @@ from workbench.kernels.image_layout import Pictured
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Hidden states of the target that are captured.
+    """Selection of the target's hidden states to capture.
 
     Attributes:
         features: whether to capture the LM head's input.
@@ -99,7 +99,7 @@ class Segment:
         slot: slot of the sequence.
         tokens: int64 [n].
         sees: bool [n, scratch + n], attention over the nodes after the committed part; None for a chain that continues
-            the last node and attends to all nodes. If the new tokens do not attend to each other, the mask may be
+            the last node and attends to all nodes. If no new token attends to itself or another new one, it may be
             [n, scratch]; each must then attend to some node if nothing is committed. In this case none of the tokens
             reads the entries that they write.
         depth: int64 [n], distance from the committed part, 0 for its first successor; None for a chain.
