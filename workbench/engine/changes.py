@@ -83,7 +83,7 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
             f"From here on {which} {no_longer} the target's distribution: {configured.method.title} with these "
             "settings is approximate. Choose a lossless verifier to keep it."
         )
-        header.promise = configured.promise.value  # of the whole text
+        header.promise = configured.promise.value  # the guarantee of the whole text
     if configured.simulates and row.trace is not None and not row.trace.header.simulation:
         header = row.trace.header
         header.simulation = True

@@ -26,7 +26,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpan:
-    """How far back a layer attends.
+    """Range of earlier positions that a layer attends to.
 
     Attributes:
         window: sliding window in tokens, the token itself included; None: unlimited.

@@ -21,8 +21,8 @@ from workbench.kernels.compilation import compiled, together
 from workbench.kernels.rejection import make_ready as make_tests_ready
 
 TOP = 8
-"""Most probable tokens stored per verified node: enough for token recycling, and for most of the distribution that the
-node's card shows."""
+"""Most probable tokens stored per verified node: enough for token recycling, and for most of the distribution that a
+node's card in the UI shows."""
 ALONE = 2
 """Distributions up to which no other threads are used."""
 FEW = 16

@@ -249,7 +249,7 @@ class LeanDecoder:
 
     def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T V"], Float[Tensor, "T D"]]:
         """Return the logits of the last layer's residual stream, and the LM head's input."""
-        if x.dtype != self.table.dtype:  # from compiled layers
+        if x.dtype != self.table.dtype:  # float32, from compiled layers
             assert self.fused is not None
             said, hidden = self.fused.read(x)
             if isinstance(self.head, TrimmedLinear):

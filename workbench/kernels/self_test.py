@@ -61,7 +61,7 @@ def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
     """Run the comparison while passes are compiled and cached on disk; a failure (a full disk) is returned as text."""
     try:
         return difference(lean, model)
-    except Exception as error:  # numba raises many kinds
+    except Exception as error:  # numba raises many types
         return f"its compilation failed ({type(error).__name__}: {error})".split("\n")[0]
 
 

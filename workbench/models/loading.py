@@ -68,8 +68,8 @@ class Models:
         heads: trained heads for this target by kind ("medusa").
         shared: state that drafters keep across requests, by keys of their own.
         meter: timings of the heads' forwards.
-        processor: image processor of the target; None if it reads text only.
-        drafter_processor: image processor of the draft model; None if it reads text only.
+        processor: the target's processor for prompts with images; None if it reads text only.
+        drafter_processor: the same for the draft model; None if it reads text only.
         stranger: draft model with a different vocabulary, in place of `drafter`; `drafter_problem` then says why
             methods that need a draft model with the target's vocabulary cannot run.
     """

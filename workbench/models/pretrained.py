@@ -190,7 +190,7 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def load_processor(name: str, model: PreTrainedModel) -> Any:
-    """Load the image processor of a model; None for a text-only model or one without processor files.
+    """Load the processor of a vision-language model; None for a text-only model or one without an image processor.
 
     Raises:
         ModelError: the processor's files cannot be read.

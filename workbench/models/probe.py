@@ -48,8 +48,8 @@ LONG, SHORT = 5, 2
 CHAIN = (-1, 0, 1)
 """Parents of the long sequence's chain; one token is accepted, so later entries overwrite the others."""
 TREE, BRANCH = (-1, 0, 1, -1, 3, 3), (3, 5)
-"""Parents of the long sequence's tree, and its accepted branch. In the cache the branch is three entries further back
-than in the text, which exposes models that use cache indices instead of positions."""
+"""Parents of the long sequence's tree, and its accepted branch. Its cache indices are larger than
+its text positions, which exposes models that use cache indices instead of positions."""
 ROOM = 16
 """Positions that the comparison needs."""
 THRESHOLDS = {"sliding_window": 4, "attention_chunk_size": 4, "floor_scale": 3, "original_max_position_embeddings": 3}

@@ -145,7 +145,7 @@ class Runner:
             return ids
         return ids.masked_fill(ids >= self.embed.get_parameter("weight").shape[0], self.unknown)
 
-    # -- rows ----------------------------------------------------------------------------------------------------
+    # -- slots ---------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def open(self, owner: int | None = None) -> Slot:
