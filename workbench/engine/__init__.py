@@ -1,7 +1,7 @@
-"""The engine: target, cache, scheduler, batching. Runs in other people's serving images: no gradio, plotly or polars.
+"""The engine: target, KV cache, scheduler, batching. Runs in other serving images: no gradio, plotly or polars.
 
-What is public is imported when it is asked for: the files that know models by their names alone (`bundle`, `devices`)
-are read by processes that have not imported PyTorch, and may never do so.
+Public names are imported at first use: the modules that only know models by name (`bundle`, `devices`) are also used by
+processes that never import PyTorch.
 """
 
 from __future__ import annotations

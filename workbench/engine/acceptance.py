@@ -1,4 +1,4 @@
-"""The device half of a judgement: laws, the rule, and what the trace wants, ready for one copy to the host."""
+"""Verification on the device: distributions, acceptance rule and trace figures, ready for one copy to the host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workbench.kernels.distributions import TOP, see
 from workbench.kernels.rejection import lossless
 
 N_FIGURES = 19
-"""Tensors that `figures` returns for each row."""
+"""Number of tensors that `figures` returns for each sequence."""
 
 
 def figures(
@@ -36,32 +36,34 @@ def figures(
     probes: Probes | None = None,
     probed: Probed | None = None,
 ) -> list[Tensor | Late[Any]]:
-    """Apply the row's rule to the target's logits over its tree. Draws the round's uniforms; does not synchronise.
+    """Apply the sequence's acceptance rule to the target's logits over its tree. Does not synchronise.
+
+    Draws the round's uniform random numbers.
 
     Args:
-        row: its sampling, verifier and random stream are used; `row.uniform`, `row.reason`, `row.raw`
-            and `row.pays_less` are set.
-        tree: the draft.
-        logits: at the root and after each node.
-        hidden: what the LM head read there.
-        taps: residual streams there, by layer.
-        record: also gather the drafter's likeliest tokens, what the tree says of its growth, and beside a rule that is
-            exact for no drafts, what the exact one would have kept.
-        probes: what was computed beside the draft, of all parts.
-        probed: what came of the verifier's own.
+        row: sequence; its sampling, verifier and random stream are used; `row.uniform`, `row.reason`, `row.raw` and
+            `row.pays_less` are set.
+        tree: draft tree.
+        logits: target logits at the root and after each node.
+        hidden: the LM head's input there.
+        taps: captured hidden states there, by layer.
+        record: also return, for the trace, the drafter's top tokens and the tree builder's columns, and, if the rule is
+            not exact for this draft, the acceptance probabilities of the exact rule.
+        probes: probe positions of all parts.
+        probed: results at the verifier's own probe positions.
 
     Returns:
-        In the order in which `Judged.of` reads them: tokens [N]; parents [N]; token to emit at each place [N+1]; its
-        probability [N+1]; entropy [N+1]; target's probability [N]; acceptance probability [N]; drafter's probability
-        [N] or empty; likeliest tokens [N+1, 8] and their probabilities; the drafter's [2, M, 8] or empty; score [N] or
-        empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or empty; the tree's
-        `q_of` [N+1] or empty; what testing a node costs in distribution [N] or empty; tokens, parents and places of
-        the probes [3, P] or empty; what the tree says of its growth [≤ 3, N] or empty; the exact rule's acceptance
-        probability [N] or empty. What a place emits, with its probability, and what testing a node costs may be `Late`
-        on the host: nobody reads it but of places that the walk comes to.
+        Tensors in the order in which `Judged.of` reads them: tokens [N]; parents [N]; token to emit at each position
+        [N+1]; its probability [N+1]; entropy [N+1]; target probability [N]; acceptance probability [N]; draft
+        probability [N] or empty; top tokens [N+1, 8] and their probabilities; the drafter's top tokens [2, M, 8] or
+        empty; score [N] or empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or
+        empty; the tree's `q_of` [N+1] or empty; distribution error of testing a node (`Ruling.paid`) [N] or empty;
+        tokens, parents and positions of the probes [3, P] or empty; columns of the tree builder [≤ 3, N] or empty; the
+        exact rule's acceptance probability [N] or empty. The emitted tokens with their probabilities, and the
+        distribution errors, may be `Late` on the host: they are computed only for positions that the walk reaches.
 
     Raises:
-        WorkbenchError: siblings were chosen in a way that drafter and grower do not declare.
+        WorkbenchError: siblings were drawn in a way that drafter and tree builder do not declare.
     """
     n = len(tree)
     if n and not row.sampling.greedy and tree.sampling not in siblings_of(row.drafter, row.plan.grower):
@@ -87,7 +89,7 @@ def figures(
     )  # fmt: skip
     ruling = row.verifier.rule(v)
     exact_for = row.verifier.exact_for
-    is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy text is the target's all the same
+    is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy output is then the target's anyway
     exact = lossless(v).accept if record and n and not is_sound else None
     stop = ruling.stop
     if isinstance(stop, Late):
@@ -95,7 +97,7 @@ def figures(
     else:
         p_stop = seen.chances(stop)
     like = seen.p_top
-    at = None if tree.fanout <= 1 else tree.parents + 1  # in a chain node i hangs on place i
+    at = None if tree.fanout <= 1 else tree.parents + 1  # in a chain the parent of node i is at position i
     p_node = seen.chances(tree.tokens, at) if n else like.new_zeros(0)
     reason = ruling.reason
     nothing = q = top_q = q_of = inputs = like.new_zeros(0)
@@ -125,7 +127,7 @@ def figures(
 
 
 def _histories(row: Row, tree: DraftTree, device: torch.device) -> list[Tensor]:
-    """Tokens up to and including each place of the tree (costs a synchronisation on a GPU)."""
+    """Return the tokens up to and including each position of the tree (needs a synchronisation on a GPU)."""
     committed = to_device(row.committed, device)
     histories = [committed]
     tokens, parents = to_host([tree.tokens, tree.parents])

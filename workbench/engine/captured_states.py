@@ -1,4 +1,4 @@
-"""What a drafter takes of the target's own reading of a text: kept while the prompt is read, or read once more."""
+"""Hidden states of the target for a drafter: captured during prefill, or computed again."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from workbench.kernels.segment import Heard, Segment, States, Wanted
 from workbench.models.loading import Models
 
 CHUNK = 512
-"""Tokens that are read again at once."""
+"""Tokens per forward when states are computed again."""
 
 
 def states_of(row: Row, models: Models, wanted: Wanted, first: int = 0) -> States:
-    """The target's states at the committed positions from `first` on, but for the last, which it has not read.
+    """Return the target's states at the committed positions from `first` on, except the last one (not yet processed).
 
-    Those that were kept while the prompt was read are taken. Else, as behind a change of drafter or pictures, the
-    target runs over the tokens once more and writes the same entries into its cache; without features only as far as
-    the last layer that is wanted.
+    States captured during prefill are used if they match. Otherwise, as after a change of drafter or images, the target
+    processes the tokens again and writes the same entries into its KV cache; without features only up to the last
+    requested layer.
     """
     target, slot, end = models.target, row.place, len(row.committed) - 1
     if slot.heard.wanted == wanted and slot.heard.n == end:

@@ -1,4 +1,4 @@
-"""What may change under a row between two rounds: its settings, and its pictures."""
+"""Changes to a running sequence between two rounds: its settings and its images."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ log = logging.getLogger(__name__)
 
 
 Of = Callable[[Chosen], Decoder]
-"""Which decoder writes for a method."""
+"""Function that returns the decoder for a method."""
 
 
 def put_in_force(row: Row, decoder_of: Of) -> None:
-    """Take in the changes that were asked for. One that cannot be is said, and the run goes on with what it had."""
+    """Apply the requested changes. A change that fails is reported, and the run continues with its old settings."""
     row.changes = []
     if asks := row.take_changes():
         _take(row, decoder_of, asks)
 
 
 def _take(row: Row, decoder_of: Of, asks: Sequence[Ask]) -> None:
-    """Take in the changes of `asks` together or, where that cannot be, those that can.
+    """Apply the changes of `asks` together or, if that fails, those that are possible.
 
     Raises:
-        Exception: what the target had read of the text could not be restored. The row cannot go on.
+        Exception: the target's KV cache could not be restored; the sequence cannot continue.
     """
     settings, length = row.settings_after(asks), row.place.length
     try:
         with no_panic():
             _change(row, decoder_of, settings)
-    except Exception as error:  # a bug of a method that is not in force yet is no reason to end the run
-        if row.place.length != length:  # the next round would read the text without its beginning
+    except Exception as error:  # a bug in a method that is not in force yet must not end the run
+        if row.place.length != length:  # the cache is incomplete: the next round would miss the start of the text
             raise
-        if len(asks) > 1:  # only those that cannot be are to be left out
+        if len(asks) > 1:  # leave out only the changes that fail
             for ask in asks:
                 _take(row, decoder_of, [ask])
             return
@@ -60,11 +60,11 @@ def _take(row: Row, decoder_of: Of, asks: Sequence[Ask]) -> None:
 
 
 def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
-    """Put settings into force, whole or not at all.
+    """Apply settings, completely or not at all.
 
     Raises:
-        MethodUnavailableError: the models lack what the method needs, or it cannot do what the row asks for.
-        Exception: whatever the new parts raise. The row is then as it was.
+        MethodUnavailableError: the models lack a requirement of the method, or it does not support the request.
+        Exception: errors of the new parts. The sequence is then unchanged.
     """
     configured = settings.configured
     if reason := why_not(row, configured, settings.models, settings.sampling):
@@ -83,7 +83,7 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
             f"From here on {which} {no_longer} the target's distribution: {configured.method.title} with these "
             "settings is approximate. Choose a lossless verifier to keep it."
         )
-        header.promise = configured.promise.value  # of the whole text
+        header.promise = configured.promise.value  # the guarantee of the whole text
     if configured.simulates and row.trace is not None and not row.trace.header.simulation:
         header = row.trace.header
         header.simulation = True
@@ -95,15 +95,15 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
 
 
 def why_not(row: Row, configured: Chosen, models: Models, sampling: SamplingParams) -> str:
-    """Why a method cannot run for a row with these models and this sampling; "" where it can."""
+    """Return why a method cannot run for a sequence with these models and sampling; "" if it can."""
     rounds = configured.rounds
     return lacking(configured, models) or ("" if rounds is None else rounds.refusal(row, sampling))
 
 
 def lacking(configured: Chosen, models: Models) -> str:
-    """What a method takes and these models have not, and what trains it where it is a head of its own; "": nothing.
+    """Return the requirements of a method that these models lack, with the command that trains a missing head; or "".
 
-    What the recipes of the bundled models train for a drafter comes with these, and is for no other target.
+    Heads that only the bundled models' recipes train come with those models and exist for no other target.
     """
     said, own = [models.why_not(configured.needs)], configured.method.head
     if own is not None and own.train is not None and own.kind not in models.heads:
@@ -118,11 +118,11 @@ HELD = (
     "configured", "models", "sampling", "state", "policy_state", "grower_state", "verifier_state", "taps", "silenced",
     "vision",
 )  # fmt: skip
-"""What of a row belongs to its decoder, or says how to decode."""
+"""Attributes of a sequence that belong to its decoder or configure it."""
 
 
 def _hand_over(row: Row, now: Decoder, then: Decoder, settings: Settings) -> None:
-    """From one decoder to another: the new one opens before the old one closes. What was not decided is taken back."""
+    """Change from one decoder to another: the new one opens before the old one closes; tentative tokens are dropped."""
     if settings.swaps:
         raise MethodUnavailableError(
             "Images and the method cannot be changed at once.", "Make one change, then the other."
@@ -143,7 +143,7 @@ def _hand_over(row: Row, now: Decoder, then: Decoder, settings: Settings) -> Non
 
 
 def close(decoder: Decoder, row: Row) -> None:
-    """A decoder gives back what it holds for a row, which goes on with another one, or ends, whatever comes of it."""
+    """Let a decoder release its resources for a sequence; errors are only logged."""
     try:
         with no_panic():
             decoder.close(row)
@@ -157,13 +157,13 @@ def _put(row: Row, held: Sequence[Any]) -> None:
 
 
 def switch(row: Row, target: Runner, settings: Settings) -> None:
-    """Other parts, sampling, models or pictures for a row that goes on to draft and verify, whole or not at all.
+    """Change parts, sampling, models or images of a sequence that continues to draft and verify, whole or not at all.
 
-    A new drafter is primed from the committed tokens before the old one gives back what it holds; the tokens and,
-    pictures apart, the target's cache stay.
+    A new drafter is primed with the committed tokens before the old one releases its resources. The tokens and, unless
+    images change, the target's KV cache stay.
 
     Raises:
-        Exception: whatever the new parts raise. The row is then as it was.
+        Exception: errors of the new parts. The sequence is then unchanged.
     """
     configured, models, now = settings.configured, settings.models, row.configured
     policy_state = configured.policy.start() if configured.policy != now.policy else row.policy_state
@@ -181,18 +181,18 @@ def switch(row: Row, target: Runner, settings: Settings) -> None:
     row.grower_state = grower_state
     row.configured, row.models, row.sampling = configured, models, settings.sampling
     row.policy_state, row.verifier_state, row.taps = policy_state, verifier_state, taps
-    if is_judged_anew:  # whoever held them judges no more
+    if is_judged_anew:  # the old verifier's tentative tokens become final in the next round
         row.decided = len(row.undecided)
 
 
 def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, swaps: Sequence[Swap]) -> None:
-    """Show the pictures that changed, prime the new drafter, release the old one."""
+    """Process the images that changed, prime the new drafter, release the old one."""
     slot = row.place
     length, pictured, images, pictures = slot.length, slot.pictured, row.images, row.pictures
     vision, silenced, shown = row.vision, row.silenced, [*row.request.swaps]
     taken = None if swaps else remembered(row, drafter, models)
     try:
-        with no_panic():  # a panic, too, is to be followed by the restoration below
+        with no_panic():  # a Rust panic, too, must reach the restoration below
             for swap in swaps:
                 _show(row, target, swap)
             row.vision = {}
@@ -203,16 +203,16 @@ def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, 
             _read(row, target, images, pictures)
         slot.length, slot.scratch, slot.pictured = length, 0, pictured
         raise
-    primed, row.silenced = row.silenced, silenced  # the old drafter's, while it goes
+    primed, row.silenced = row.silenced, silenced  # the old drafter's value, while it is released
     put_by(row, drafter, taken)
     row.state, row.swapped, row.silenced = state, [*swaps] or row.swapped, "" if taken is not None else primed
 
 
 def _show(row: Row, target: Runner, swap: Swap) -> None:
-    """Let the target read other pictures, and what is committed behind them; or let the drafter alone see them.
+    """Prefill the target with other images and the committed text after them; or show them to the drafter alone.
 
     Raises:
-        PromptError: the prompt has none. Nothing is touched.
+        PromptError: the prompt has no images. Nothing is changed.
     """
     if row.images is None:
         raise PromptError("This run has no images to change.", "Start a run with images.")
@@ -231,7 +231,7 @@ def _show(row: Row, target: Runner, swap: Swap) -> None:
 
 
 def _read(row: Row, target: Runner, images: dict[str, Any], pictures: Sequence[Any]) -> None:
-    """The target reads pictures anew, and what is committed behind them."""
+    """Prefill the target again with images and the committed text after them."""
     row.images = images
     target.rewind(row.place, 0)
     prefill_pictures(target, row.place, images, tokens_of(row.models, images, pictures))

@@ -1,4 +1,4 @@
-"""Ray, an optional extra: the one place that knows how a cluster is found.
+"""Connection to a Ray cluster; Ray is an optional extra.
 
 `pip install 'speculative-decoding-workbench[ray]'`; every machine of a cluster needs the workbench installed.
 """
@@ -11,11 +11,11 @@ from workbench.core.errors import WorkbenchError
 
 
 def cluster(address: str | None, without: str) -> Any:
-    """The module `ray`, connected.
+    """Return the module `ray`, connected to a cluster.
 
     Args:
-        address: of the cluster, as in "ray://head:10001"; "auto": the one that runs here; "local": start one here.
-        without: what to do where Ray is not installed, for the message: "use --workers".
+        address: address of the cluster, as in "ray://head:10001"; "auto": the one running here; "local": start one.
+        without: advice if Ray is not installed, for the message: "use --workers".
 
     Raises:
         WorkbenchError: Ray is not installed, or there is no cluster at the address.

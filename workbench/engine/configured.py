@@ -1,7 +1,7 @@
-"""What a request and its row know of the method they run.
+"""Protocols through which a request and its sequence see the method that they run.
 
-Parts are told of rows, methods are made of parts, and rows run methods. So that no file has to know what stands above
-it, a row sees a method through these protocols; `engine/method.py` has what meets them.
+Parts depend on sequences, methods on parts, and sequences run methods. These protocols avoid the import cycle;
+`engine/method.py` has the classes that implement them.
 """
 
 from __future__ import annotations
@@ -19,110 +19,110 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Choice(Protocol):
-    """A method that may be chosen: `Method`."""
+    """A method that can be chosen; implemented by `Method`."""
 
     @property
     def name(self) -> str:
-        """Its registry name."""
+        """Registry name."""
         ...
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """Display name."""
         ...
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What it takes besides the target with default parameters."""
+        """Requirements besides the target, with default parameters."""
         ...
 
     @property
     def params(self) -> dict[str, ParamSpec]:
-        """Its parameters by name."""
+        """Parameters by name."""
         ...
 
     @property
     def head(self) -> Head | None:
-        """The trained net that its drafter drafts with, where that needs one."""
+        """Trained head that its drafter uses, or None."""
         ...
 
     def with_params(self, **values: Any) -> Chosen:
-        """It with some parameters set, checked against their ranges."""
+        """Return the method with some parameters set, checked against their ranges."""
         ...
 
 
 @runtime_checkable
 class Chosen(Protocol):
-    """A method with all parameters decided: `Configured`.
+    """A method with all parameters set; implemented by `Configured`.
 
-    Its parts are as `engine/parts.py` and `engine/decoder.py` have them: `Drafter`, `Grower`, `Verifier`,
-    `Policy`, `OwnRounds`.
+    `engine/parts.py` and `engine/decoder.py` define the types of its parts: `Drafter`, `Grower` (tree builder),
+    `Verifier`, `Policy`, `OwnRounds`.
     """
 
     @property
     def method(self) -> Choice:
-        """The method whose parameters they are."""
+        """Method that the parameters belong to."""
         ...
 
     @property
     def name(self) -> str:
-        """The method's registry name."""
+        """Registry name of the method."""
         ...
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """All parameters."""
+        """Values of all parameters."""
         ...
 
     @property
     def promise(self) -> Enum:
-        """What it guarantees about its output, a `Promise`."""
+        """Guarantee about the output, a `Promise`."""
         ...
 
     @property
     def simulates(self) -> bool:
-        """Whether a part of it knows what no real one could."""
+        """Whether a part uses information that no real decoder has."""
         ...
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What its parts take besides the target."""
+        """Requirements of its parts besides the target."""
         ...
 
     @property
     def drafts(self) -> bool:
-        """Whether its rounds draft and verify."""
+        """Whether it drafts and verifies in rounds."""
         ...
 
     @property
     def drafter(self) -> Any:
-        """The drafter in force."""
+        """Drafter in force."""
         ...
 
     @property
     def verifier(self) -> Any:
-        """The verifier in force."""
+        """Verifier in force."""
         ...
 
     @property
     def policy(self) -> Any:
-        """The policy in force."""
+        """Policy in force."""
         ...
 
     @property
     def grower(self) -> Any:
-        """The way of growing in force, or None."""
+        """Tree builder in force, or None."""
         ...
 
     @property
     def rounds(self) -> Any:
-        """The rounds of its own, or None."""
+        """Rounds of its own, or None."""
         ...
 
     def changed(self, **values: Any) -> Chosen:
-        """The same method with other parameters."""
+        """Return the same method with other parameters."""
         ...
 
     def taps(self, models: Models) -> set[int]:
-        """Indices of the target's layers whose residual streams its parts read."""
+        """Return the indices of the target layers whose hidden states its parts read."""
         ...

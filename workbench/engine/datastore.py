@@ -1,8 +1,8 @@
-"""A store of text to draft from: its tokens and their suffix array, read from disk as far as they are looked at.
+"""A datastore of text for drafting: tokens and their suffix array, memory-mapped from disk.
 
-A folder of `tokens.npy`, `suffixes.npy` and `card.json`. Tokens are big-endian, so that the order of their bytes is
-theirs, and a suffix is compared as a slice of bytes. Texts end with an id that is no token: nothing matches over it. A
-file that was tampered with can spoil drafts, and nothing else: what is read beyond the text is its end.
+A folder with `tokens.npy`, `suffixes.npy` and `card.json`. Tokens are big-endian, so that byte order equals token order
+and a suffix can be compared as a slice of bytes. Texts end with an id that is no token: no match crosses it. A
+corrupted file can only spoil drafts: reads past the array are clipped to its last element.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from workbench.trace.files import check_regular, read_regular
 FORMAT, VERSION = "workbench-datastore", 1
 CARD, TOKENS, SUFFIXES = "card.json", "tokens.npy", "suffixes.npy"
 ORDERED = 32
-"""Tokens by which suffixes are in order: the longest match and what is drafted behind it, together."""
+"""Tokens by which suffixes are sorted: longest match plus the tokens drafted after it."""
 BUILD = "Build one: workbench datastore build FILES… --out FOLDER --target {target}."
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a store says of itself.
+    """Description of a datastore.
 
     Attributes:
-        tokens: how many it holds, the ends of texts among them.
-        vocabulary: ids of the tokenizer; the id of this number ends a text.
-        tokenizer: `tokenizer_hash` of it.
-        target: the model whose tokenizer it is.
-        text_bytes: of the texts, in UTF-8.
-        texts: name of each text, and its first token's place.
-        sha256: of the two arrays' files.
+        tokens: number of tokens, including the ends of texts.
+        vocabulary: number of ids of the tokenizer; the id with this value ends a text.
+        tokenizer: `tokenizer_hash` of the tokenizer.
+        target: model of this tokenizer.
+        text_bytes: size of the texts in UTF-8, in bytes.
+        texts: name of each text, and the position of its first token.
+        sha256: checksums of the two array files.
         format: always "workbench-datastore".
-        version: of the format.
+        version: version of the format.
     """
 
     tokens: int
@@ -54,18 +54,18 @@ class Card:
     version: int = VERSION
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the card as JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Occurrences of the newest tokens, side by side in the order of suffixes.
+    """Occurrences of the last tokens of a context: a range of ranks in the suffix array.
 
     Attributes:
-        matched: tokens; 0: none occurs.
-        first: rank of the first one.
-        end: rank behind the last one.
+        matched: number of matching tokens; 0: no occurrence.
+        first: rank of the first occurrence.
+        end: rank after the last occurrence.
     """
 
     matched: int = 0
@@ -77,27 +77,30 @@ class Hit:
 
 
 class Datastore:
-    """Tokens and their suffix array.
+    """Tokens of texts and their suffix array.
 
     Attributes:
-        card: what it says of itself.
+        card: description of the datastore.
         tokens: big-endian uint16 or uint32 [n].
-        suffixes: int32 [n], places in the order of what stands there.
+        suffixes: int32 [n], token positions in the order of the suffixes that start there.
     """
 
     def __init__(self, card: Card, tokens: np.ndarray, suffixes: np.ndarray) -> None:
         self.card = card
-        self.tokens, self.suffixes = np.asarray(tokens), np.asarray(suffixes)  # plain views: a memmap's are slow
+        self.tokens, self.suffixes = np.asarray(tokens), np.asarray(suffixes)  # plain arrays: indexing a memmap is slow
         self._raw, self._width = self.tokens.data.cast("B"), self.tokens.itemsize
 
     def __len__(self) -> int:
         return self.card.tokens
 
     def find(self, context: Sequence[int], longest: int, shortest: int = 1) -> Hit:
-        """Where the longest suffix of a context occurs, of `shortest` to `longest` tokens: bisections, bisected."""
+        """Return the occurrences of the longest suffix of a context with `shortest` to `longest` tokens.
+
+        Bisects the length, with two bisections of the suffix array for each.
+        """
         best, low, high = Hit(), shortest, min(longest, len(context))
         while low <= high:
-            n = (low + high + 1) // 2 if best.matched else low  # whether there is a match at all is asked first
+            n = (low + high + 1) // 2 if best.matched else low  # first test whether the shortest suffix occurs
             if hit := self._range(context[len(context) - n :]):
                 best, low = hit, n + 1
             else:
@@ -119,35 +122,36 @@ class Datastore:
         return Hit(len(tokens), first, end) if end > first else None
 
     def following(self, hit: Hit, length: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """What stands behind occurrences, `most` of them at most, spread evenly over all.
+        """Return the tokens after at most `most` occurrences, spread evenly over all of them.
 
         Returns:
-            Their places, int64 [m], and tokens int64 [m, length], in order; `vocabulary` from the end of a text on.
+            Positions of the occurrences, int64 [m], and tokens int64 [m, length], in order; from the end of a text on
+            the id `vocabulary`.
         """
         ranks = np.arange(hit.first, hit.end)
         if len(ranks) > most:
             ranks = hit.first + np.arange(most) * len(ranks) // most
         places = self.suffixes[ranks].astype(np.int64)
         at = places[:, None] + hit.matched + np.arange(length)
-        rows = self.tokens.take(at, mode="clip").astype(np.int64)  # its last id ends a text
+        rows = self.tokens.take(at, mode="clip").astype(np.int64)  # the last id ends a text
         ended = np.logical_or.accumulate(rows >= self.card.vocabulary, axis=1)
         return places, np.where(ended, self.card.vocabulary, rows)
 
     def text_at(self, place: int) -> str:
-        """Name of the text that holds a place."""
+        """Return the name of the text that contains a token position."""
         starts = [start for _, start in self.card.texts]
         return self.card.texts[max(bisect.bisect_right(starts, place) - 1, 0)][0] if starts else ""
 
     def check_tokenizer(self, tokenizer: Any, name: str, target: str) -> None:
-        """Refuse a store whose ids mean something else to a tokenizer.
+        """Refuse a datastore whose ids belong to another tokenizer.
 
         Args:
-            tokenizer: the target's.
-            name: of the store, for the message.
+            tokenizer: tokenizer of the target.
+            name: name of the datastore, for the message.
             target: name of the target.
 
         Raises:
-            TokenizerMismatchError: with the command that makes one for this target.
+            TokenizerMismatchError: the tokenizers differ; the message has the command to build one for this target.
         """
         if self.card.tokenizer != tokenizer_hash(tokenizer):
             raise TokenizerMismatchError(
@@ -158,26 +162,26 @@ class Datastore:
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """64 hexadecimal digits for which id means which token."""
+    """Return a hash of the tokens and their ids, 64 hexadecimal digits."""
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
     return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
 
 def n_ids(tokenizer: Any) -> int:
-    """One more than a tokenizer's largest id."""
+    """Return a tokenizer's largest id plus one."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
 def dtype_of(vocabulary: int) -> np.dtype:
-    """Of a store's tokens: the narrowest that holds every id and the end of a text."""
+    """Return the dtype of a datastore's tokens: the narrowest for all ids and the end-of-text id."""
     return np.dtype(">u2" if vocabulary < 1 << 16 else ">u4")
 
 
 def open_store(folder: Path) -> Datastore:
-    """A store in a folder; its arrays stay on disk until they are looked at.
+    """Open a datastore in a folder; its arrays are memory-mapped.
 
     Raises:
-        ModelError: there is none, it is of another kind, or a file of it was cut.
+        ModelError: there is none, it has another format, or a file is truncated.
     """
     again = "Build it again: workbench datastore build FILES… --out FOLDER --target NAME."
     try:
@@ -205,7 +209,7 @@ def open_store(folder: Path) -> Datastore:
             arrays.append(array := np.load(folder / name, mmap_mode="r", allow_pickle=False))
         except OSError as error:
             raise ModelError(f"{folder / name} cannot be read: {error.strerror or error}.", again) from None
-        except ValueError:  # numpy's words speak of buffers and pickles
+        except ValueError:  # replaces numpy's message about buffers and pickles
             raise ModelError(f"{folder / name} is truncated, or is not an array.", again) from None
         if array.shape != (found.tokens,) or array.dtype != dtype:
             raise ModelError(f"{folder / name} is not the array described in {CARD}.", again)

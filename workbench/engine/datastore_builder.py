@@ -1,4 +1,4 @@
-"""How a store of text is made: read piece by piece, tokenised, sorted; killed at any point, it goes on where it was."""
+"""Building of a datastore: read texts piece by piece, tokenise, sort; a killed build resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -33,42 +33,42 @@ from workbench.models.loading import Models
 from workbench.trace.files import check_regular, replacing, write_whole
 
 OWN_TEXTS = Path(__file__).resolve().parents[2] / "assets" / "datastores" / "own-texts.txt"
-"""Texts of this project, from which a small store is made for whatever tokenizer asks."""
+"""Texts of this project, for a small datastore with any tokenizer."""
 NEXT_TEXT = "\f\n"
-"""Between two of them."""
+"""Separator between these texts."""
 ENV = "WORKBENCH_DATASTORE"
-"""Names the folders of a user's own stores, separated as in PATH; the first of the target's tokenizer is taken."""
+"""Environment variable with the folders of a user's datastores, separated as in PATH; the first that fits is used."""
 PIECE = 1 << 20
-"""Bytes of text that are tokenised at a time."""
+"""Bytes of text tokenised at a time."""
 
 Told = Callable[[int, int, str], None]
-"""Called with what is done, its number in all, and what it is."""
+"""Progress callback: units done, units in total, name of the current step."""
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """Token ids of plain text: what looks like a marker in it stays text.
+    """Return the token ids of plain text; text that looks like a special token is tokenised as text.
 
     Raises:
-        WorkbenchError: the tokenizer fails on it.
+        WorkbenchError: the tokenizer fails on the text.
     """
     try:
         with no_panic():
             found = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
             return list(found["input_ids"])
-    except Exception as error:  # tokenizers raise many kinds
+    except Exception as error:  # tokenizers raise many types
         said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise WorkbenchError(f"The tokenizer cannot read a text: {said}", "Leave that text out.") from error
 
 
 def sort_suffixes(tokens: np.ndarray, told: Told = lambda *_: None) -> np.ndarray:
-    """Places in the order of the `ORDERED` tokens that stand there; equals in the order of the text.
+    """Return token positions sorted by the `ORDERED` tokens that start there; equal ones keep their order.
 
-    Prefix doubling (Manber & Myers 1993): what is sorted by k tokens gives ranks, and a pair of ranks k apart sorts by
-    2 k. At its height it takes 32 bytes a token.
+    Prefix doubling (Manber & Myers 1993): sorting by k tokens gives ranks, and pairs of ranks k apart sort by 2 k
+    tokens. Peak memory is 32 bytes per token.
 
     Args:
         tokens: big-endian unsigned [n], n < 2³¹.
-        told: hears of each of the rounds.
+        told: progress callback, called once per doubling.
 
     Returns:
         int32 [n].
@@ -96,10 +96,10 @@ def sort_suffixes(tokens: np.ndarray, told: Told = lambda *_: None) -> np.ndarra
 
 
 def own_texts(tokenizer: Any, target: str) -> Datastore:
-    """A store of this project's own texts, in memory, for any tokenizer. Takes half a second.
+    """Build a datastore of this project's own texts, in memory, for any tokenizer. Takes half a second.
 
     Raises:
-        WorkbenchError: the tokenizer cannot read them, or the checkout lacks them.
+        WorkbenchError: the tokenizer fails on the texts, or the checkout lacks them.
     """
     try:
         said = OWN_TEXTS.read_text(encoding="utf-8")
@@ -122,15 +122,15 @@ def _opened(folder: Path, _changed_ns: int) -> Datastore:
 
 
 def store_of(models: Models, own: bool) -> Datastore:
-    """The store that drafts for a target. It is read, never written: nothing of a request gets into it.
+    """Return the datastore for a target. It is never written: no data of a request enters it.
 
     Args:
-        models: the target's.
-        own: take a user's own store where `WORKBENCH_DATASTORE` names one; else the bundled texts.
+        models: models of the target.
+        own: use a user's own datastore if `WORKBENCH_DATASTORE` names one; else the bundled texts.
 
     Raises:
-        TokenizerMismatchError: none of the named ones is of this target's tokenizer.
-        ModelError: one cannot be read.
+        TokenizerMismatchError: none of the named datastores has this target's tokenizer.
+        ModelError: a datastore cannot be read.
     """
     named = [Path(name) for name in os.environ.get(ENV, "").split(os.pathsep) if name] if own else []
     if not named:
@@ -158,21 +158,21 @@ def store_of(models: Models, own: bool) -> Datastore:
 def build(
     files: Sequence[Path], out: Path, tokenizer: Any, target: str, told: Told = lambda *_: None, replace: bool = False
 ) -> Datastore:
-    """Make a store of text files.
+    """Build a datastore from text files.
 
-    Pieces of a megabyte are tokenised one by one and kept in a folder beside `out` until all are there: the same
-    command goes on with what a killed one left. The store appears as a whole.
+    Pieces of a megabyte are tokenised one by one and stored in a folder next to `out` until all are done: after a kill,
+    the same command resumes. The datastore appears only when it is complete.
 
     Args:
-        files: of UTF-8 text; each is one text.
-        out: folder of the store.
-        tokenizer: the target's.
+        files: UTF-8 text files; each is one text.
+        out: folder of the datastore.
+        tokenizer: tokenizer of the target.
         target: name of the target.
-        told: hears how far it is.
-        replace: take the place of a store that is there.
+        told: progress callback.
+        replace: replace an existing datastore.
 
     Raises:
-        WorkbenchError: a file cannot be read or is no text, or `out` is taken, or another process builds it.
+        WorkbenchError: a file is unreadable or not text, `out` exists, or another process builds it.
     """
     if out.exists() and not (replace and (out / CARD).is_file()):
         remedy = "Give another folder" + (", or --force to replace it." if (out / CARD).is_file() else ".")
@@ -201,7 +201,7 @@ def _size(file: Path) -> int:
 
 
 def _begin(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
-    """Keep what is there if it is of the same files and tokenizer, else begin anew."""
+    """Keep stored pieces if they come from the same files and tokenizer, else delete them."""
     states = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     plan = json.dumps({"files": states, "tokenizer": tokenizer_hash(tokenizer), "piece": PIECE}).encode()
     path = work / "plan.json"
@@ -214,7 +214,7 @@ def _begin(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
 def _tokenise(
     work: Path, files: Sequence[Path], sizes: Sequence[int], tokenizer: Any, told: Told
 ) -> list[tuple[str, list[Path]]]:
-    """Tokens of each file, as files: pieces that are there already are left alone."""
+    """Return the files with the tokens of each text; pieces that exist already are not tokenised again."""
     vocabulary, total, done, number = n_ids(tokenizer), sum(sizes), 0, 0
     dtype, found = dtype_of(vocabulary), list[tuple[str, list[Path]]]()
     for file in files:
@@ -237,7 +237,7 @@ def _tokenise(
 
 
 def _pieces(file: Path) -> Iterator[bytes]:
-    """A file in pieces of about a megabyte, each to the end of a line, or of a character where lines are longer."""
+    """Yield pieces of about a megabyte, each up to the end of a line, or of a character if the line is too long."""
     with file.open("rb") as stream:
         while piece := stream.read(PIECE):
             piece += stream.readline(PIECE)
@@ -250,7 +250,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
 def _write(
     work: Path, texts: list[tuple[str, list[Path]]], tokenizer: Any, target: str, text_bytes: int, told: Told
 ) -> None:
-    """Join and sort the pieces; the card comes last."""
+    """Join and sort the pieces; the card is written last."""
     vocabulary = n_ids(tokenizer)
     end, joined, starts, n = np.array([vocabulary], dtype_of(vocabulary)), list[np.ndarray](), [], 0
     for name, pieces in texts:
@@ -260,7 +260,7 @@ def _write(
         n += sum(map(len, own))
     if n >= 1 << 31:
         raise WorkbenchError(f"{n:,} tokens exceed a datastore's limit.", "Give fewer files.")
-    tokens = np.concatenate(joined, dtype=end.dtype)  # which else has the machine's order of bytes
+    tokens = np.concatenate(joined, dtype=end.dtype)  # without dtype it would have the machine's byte order
     del joined
     _save(work / TOKENS, tokens)
     _save(work / SUFFIXES, sort_suffixes(tokens, told))
@@ -275,7 +275,7 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 def _put(work: Path, out: Path) -> None:
-    """The finished folder takes its place; what stood there, and what it was made of, goes once it is there."""
+    """Move the finished folder to its place; then delete the old one and the intermediate files."""
     old = out.with_name(f".{out.name}.old")
     if out.exists():
         shutil.rmtree(old, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""What the scheduler knows of whatever writes text: it opens rows, runs rounds, takes in changes, and closes rows.
+"""Interface between the scheduler and decoders: open a sequence, run rounds, apply changes, close it.
 
-`engine/round.py` has the one that drafts and verifies. A method that writes in another way names its own
-(`Method.rounds`); both run beside each other, and a run may change from one to the other between two rounds.
+The decoder in `engine/round.py` drafts and verifies. A method that generates text in another way names its own decoder
+(`Method.rounds`). Both run in one engine, and a run may change from one to the other between two rounds.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from workbench.models.loading import Models
 
 Guard = Callable[["Row", Callable[[], object]], bool]
-"""Run something for one row; an error ends that row and no other. Returns whether the row goes on."""
+"""Run something for one sequence; an error ends only that sequence. Returns whether the sequence continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """What the scheduler lends its decoders.
+    """Engine state that the scheduler hands to its decoders.
 
     Attributes:
-        models: the engine's.
-        clock: the engine's.
-        token_text: the text of tokens, for the trace.
-        record: keep the likeliest tokens and the entropy at every place in the trace.
+        models: models of the engine.
+        clock: clock of the engine.
+        token_text: text of tokens, for the trace.
+        record: whether the trace stores top tokens and entropy at every position.
         guard: see `Guard`.
-        end: ends a row: (row, status, reason).
+        end: function that ends a sequence: (sequence, status, reason).
     """
 
     models: Models
@@ -47,52 +47,52 @@ class House:
 
 @runtime_checkable
 class Decoder(Protocol):
-    """Writes the text of rows, in rounds. One for each engine and kind; what it knows of a row is kept on the row.
+    """Generates the text of sequences in rounds. There is one per engine and kind; its state is on the sequence.
 
-    Between two rounds `row.committed` is final, and the target's cache (`row.place`) holds all of it but the last
-    token: whatever else is in it has gone, or a change to another decoder could not be.
+    Between two rounds `row.committed` is final, and the target's KV cache (`row.place`) holds all of it but the last
+    token. It must hold nothing else, as otherwise the sequence could not change to another decoder.
     """
 
     def open(self, row: Row) -> None:
-        """Make what the rounds of a row need: its prompt has been read, or it comes from another decoder."""
+        """Create the state for a sequence's rounds, after its prefill or when it comes from another decoder."""
         ...
 
     def step(self, rows: Sequence[Row]) -> bool:
-        """One round for each row. Returns whether there was one for any of them."""
+        """Run one round for each sequence. Return whether any of them had one."""
         ...
 
     def change(self, row: Row, settings: Settings) -> None:
-        """Put settings into force that name this decoder still, whole or not at all.
+        """Apply settings that still use this decoder, completely or not at all.
 
         Raises:
-            Exception: it cannot be. The row is then as it was.
+            Exception: the settings cannot be applied. The sequence is then unchanged.
         """
         ...
 
     def close(self, row: Row) -> None:
-        """Give back what it holds for a row, which ends, or goes on with another decoder. Must not fail.
+        """Release the resources of a sequence that ends or changes to another decoder. Must not fail.
 
-        Tokens that the trace shows and `row.committed` lacks are taken back: their positions go into `row.revoked`,
-        which the next round records. Where the row ends there is none: what stood behind its text stands in the trace.
+        Tokens that the trace shows but `row.committed` lacks are taken back: their positions go into `row.revoked`,
+        which the next round records. If the sequence ends there is no next round, and the trace keeps showing them.
         """
         ...
 
 
 class OwnRounds(Part):
-    """The parameters of a method with rounds of its own. Subclasses are frozen dataclasses, as of other parts.
+    """Parameters of a method with its own decoder. Subclasses are frozen dataclasses, like other parts.
 
-    The methods of one class share a decoder: it reads the parameters of a row from `row.configured.rounds`.
+    The methods of one class share a decoder: it reads the parameters of a sequence from `row.configured.rounds`.
     """
 
     drafts: ClassVar[bool] = False
-    """Whether its rounds draft and verify in an order of their own: what needs a draft tree then works."""
+    """Whether its rounds draft and verify in their own order, so that features that need a draft tree work."""
 
     def decoder(self, house: House) -> Decoder:
-        """What runs the rounds of all rows with parts of this class."""
+        """Return the decoder for all sequences with parts of this class."""
         raise NotImplementedError
 
     def refusal(self, row: Row, sampling: SamplingParams) -> str:
-        """Why it cannot do what a row asks for; "" where it can. By default it has nothing that takes a draft tree."""
+        """Return why it does not support a request; "" if it does. The default refuses features that need a tree."""
         if self.drafts:
             return ""
         asked = {

@@ -1,4 +1,4 @@
-"""Text as it grows: never half a character, and for each token the exact span it completes."""
+"""Incremental detokenisation: never half a character, and for each token the exact span that it completes."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from tokenizers import decoders
 
 _INCOMPLETE = "�"
 HOLD = 8
-"""Tokens looked back at in a prompt; and that are waited for at most, where a tokenizer hides which bytes they hold."""
+"""Prompt tokens used as context; also the longest wait for a character if a tokenizer hides which bytes tokens have."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Detokeniser:
-    """Turns tokens into text one at a time: together, what `tokenizer.decode` makes of them behind the prompt.
+    """Turns tokens into text one at a time; the result equals `tokenizer.decode` of all of them after the prompt.
 
-    A piece may read differently behind another than at the beginning of a text (a leading space, "##"). So the text of
-    a token is what it adds behind the token before it, which takes two short decodes, however long the text is. Tokens
-    that are single bytes ("byte fallback") are put together here. A token that completes nothing yet has an empty span;
-    the one that completes a character gets it.
+    A piece may decode differently after another piece than at the start of a text (a leading space, "##"). So the text
+    of a token is the text that it adds after the token before it, which takes two short decodes, however long the text
+    is. Tokens that are single bytes ("byte fallback") are assembled here. A token that completes no character yet has
+    an empty span; the one that completes the character gets it.
 
-    Special tokens have no text, as with `skip_special_tokens=True`. A byte that is no UTF-8 gives one replacement
-    character, as in `decode`; only that `decode` then gives up the characters of the same run of byte tokens too, which
-    were released before it was known.
+    Special tokens have no text, as with `skip_special_tokens=True`. An invalid UTF-8 byte gives one replacement
+    character, as in `decode`. One difference: `decode` then also drops valid characters of the same run of byte tokens,
+    which have been released here before.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        prompt: the tokens before the first one that will be added, for context.
-        pieces: of the tokenizer, where they are known already.
+        prompt: tokens before the first one that will be added, for context.
+        pieces: pieces of the tokenizer, if they are already known.
     """
 
-    ERRORS = "surrogateescape"  # one character for every byte that is none
+    ERRORS = "surrogateescape"  # one surrogate character for every invalid byte
 
     def __init__(self, tokenizer: Any, prompt: list[int], pieces: Pieces | None = None) -> None:
         self._tokenizer = tokenizer
         self._pieces = pieces or Pieces(tokenizer)
         self._utf8 = codecs.getincrementaldecoder("utf-8")(self.ERRORS)
-        self._before: list[int] = []  # the unit before; empty at the beginning of everything
+        self._before: list[int] = []  # the tokens of the previous unit; empty at the start of everything
         self._pending: list[int] = []
         self.text = ""
         for token in [t for t in prompt[-2 * HOLD :] if t not in self._pieces.special][-HOLD:]:
@@ -47,7 +47,7 @@ class Detokeniser:
         self.text = ""
 
     def add(self, token: int) -> tuple[str, int, int]:
-        """Add one token; returns (text completed by it, start, end), offsets in characters of the generated text."""
+        """Add one token; return (text that it completes, start, end), offsets in characters of the generated text."""
         start = len(self.text)
         if token in self._pieces.special:
             return "", start, start
@@ -56,27 +56,27 @@ class Detokeniser:
         return new, start, start + len(new)
 
     def flush(self) -> str:
-        """Release what an incomplete end left over; returns the text added."""
+        """Release the rest of an incomplete character; return the text added."""
         new = _shown(self._utf8.decode(b"", final=True)) + (self._behind(self._pending) if self._pending else "")
         self._pending = []
         self.text += new
         return new
 
     def _of(self, token: int) -> str:
-        """What a token completes."""
+        """Return the text that a token completes."""
         byte = self._pieces.byte(token)
         if byte is not None:
             new = _shown(self._utf8.decode(byte))
-            if not self._before and new == " ":  # some decoders take a space from the beginning
+            if not self._before and new == " ":  # some decoders strip a leading space
                 new = self._decode([token])
             self._before = [token]
             return new
-        broken = _shown(self._utf8.decode(b"", final=True))  # no byte follows that would complete a character
+        broken = _shown(self._utf8.decode(b"", final=True))  # no further byte can complete the character
         self._pending.append(token)
         done = len(self._pending)
         new = self._behind(self._pending)
         if self._pieces.hidden and new.endswith(_INCOMPLETE) and not self._pieces.is_mark(token):
-            done = len(self._pending) - 3 if len(self._pending) > HOLD else 0  # a begun character has 3 bytes at most
+            done = len(self._pending) - 3 if len(self._pending) > HOLD else 0  # an incomplete character has ≤ 3 bytes
             new = self._behind(self._pending[:done]) if done else ""
         if done:
             self._before, self._pending = self._pending[:done], self._pending[done:]
@@ -91,22 +91,22 @@ class Detokeniser:
 
 
 class ByteDetokeniser(Detokeniser):
-    """The same for byte-level tokenizers: pieces of UTF-8, put together directly and faster."""
+    """Detokeniser for byte-level tokenizers: pieces are UTF-8 bytes and are joined directly, which is faster."""
 
-    ERRORS = "replace"  # one character for every one that was begun, as their decoder has it
+    ERRORS = "replace"  # one replacement per incomplete character, as in the byte-level decoder
 
     def _of(self, token: int) -> str:
         return self._utf8.decode(self._pieces.level(token))
 
 
 def detokeniser(tokenizer: Any, prompt: list[int], pieces: Pieces | None = None) -> Detokeniser:
-    """The kind that fits the tokenizer."""
+    """Return the detokeniser for a tokenizer."""
     pieces = pieces or Pieces(tokenizer)
     return (ByteDetokeniser if pieces.is_level else Detokeniser)(tokenizer, prompt, pieces)
 
 
 def _shown(text: str) -> str:
-    """Text decoded with "surrogateescape", with the replacement character for each byte that is none."""
+    """Return text decoded with "surrogateescape", with the replacement character for each invalid byte."""
     return "".join(_INCOMPLETE if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
@@ -114,12 +114,12 @@ def _shown(text: str) -> str:
 
 
 class Pieces:
-    """What a tokenizer's entries are made of.
+    """Bytes and kinds of a tokenizer's vocabulary entries.
 
     Attributes:
-        special: tokens without a text.
+        special: tokens without text.
         is_level: whether all entries are bytes, in the alphabet of byte-level tokenizers.
-        hidden: whether entries may hold parts of characters that only decoding shows.
+        hidden: whether entries may hold parts of characters that only decoding reveals.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -131,13 +131,13 @@ class Pieces:
         self.is_level = isinstance(decoder, decoders.ByteLevel)
         self.hidden = backend is None or b'"ByteLevel"' in (decoder.__getstate__() if decoder else b"")
         model = getattr(backend, "model", None)
-        # Added tokens stand for themselves, even where their letters are in the alphabet; `decode` reads bytes there.
+        # Added tokens are literal text, even if their letters are in the byte alphabet; `decode` would read bytes.
         self._whole = {i for i in added if model is not None and model.id_to_token(i) is None}
         self._bytes: dict[int, bytes | None] = {}
         self._levels: dict[int, bytes] = {}
 
     def byte(self, token: int) -> bytes | None:
-        """The byte that a token of a byte-fallback vocabulary is; None for all others."""
+        """Return the byte of a byte-fallback token; None for all other tokens."""
         if token not in self._bytes:
             raw = self._name(token) or ""
             found = _BYTE_TOKEN.fullmatch(raw)
@@ -145,7 +145,7 @@ class Pieces:
         return self._bytes[token]
 
     def level(self, token: int) -> bytes:
-        """The bytes of a token of a byte-level vocabulary."""
+        """Return the bytes of a token of a byte-level vocabulary."""
         piece = self._levels.get(token)
         if piece is None:
             raw, table = self._name(token) or "", _byte_of_char()
@@ -154,16 +154,16 @@ class Pieces:
         return piece
 
     def is_mark(self, token: int) -> bool:
-        """Whether the token itself is the replacement character, and not half of another."""
+        """Whether the token itself is the replacement character, not half of another character."""
         raw = self._name(token) or ""
         return _INCOMPLETE in raw or "ï¿½" in raw
 
 
 @lru_cache(maxsize=8)
 def _byte_of_char() -> dict[str, int]:
-    """Inverse of the printable alphabet that byte-level tokenizers write bytes with.
+    """Return the inverse of the printable alphabet in which byte-level tokenizers write bytes.
 
-    Source: Radford et al. 2019, GPT-2, §2.2; printable bytes stand for themselves, the others follow from 256 on.
+    Source: Radford et al. 2019, GPT-2, §2.2; printable bytes map to themselves, the others to characters from 256 on.
     """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table = {chr(b): b for b in printable}
@@ -173,10 +173,10 @@ def _byte_of_char() -> dict[str, int]:
 
 
 class TokenText:
-    """The text of single tokens for display: spaces kept, lone bytes in hexadecimal between angle quotes.
+    """Text of single tokens for display: spaces shown, single bytes in hexadecimal between angle quotes.
 
     Attributes:
-        pieces: of the tokenizer.
+        pieces: pieces of the tokenizer.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -185,14 +185,14 @@ class TokenText:
         self._cache: dict[int, str] = {}
 
     def __call__(self, token: int) -> str:
-        """Text of one token."""
+        """Return the text of one token."""
         text = self._cache.get(token)
         if text is None:
             text = self._cache[token] = self._make(token)
         return text
 
     def data(self, token: int) -> bytes:
-        """The bytes that one token adds to a text; of special tokens, those of their name."""
+        """Return the bytes that a token adds to a text; for a special token, the bytes of its name."""
         if self.pieces.is_level and token not in self.pieces.special:
             return self.pieces.level(token)
         byte = self.pieces.byte(token)

@@ -1,4 +1,4 @@
-"""How much is drafted in a round: what a policy says to a drafter."""
+"""Draft budget that a policy gives to a drafter."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from workbench.core.tree import DraftTree, Sampling
 
 @runtime_checkable
 class Grows(Protocol):
-    """The part of a tree builder (`Grower` in `engine/parts.py`) that a plan uses."""
+    """Interface of a tree builder (`Grower` in `engine/parts.py`) that a plan uses."""
 
     siblings: ClassVar[Sampling]
 
     def grow(self, growth: Any, plan: Plan) -> DraftTree:
-        """A tree within the plan."""
+        """Build a tree within the plan."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to draft in this round.
+    """Draft budget of a round.
 
     Attributes:
-        depth: most levels; 0 asks for no draft at all.
-        stops: ask the policy behind each level whether to go on (`Policy.go_on`), which costs a synchronisation.
-        grower: how the tree grows, for drafters that follow one; None: as the method's settings say.
-        nodes: most nodes of the tree, for drafters that follow a grower; None: as many as the grower has by itself.
+        depth: largest depth of the tree; 0: draft nothing.
+        stops: ask the policy after each level whether to continue (`Policy.go_on`), which costs a synchronisation.
+        grower: tree builder, for drafters that use one; None: the one in the method's settings.
+        nodes: most nodes of the tree, for drafters with a tree builder; None: the tree builder's own number.
     """
 
     depth: int
@@ -37,5 +37,5 @@ class Plan:
     nodes: int | None = None
 
     def within(self, nodes: int) -> int:
-        """As many nodes, or levels of a chain, as the budget lets be."""
+        """Limit a number of nodes, or levels of a chain, to the budget."""
         return nodes if self.nodes is None else min(nodes, self.nodes)

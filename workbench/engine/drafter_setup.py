@@ -1,4 +1,4 @@
-"""A drafter is made ready for a row's text, and how far it can follow that."""
+"""Preparation of a drafter for a sequence, and the depth that its context still allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.models.loading import Models
 
 
 def prime(row: Row, drafter: Drafter, models: Models) -> Any:
-    """The drafter's state for what is committed; None, and the row is `silenced`, where its model cannot hold that."""
+    """Return the drafter's state for the committed tokens; None, and `row.silenced` is set, if they are too long."""
     row.silenced = ""
     try:
         return drafter.prime(row, models)
@@ -21,7 +21,7 @@ def prime(row: Row, drafter: Drafter, models: Models) -> Any:
 
 
 def levels_left(row: Row) -> int:
-    """How deep the row's drafter can still draft. When it cannot any more, that is said, once."""
+    """Return how deep the sequence's drafter can still draft. When its context is full, this is reported once."""
     left = None if row.silenced else row.drafter.reach(row)
     if left is not None and left < 1:
         row.silenced = _too_short(row.models)

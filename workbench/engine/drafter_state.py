@@ -1,7 +1,7 @@
-"""What a drafter remembers belongs to somebody: it can be looked at, saved, loaded and emptied.
+"""Drafter state that users can inspect, save, load and clear.
 
-A state that says so is an `Owned`. It knows its size and its bound, what stands in it, and how to become arrays and be
-made of them again; `keeping.py` does that for a row, and `statefile.py` writes the file.
+Such a state is an `Owned`. It reports its size, its limit and its top entries, and can be packed into arrays and
+restored from them. `state_actions.py` does this for a sequence, and `state_file.py` writes the file.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 from workbench.core.errors import MethodUnavailableError, ModelError
 
 Arrays = Mapping[str, np.ndarray]
-"""What a state is when it is saved: arrays by name."""
+"""Saved form of a state: arrays by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """An entry of a state.
+    """One entry of a state.
 
     Attributes:
-        before: tokens that it is found by.
+        before: tokens that it is looked up by.
         after: tokens that it drafts.
-        count: what of it is counted: see `Look.counted`.
-        words: its name, where it is no tokens.
+        count: its count: see `Look.counted`.
+        words: its name, if it is not made of tokens.
     """
 
     before: Sequence[int]
@@ -38,15 +38,15 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a state shows of itself.
+    """Summary of a state.
 
     Attributes:
-        entries: how many it has; its `unit` says of what.
-        bound: how many it has at most.
-        n_bytes: about what they take in memory; a test holds it against what is measured.
-        most_bytes: the same at its bound.
-        counted: what `Top.count` counts ("times seen").
-        top: entries with the largest counts, falling.
+        entries: number of entries, in the state's `unit`.
+        bound: largest number of entries.
+        n_bytes: approximate memory of the entries; a test compares it with a measurement.
+        most_bytes: the same at the largest number of entries.
+        counted: meaning of `Top.count` ("times seen").
+        top: entries with the largest counts, in descending order.
     """
 
     entries: int
@@ -59,7 +59,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a row left behind: how its drafter's state looked, and its file, or why there is none."""
+    """Drafter state of a finished sequence: its summary, and its file or the reason why there is none."""
 
     look: dict[str, Any]
     data: bytes | None
@@ -67,16 +67,16 @@ class Left:
 
 
 class Owned(ABC):
-    """State of a drafter that outlives a round and can be looked at.
+    """State of a drafter that outlives a round and can be inspected.
 
     Attributes:
-        title: what it is, for people.
-        unit: what an entry is, in the plural.
-        asked: rounds in which a draft was asked of it.
-        hits: those in which it had one.
-        kept: tokens of its drafts that became text.
-        shared: other requests draft from it, too, because they chose to.
-        sources: who proposed a node that came of it (`DraftTree.source`); none: it drafts alone.
+        title: display name.
+        unit: plural noun for its entries.
+        asked: number of rounds in which it was queried.
+        hits: number of these rounds in which it had a draft.
+        kept: number of accepted tokens from its drafts.
+        shared: whether other requests that chose so use it, too.
+        sources: values of `DraftTree.source` for nodes that come from it; empty: all nodes do.
     """
 
     title: str
@@ -88,78 +88,78 @@ class Owned(ABC):
     sources: Collection[str] = ()
 
     def count(self, source: Sequence[str], path: Sequence[int]) -> None:
-        """Take in a round that it was asked in.
+        """Count a round in which it was queried.
 
         Args:
-            source: who proposed each node of the draft.
-            path: the nodes that were kept.
+            source: source of each node of the draft.
+            path: accepted nodes.
         """
         self.asked += 1
         self.hits += any(map(self.made, source))
         self.kept += sum(self.made(source[node]) for node in path)
 
     def made(self, source: str) -> bool:
-        """Whether a node of this source came of it."""
+        """Whether a node with this source comes from it."""
         return not self.sources or source in self.sources
 
     @abstractmethod
     def look(self, n: int) -> Look:
-        """Size, bound, and its `n` top entries."""
+        """Return size, limit, and the `n` top entries."""
 
     def pack(self) -> Arrays:
-        """All of it as arrays.
+        """Return the whole state as arrays.
 
         Raises:
-            MethodUnavailableError: it cannot be saved.
+            MethodUnavailableError: this kind of state cannot be saved.
         """
         raise MethodUnavailableError(f"The {self.title.lower()} cannot be saved.", "It is on disk already.")
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        """Take in what `pack` gave, beside what is there.
+        """Merge the arrays of `pack` into the state.
 
         Args:
-            arrays: of a file: anything may stand in them.
-            vocabulary: tokens of the target.
+            arrays: arrays of a file, not trusted.
+            vocabulary: number of tokens of the target.
 
         Raises:
-            ModelError: they are not such arrays.
+            ModelError: the arrays are invalid.
         """
         raise MethodUnavailableError(f"The {self.title.lower()} cannot be loaded.", "Choose it by its folder instead.")
 
     def clear(self) -> None:
-        """Forget what others share; what one request alone has is made anew instead."""
+        """Clear a state shared by several requests; a request's own state is created anew instead."""
         return
 
 
 def owned_of(state: Any) -> Owned | None:
-    """What of a drafter's state can be looked at; None: it keeps nothing beyond a round, or nothing that is a table."""
+    """Return the part of a drafter's state that can be inspected; None if it has none."""
     found = state if isinstance(state, Owned) else getattr(state, "owned", None)
     return found if isinstance(found, Owned) else None
 
 
 MOST_BYTES = 8 << 20
-"""Of a state's file. The largest tables of the bundled targets take a quarter of that."""
+"""Largest size of a state file in bytes. The largest tables of the bundled targets take a quarter of that."""
 BROKEN = "Give a file that this program saved."
 
 
 def numbers(
     arrays: Arrays, name: str, shape: tuple[int | None, ...], low: float, high: float, whole: bool = False
 ) -> np.ndarray:
-    """An array of a file, checked.
+    """Return an array of a file after checking it.
 
     Args:
-        arrays: of the file.
-        name: of the array.
-        shape: None: any length.
-        low: no number is below it.
-        high: each is below it.
-        whole: they are integers, such as indices.
+        arrays: arrays of the file.
+        name: name of the array.
+        shape: expected shape; None: any length.
+        low: smallest allowed value.
+        high: upper limit, not allowed itself.
+        whole: whether values must be integers, such as indices.
 
     Returns:
-        The array, int64 or float64.
+        Array, int64 or float64.
 
     Raises:
-        ModelError: it is missing, has another shape or kind, or a number is out of range.
+        ModelError: the array is missing, has another shape or dtype, or a value is out of range.
     """
     found = arrays.get(name)
     if found is None:
@@ -175,12 +175,12 @@ def numbers(
 
 
 def tokens_in(arrays: Arrays, name: str, vocabulary: int, shape: tuple[int | None, ...], least: int = 0) -> np.ndarray:
-    """Token ids of a file, checked: `least` (−1 where nothing may stand) to `vocabulary` − 1."""
+    """Return token ids of a file after checking them: `least` (−1 if empty entries are allowed) to `vocabulary` − 1."""
     return numbers(arrays, name, shape, least, vocabulary, whole=True)
 
 
 def in_rows(rows: Sequence[Sequence[float]], width: int, dtype: Any = np.int32, fill: float = -1) -> np.ndarray:
-    """Rows of different lengths as an array [n, width], filled up with `fill`."""
+    """Return rows of different lengths as an array [n, width], padded with `fill`."""
     found = np.full((len(rows), width), fill, dtype)
     for i, row in enumerate(rows):
         found[i, : len(row)] = row

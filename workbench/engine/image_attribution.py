@@ -1,8 +1,8 @@
-"""On which vision tokens each emitted token leans, and what it would be without the picture.
+"""Attribution of emitted tokens to vision tokens, and probabilities without the image.
 
-Attention: the mean over all layers and heads of what the position that predicts a token gives to each vision token.
+Attention: mean over all layers and heads of the weights from the position that predicts a token to each vision token.
 Gradient × input: |Σ (∂ log p(token) / ∂e) · e| for each vision token's embedding e, as it enters the first layer. Both
-are computed after the run, on a twin of the model that shares its weights, so that no round is slower for it.
+are computed after the run, on a weight-sharing copy of the model, so that no round becomes slower.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from workbench.models.loading import Models
 from workbench.trace.events import Round, Trace
 
 LONGEST = 1536
-"""Positions of prompt and text together: attention weights grow with their square."""
+"""Most positions of prompt and text together: memory for attention weights grows with the square."""
 AT_ONCE = 16
-"""Tokens whose gradients are computed together."""
+"""Number of tokens whose gradients are computed together."""
 
 
 def explain(
     models: Models, request: Request, trace: Trace, drafter: Drafter, told: Callable[[float], None] = lambda _: None
 ) -> dict[str, Any]:
-    """The attribution of a run, for `Trace.attribution`.
+    """Return the attribution of a run, for `Trace.attribution`.
 
     Args:
-        models: the run's target and draft model.
-        request: the run's, with its pictures and their changes.
-        trace: what was recorded so far.
-        drafter: of the method whose drafter is to be explained.
-        told: called as it goes on with the share that is done: half of it is the target's, the rest the drafter's.
+        models: target and draft model of the run.
+        request: request of the run, with its images and their changes.
+        trace: trace recorded so far.
+        drafter: drafter to explain.
+        told: progress callback: share that is done; the target takes one half, the drafter the other.
 
     Raises:
-        PromptError: the run has no pictures, or no tokens yet.
-        CapacityError: it is too long.
+        PromptError: the run has no images, or no tokens yet.
+        CapacityError: the text is too long.
     """
     rounds = list(trace.rounds)
     tokens = [e.token for r in rounds for e in r.emitted]
@@ -79,7 +79,7 @@ def explain(
 def explain_draft_model(
     models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
 ) -> dict[str, Any] | None:
-    """The maps of a draft model that reads pictures by itself; None for one that does not."""
+    """Return the attribution maps of a draft model that reads images itself; None for any other."""
     processor = models.drafter_processor
     if models.drafter is None or processor is None or not request.pictures:
         return None
@@ -90,7 +90,7 @@ def explain_draft_model(
 
 
 def _law(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
-    """The law that token `index` was drawn from, had these been the target's logits (penalties left out)."""
+    """Return the distribution that token `index` was drawn from, for these target logits (penalties left out)."""
     for r in rounds:
         if index < len(r.emitted):
             sampling = SamplingParams(**{n: r.params[n] for n in SAMPLING_NAMES if n in r.params})
@@ -100,12 +100,12 @@ def _law(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 V"]) -> F
 
 
 def stretches(request: Request, n: int, drafter: bool = False) -> Iterator[tuple[int, int, Inputs]]:
-    """(first token, token behind the last, the target's tensors) of each stretch of text under one picture.
+    """Yield each stretch of text with the same images: (first token, token after the last, the target's tensors).
 
     Args:
-        request: of a run with pictures.
-        n: tokens that the run has emitted.
-        drafter: the pictures that the drafter was shown, which may have been changed for it alone.
+        request: request of a run with images.
+        n: number of tokens that the run has emitted.
+        drafter: use the images shown to the drafter, which may differ from the target's.
     """
     assert request.images is not None
     changed = [(at, swap.images) for at, swap in request.swaps if drafter or swap.sees == BOTH]
@@ -113,7 +113,7 @@ def stretches(request: Request, n: int, drafter: bool = False) -> Iterator[tuple
 
 
 def _stretches(first: Inputs, changed: list[tuple[int, Inputs]], n: int) -> Iterator[tuple[int, int, Inputs]]:
-    """(first token, token behind the last, tensors) of each stretch of text that was written before one picture."""
+    """Yield (first token, token after the last, tensors) of each stretch of text with the same images."""
     starts = [(0, first), *changed]
     for (begin, inputs), (end, _) in zip(starts, [*starts[1:], (n, first)], strict=True):
         if begin < end:
@@ -138,7 +138,7 @@ def _maps(
 def _weights(
     model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int], first: int, told: Callable[[int], None]
 ) -> tuple[Float[Tensor, "T m"], Float[Tensor, "T m"]]:
-    """Attention, and gradient × input, of the tokens from `first` on to each of the m vision tokens."""
+    """Return attention, and gradient × input, from the tokens after `first` on to each of the m vision tokens."""
     whole = _extended(model, inputs, tokens)
     n_prompt = inputs["input_ids"].shape[1]
     is_vision = whole["input_ids"][0] == image_token_id(model.config)
@@ -170,13 +170,13 @@ def slopes(
     towards: Sequence[Float[Tensor, "1 n D"]] | None = None,
     told: Callable[[int], None] = lambda _: None,
 ) -> Float[Tensor, "T n"]:
-    """|Σ gradient · direction| of each figure at each position, over all leaves together.
+    """Return |Σ gradient · direction| of each figure at each position, summed over all leaves.
 
     Args:
-        says: the figures.
-        leaves: what they are differentiated by.
+        says: figures to differentiate, [T].
+        leaves: tensors to differentiate by.
         towards: a direction for each leaf; by default the leaf itself: gradient × input.
-        told: called as it goes on with the number of figures that are done.
+        told: progress callback: number of figures that are done.
     """
     found, towards = [], leaves if towards is None else towards
     for some in torch.eye(len(says), device=says.device, dtype=says.dtype).split(AT_ONCE):
@@ -193,12 +193,12 @@ def slopes(
 def states(
     model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]
 ) -> tuple[Float[Tensor, "1 n D"], Float[Tensor, "1 n D"]]:
-    """What enters the first layer, and what the LM head reads, at all positions of a prompt and the text behind it.
+    """Return the first layer's input and the LM head's input at all positions of a prompt and the text after it.
 
     Args:
-        model: a twin.
-        inputs: of the prompt.
-        tokens: the text.
+        model: weight-sharing copy from `twin_of`.
+        inputs: processor output for the prompt.
+        tokens: tokens of the text.
     """
     caught: dict[str, Tensor] = {}
 
@@ -220,7 +220,7 @@ def states(
 
 @torch.inference_mode()
 def _blind_logits(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> Float[Tensor, "T V"]:
-    """Logits that predict each token where every picture is of one colour, the mean one."""
+    """Return the logits that predict each token if every image has one colour, the mean of the normalisation."""
     whole = _extended(model, inputs, tokens)
     whole["pixel_values"] = torch.zeros_like(whole["pixel_values"])
     n_prompt = inputs["input_ids"].shape[1]
@@ -228,10 +228,10 @@ def _blind_logits(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int])
 
 
 def _extended(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> Inputs:
-    """The tensors of a prompt with text behind it."""
+    """Return the tensors of a prompt with text after it."""
     n_prompt = inputs["input_ids"].shape[1]
     behind = {"input_ids": torch.tensor([list(tokens)]), "attention_mask": torch.ones(1, len(tokens), dtype=torch.long)}
-    if getattr(model.config, "model_type", "") == "paligemma":  # whose prompt looks both ways, and whose text does not
+    if getattr(model.config, "model_type", "") == "paligemma":  # its prompt attends both ways, its text does not
         behind["token_type_ids"] = behind["attention_mask"]
     whole = {}
     for name, value in inputs.items():
@@ -242,11 +242,11 @@ def _extended(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> 
 
 
 def twin_of(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy that shares the weights, has none of our hooks, plain layers, and computes attention in the open."""
+    """Return a weight-sharing copy without our hooks, with plain linear layers and eager attention."""
     shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
     for module in model.modules():
         for name in ("_forward_hooks", "_forward_pre_hooks"):
-            hooks = module.__dict__[name]  # a runner's hold its caches, which must not be copied
+            hooks = module.__dict__[name]  # a runner's hooks refer to its caches, which must not be copied
             theirs = {k: hook for k, hook in hooks.items() if hook.__module__.startswith("transformers")}
             shared[id(hooks)] = type(hooks)(theirs)
     twin: Any = copy.deepcopy(model, shared)
@@ -258,6 +258,6 @@ def twin_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def scaled(weights: Float[Tensor, "T m"]) -> list[list[int]]:
-    """Each row as whole numbers from 0 to 255, its largest weight 255."""
+    """Return each row as integers from 0 to 255, scaled so that its largest weight is 255."""
     largest = weights.amax(1, keepdim=True).clamp_min(1e-30)
     return (weights / largest * 255).round().int().tolist()

@@ -1,8 +1,8 @@
-"""Pictures on their way into a language model: placeholders in the prompt, the processor's tensors, what they became.
+"""Images as model inputs: placeholders in the prompt, and the processor's tensors.
 
-A prompt holds one placeholder for each picture (the processor's `image_token`), as text or as a token id. The model's
-own processor turns each into as many vision tokens as the picture takes; everything here starts from its tensors, so
-that every Hugging Face image–text-to-text model is read in the same way.
+A prompt contains one placeholder per image (the processor's `image_token`), as text or as a token id. The model's own
+processor expands each into the image's vision tokens. Everything here starts from its tensors, so that all Hugging Face
+image–text-to-text models are handled in the same way.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def placed(processor: Any, prompt: str | Sequence[int], n: int) -> str | list[int]:
-    """The prompt with exactly one placeholder for each of `n` pictures.
+    """Return the prompt with exactly one placeholder for each of `n` images.
 
-    A prompt without any gets them in front, behind the special tokens that open it (a chat format's `<|user|>`). Any
-    other number is refused, never repaired: so text that a user wrote (or quoted) cannot become a picture's place
-    unless the caller meant it, and cannot move a picture to another place either.
+    If a prompt has no placeholders, they are put first, after its opening special tokens (a chat format's `<|user|>`).
+    Any other number is refused, never corrected: so text that a user wrote (or quoted) cannot become a placeholder
+    by accident, and cannot move an image to another position.
 
     Raises:
-        PromptError: there are more or fewer placeholders than pictures.
+        PromptError: the numbers of placeholders and images differ.
     """
     token, tokenizer = processor.image_token, processor.tokenizer
     special = {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if t.special}
@@ -58,10 +58,10 @@ def placed(processor: Any, prompt: str | Sequence[int], n: int) -> str | list[in
 
 
 def check_text(models: Models, ids: Sequence[int]) -> None:
-    """Refuse a prompt without pictures that holds tokens which stand for some, or whose model needs one.
+    """Refuse a prompt without images that contains image placeholders, or whose model needs an image.
 
     Raises:
-        PromptError: so it is.
+        PromptError: the prompt is refused.
     """
     config = models.target.model.config
     if getattr(models.target.config, "use_bidirectional_attention", None) is True:  # PaliGemma
@@ -81,10 +81,10 @@ def check_text(models: Models, ids: Sequence[int]) -> None:
 
 
 def check_end(models: Models, ids: Sequence[int]) -> None:
-    """Refuse a prompt whose last token is a vision token: it could not be verified without its picture.
+    """Refuse a prompt whose last token is a vision token: it could not be verified without its image.
 
     Raises:
-        PromptError: it is one.
+        PromptError: the prompt ends with a vision token.
     """
     if ids[-1] == image_token_id(models.target.model.config):
         raise PromptError("The prompt ends with an image.", "Write something after it, a question or a newline.")
@@ -95,20 +95,20 @@ def _count(n: int, what: str) -> str:
 
 
 def read(models: Models, prompt: str | Sequence[int], pictures: Sequence[Image]) -> tuple[str | list[int], Inputs]:
-    """What the target's processor makes of a prompt with pictures.
+    """Process a prompt with images for the target.
 
     Args:
         models: the target, with its processor.
-        prompt: text or token ids, with or without placeholders; ids may hold a picture's vision tokens already, as the
-            `prompt_tokens` of a trace do.
-        pictures: RGB.
+        prompt: text or token ids, with or without placeholders; ids may already contain an image's vision tokens, like
+            the `prompt_tokens` of a trace.
+        pictures: RGB images.
 
     Returns:
-        The prompt with one placeholder a picture, and the tensors of `Request.images`.
+        Prompt with one placeholder per image, and the tensors for `Request.images`.
 
     Raises:
-        PromptError: the target takes no pictures, their number is not that of the placeholders, or nothing follows
-            the last of them.
+        PromptError: the target does not read images, the numbers of images and placeholders differ, or nothing
+            follows the last image.
     """
     name, config = models.target_name or "This target", models.target.model.config
     reason = why_no_pictures(config, name)
@@ -126,17 +126,17 @@ def read(models: Models, prompt: str | Sequence[int], pictures: Sequence[Image])
 
 
 def swapped(models: Models, request: Request, pictures: Sequence[Image], sees: str) -> Swap:
-    """Other pictures for a run, each brought to the size of the one it replaces.
+    """Return a change of a run's images, each new one resized to the one that it replaces.
 
     Args:
-        models: the run's.
-        request: the run's; its `prompt` is what `read` returned.
-        pictures: RGB, as many as the prompt has.
+        models: models of the run.
+        request: request of the run; its `prompt` is the one that `read` returned.
+        pictures: RGB images, as many as the prompt has.
         sees: "both" or "drafter".
 
     Raises:
-        PromptError: the run has none, or another number of pictures; or they take another number of tokens.
-        ParameterError: `sees` is neither.
+        PromptError: the run has no images or another number of them, or the new ones need another number of tokens.
+        ParameterError: `sees` has another value.
     """
     if sees not in (BOTH, DRAFTER):
         raise ParameterError(f"sees={sees!r:.40} is not a valid value.", f"Use {BOTH} or {DRAFTER}.")
@@ -156,23 +156,23 @@ def swapped(models: Models, request: Request, pictures: Sequence[Image], sees: s
 
 
 def process(processor: Any, prompt: str | Sequence[int], pictures: Sequence[Image]) -> Inputs:
-    """What a processor makes of a prompt with one placeholder a picture.
+    """Process a prompt with one placeholder per image.
 
     Raises:
-        PromptError: the processor refuses, a picture of one pixel for a model that crops, say.
+        PromptError: the processor raises an error, e.g. for an image of one pixel in a model that crops.
     """
     try:
         with no_panic():
             if isinstance(prompt, str):
                 return dict(processor(text=[prompt], images=[list(pictures)], return_tensors="pt"))
             return _spliced(processor, list(prompt), pictures)
-    except Exception as error:  # processors raise many kinds
+    except Exception as error:  # processors raise many types
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise PromptError(f"The model's processor rejects the images: {reason}", "Use another image.") from error
 
 
 def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Inputs:
-    """The same for token ids: what the processor writes for each picture alone, put into its place."""
+    """Process token ids: insert the processor's tokens for each image alone at its placeholder."""
     place = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
     together = processor(text=[processor.image_token * len(pictures)], images=[list(pictures)], return_tensors="pt")
     n_tokens = together["input_ids"].shape[1]
@@ -187,7 +187,7 @@ def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Input
 
 
 def _core(processor: Any, picture: Image) -> dict[str, list[int]]:
-    """What stands in `input_ids`, and beside them, for one picture: from its first special token to its last."""
+    """Return `input_ids` and parallel inputs of one image: from its first special token to its last."""
     alone = processor(text=[processor.image_token], images=[[picture]], return_tensors="pt")
     ids = alone["input_ids"][0].tolist()
     tokenizer = processor.tokenizer
@@ -203,7 +203,7 @@ def _core(processor: Any, picture: Image) -> dict[str, list[int]]:
 
 
 def unexpanded(processor: Any, ids: list[int], pictures: Sequence[Image]) -> list[int]:
-    """Token ids with each picture's vision tokens, where they stand there already, put back to one placeholder."""
+    """Return the token ids with the vision tokens of each image, if present, replaced by one placeholder."""
     place = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
     if ids.count(place) == len(pictures):
         return ids
@@ -219,7 +219,7 @@ def unexpanded(processor: Any, ids: list[int], pictures: Sequence[Image]) -> lis
 
 
 def translated(source: Any, target: Any, prompt: str | Sequence[int]) -> str | list[int]:
-    """A prompt whose placeholders are those of another processor."""
+    """Return a prompt with the placeholders of another processor."""
     if isinstance(prompt, str):
         return prompt.replace(source.image_token, target.image_token)
     theirs, ours = (p.tokenizer.convert_tokens_to_ids(p.image_token) for p in (source, target))
@@ -227,7 +227,7 @@ def translated(source: Any, target: Any, prompt: str | Sequence[int]) -> str | l
 
 
 def text_only(models: Models, prompt: str | Sequence[int]) -> list[int]:
-    """The token ids of a prompt without its pictures: placeholders and what frames them left out."""
+    """Return the token ids of a prompt without its images: placeholders and image delimiters removed."""
     config, tokenizer = models.target.model.config, models.tokenizer
     if isinstance(prompt, str):
         token = getattr(models.processor, "image_token", None) or ""
@@ -237,7 +237,7 @@ def text_only(models: Models, prompt: str | Sequence[int]) -> list[int]:
 
 
 def tokens_of(models: Models, inputs: Inputs, pictures: Sequence[Image]) -> list[int] | None:
-    """Vision tokens of each picture where only the processor knows; None where the tensors say it."""
+    """Return the number of vision tokens of each image; None if the tensors determine it without the processor."""
     pixels = inputs.get("pixel_values")
     if len(pictures) < 2 or inputs.get("image_grid_thw") is not None or (pixels is not None and pixels.dim() == 4):
         return None

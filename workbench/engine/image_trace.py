@@ -1,4 +1,4 @@
-"""What a trace shows of pictures: as the target saw them, and what its drafter makes of them."""
+"""Images in a trace: as the target sees them, and what its drafter uses of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from workbench.models.runner import Runner
 
 SHOWN = 512
-"""Longest side in pixels of a picture kept in a trace, where the target does not see it as one grid of patches."""
+"""Longest side in pixels of an image in a trace, if the target does not see it as one grid of patches."""
 
 
 def shown(models: Models, inputs: Inputs, pictures: Sequence[Image]) -> list[Picture]:
-    """The pictures of a prompt as the target sees them; none where only the processor's tensors are known."""
+    """Return the images of a prompt as the target sees them; an empty list if only the tensors are known."""
     if not pictures:
         return []
     config = models.target.model.config
@@ -41,7 +41,7 @@ def shown(models: Models, inputs: Inputs, pictures: Sequence[Image]) -> list[Pic
 
 
 def _as_seen(processor: Any, inputs: Inputs, i: int, picture: Image, n: int) -> Image:
-    """The picture that the processor's tensor holds, where that is one picture; else the original, made smaller."""
+    """Return the image that the processor's tensor contains, if it is one image; else the original, scaled down."""
     from PIL import Image as images
 
     pixels, grid = inputs.get("pixel_values"), inputs.get("image_grid_thw")
@@ -60,22 +60,22 @@ def _as_seen(processor: Any, inputs: Inputs, i: int, picture: Image, n: int) -> 
 
 
 def png_url(image: Image) -> str:
-    """A picture as a data-URL."""
+    """Return an image as a data URL."""
     out = io.BytesIO()
     image.save(out, "PNG", optimize=True)
     return PNG_URL + base64.b64encode(out.getvalue()).decode("ascii")
 
 
 def see(row: Row, **fields: Any) -> None:
-    """For drafters: say what this row's drafter sees, from `prime` or `propose`; see `Round.vision` for the fields.
+    """Report what this sequence's drafter sees, from `prime` or `propose`; see `Round.vision` for the fields.
 
-    The engine records it with the round that follows, and again only when it has changed.
+    The engine records it with the next round, and again only when it changes.
     """
     row.vision.update(fields)
 
 
 def vision_news(row: Row) -> dict[str, Any]:
-    """What a row's target and drafter see, for `Round.vision`: {} where nothing has changed since it was said."""
+    """Return what a sequence's target and drafter see, for `Round.vision`; {} if unchanged since the last report."""
     target, pictured = row.models.target, row.place.pictured
     if pictured is None:
         return {}
@@ -101,6 +101,6 @@ def _drafter_name(row: Row) -> str | None:
 
 
 def position_bytes(runner: Runner) -> int:
-    """Bytes of keys and values that one token takes in a model's cache."""
+    """Return the bytes of keys and values per token in a model's KV cache."""
     cache = runner.cache
     return cache.n_bytes // (cache.n_rows * cache.capacity)

@@ -1,4 +1,4 @@
-"""A method: a named combination of parts, what it promises, where it comes from, and its parameters."""
+"""A method: a named combination of parts, its guarantee, its source, and its parameters."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 class Promise(str, Enum):
-    """What a method guarantees about its output."""
+    """Guarantee of a method about its output."""
 
     EXACT = "exact"
-    """The target's own distribution, whatever the drafter; greedy output is token for token the target's."""
+    """The target's own distribution, whatever the drafter; greedy output equals the target's token for token."""
     GREEDY_EXACT = "greedy-exact"
-    """Exact when greedy; other laws are not promised."""
+    """Exact when greedy; sampled output is not guaranteed."""
     APPROXIMATE = "approximate"
-    """Samples deviate from the target's law by a stated knob; greedy output is the target's all the same, unless the
-    verifier says otherwise (`Verifier.keeps_greedy`)."""
+    """Sampled output deviates from the target's distribution, controlled by a stated parameter; greedy output is still
+    the target's, unless the verifier declares otherwise (`Verifier.keeps_greedy`)."""
     SIMULATION = "simulation"
-    """Uses knowledge no real drafter has: for teaching and tests. Its output is as exact as any; its speed is not."""
+    """Uses information that no real drafter has, for teaching and tests. Its output is exact; its speed is not real."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an idea comes from."""
+    """Publication of an idea."""
 
     title: str
     authors: str
@@ -49,28 +49,28 @@ class Method:
     """One entry of the registry.
 
     Attributes:
-        name: kebab-case and permanent; traces carry it.
-        title: for people.
+        name: kebab-case and permanent; traces contain it.
+        title: display name.
         promise: see `Promise`.
-        source: paper and, where there is one, section or algorithm.
-        teaches: one sentence for the learner.
-        drafter: with default parameters.
-        verifier: with default parameters.
+        source: paper and, if there is one, section or algorithm.
+        teaches: one sentence for learners.
+        drafter: drafter with default parameters.
+        verifier: verifier with default parameters.
         policies: alternatives; the first is the default. With more than one, `policy` becomes a parameter.
-        growers: ways in which its drafts may grow, for a drafter that follows one; the first is the default. With more
-            than one, `grower` becomes a parameter.
-        other_verifiers: what may judge instead of `verifier`. With any, `verifier` becomes a parameter, and the promise
-            follows from the one that is chosen: see `promises`.
-        rounds: how it writes where it does not draft and verify in turn: see `engine/decoder.py`. What its other parts
-            are for is then this part's to say.
+        growers: tree builders, for a drafter that uses one; the first is the default. With more than one, `grower`
+            becomes a parameter.
+        other_verifiers: alternatives to `verifier`. With any, `verifier` becomes a parameter, and the guarantee follows
+            from the chosen one: see `promises`.
+        rounds: its decoder, if it does not draft and verify in turn: see `engine/decoder.py`. This part then defines
+            how the other parts are used.
         idea: two to five sentences on how it works, for the methods page; by default the drafter's docstring.
-        formula: the rule it stands on, in one line of plain text.
-        differs: what it does otherwise than the paper, a sentence or two each: what, why, and what it may change.
-        place: where it stands among the methods that come with the workbench, from 0.
-        claims: what its paper claims, and what measures it here.
-        suites: its rows in the suites that measure each method at settings of its own, by the suite's name ("vision").
-        recording: what the gallery shows of it.
-        head: the trained net that it drafts with, where it needs one.
+        formula: its main rule, in one line of plain text.
+        differs: differences from the paper, one or two sentences each: what differs, why, and the possible effect.
+        place: its position among the methods that come with the workbench, from 0.
+        claims: claims of its paper, with functions that measure them.
+        suites: its rows in suites that measure each method with its own settings, by the suite's name ("vision").
+        recording: its demo in the gallery.
+        head: trained head that it drafts with, if it needs one.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Method:
     head: Head | None = None
 
     def __post_init__(self) -> None:
-        """Say in what it declares whose it is; a method derived from another one takes over nothing of that."""
+        """Fill in the method's name in its declarations; a method derived from another one drops the other's."""
         if not self.policies:
             said = f"The method {self.name!r} names no policy, so its draft length is undefined."
             raise WorkbenchError(said, "Give it one: policies=(Fixed(),), of workbench.methods.policies.fixed.")
@@ -112,7 +112,7 @@ class Method:
 
     @property
     def _parts_claims(self) -> Iterator[Claim]:
-        """What its parts' papers claim, where they are measured with it."""
+        """Claims of its parts' papers that are measured with this method."""
         for part in self.parts:
             for claim in part.claims:
                 if claim.method == self.name:
@@ -120,20 +120,20 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What its parts take besides the target, the drafter's first; of alternatives, what the default one takes."""
+        """Requirements of its parts besides the target, the drafter's first; of alternatives, those of the default."""
         return _needs(self.drafter, *self.growers[:1], self.verifier, self.policies[0], self.rounds)
 
     @property
     def verifiers(self) -> tuple[Verifier, ...]:
-        """All that may judge; the first is the default."""
+        """All verifiers that may be chosen; the first is the default."""
         return (self.verifier, *self.other_verifiers)
 
     @property
     def promises(self) -> dict[str, Promise]:
-        """What it guarantees with each verifier, by the verifier's name; empty where there is one only.
+        """Guarantee with each verifier, by the verifier's name; empty if there is only one.
 
-        With the default that is `promise`. Another one that is not exact for these drafts makes it approximate; one
-        that is makes what was approximate exact.
+        With the default verifier it is `promise`. A verifier that is not exact for these drafts makes it approximate;
+        an exact one makes an approximate method exact.
         """
         if not self.other_verifiers:
             return {}
@@ -144,12 +144,12 @@ class Method:
     def unsound(
         self, verifier: Verifier, drafter: Drafter | None = None, grower: Grower | type[Grower] | None = None
     ) -> str:
-        """Why its drafts, judged by `verifier`, would not follow the target's law; "" if they do. Greedy text does.
+        """Return why its sampled output with `verifier` would not follow the target's distribution; "" if it does.
 
         Args:
             verifier: one of its own.
-            drafter: its drafter with other parameters than the defaults.
-            grower: another way of growing than the default one.
+            drafter: its drafter, with parameters other than the defaults.
+            grower: another tree builder than the default one.
         """
         drafter, grower = drafter or self.drafter, grower or next(iter(self.growers), None)
         siblings = siblings_of(drafter, grower)
@@ -157,11 +157,11 @@ class Method:
 
     @property
     def params(self) -> dict[str, ParamSpec]:
-        """All parameters by name: policies, drafter, growers, verifiers; first of alternatives, which one is chosen.
+        """All parameters by name: policies, drafter, tree builders, verifiers; a choice comes before its alternatives.
 
         Raises:
-            ValueError: two parts use one name for different parameters, or alternatives have no names of their own (a
-                mistake in the registry).
+            ValueError: two parts use one name for different parameters, or alternatives lack distinct names (a mistake
+                in the registry).
         """
         found: dict[str, ParamSpec] = {}
         kinds = {kind for kind, _, _ in self._parts}
@@ -184,12 +184,12 @@ class Method:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All of its parts, alternatives among them."""
+        """All of its parts, including alternatives."""
         return tuple(part for _, parts, _ in self._parts for part in parts)
 
     @property
     def _parts(self) -> tuple[tuple[str, Sequence[Part], str], ...]:
-        """Its parts by kind: the alternatives, and what choosing among them decides."""
+        """Its parts by kind: kind, alternatives, description of the choice."""
         rounds = () if self.rounds is None else (("rounds", (self.rounds,), ""),)
         return (
             ("policy", self.policies, "policy for the draft length"),
@@ -200,7 +200,7 @@ class Method:
         )
 
     def with_params(self, **values: Any) -> Configured:
-        """The method with some parameters set, checked against their ranges.
+        """Return the method with some parameters set, checked against their ranges.
 
         Raises:
             UnknownNameError: no such parameter.
@@ -220,7 +220,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """A method with all parameters decided: what a row runs."""
+    """A method with all parameters set, as a sequence runs it."""
 
     method: Method
     drafter: Drafter
@@ -231,7 +231,7 @@ class Configured:
     rounds: OwnRounds | None = None
 
     def taps(self, models: Models) -> set[int]:
-        """Indices of the target's layers whose residual streams its parts read of a verification.
+        """Return the indices of the target layers whose hidden states its parts need from a verification.
 
         Raises:
             ParameterError: the target has no such layer.
@@ -246,24 +246,24 @@ class Configured:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What its parts take besides the target, the drafter's first."""
+        """Requirements of its parts besides the target, the drafter's first."""
         return _needs(self.drafter, self.grower, self.verifier, self.policy, self.rounds)
 
     @property
     def drafts(self) -> bool:
-        """Whether its rounds draft and verify, be it in an order of their own."""
+        """Whether its rounds draft and verify, if only in their own order."""
         return self.rounds is None or self.rounds.drafts
 
     @property
     def name(self) -> str:
-        """The method's registry name."""
+        """Registry name of the method."""
         return self.method.name
 
     @property
     def promise(self) -> Promise:
-        """The method's promise with the chosen verifier, for drafts as drafter and grower make them when so set.
+        """Guarantee of the method with the chosen verifier and the chosen parameters of drafter and tree builder.
 
-        With a policy that simulates, what would be exact is a simulation.
+        With a policy that simulates, an exact method becomes a simulation.
         """
         promise = self.method.promise
         if is_other := self.verifier.name != self.method.verifier.name:
@@ -273,21 +273,21 @@ class Configured:
 
     @property
     def simulates(self) -> bool:
-        """Whether a part of it knows what no real one could: its speed is nobody's, whatever its text is."""
+        """Whether a part uses information that no real decoder has; its speed is then not achievable in practice."""
         return self.policy.simulates or self.method.promise is Promise.SIMULATION
 
     @property
     def unsound(self) -> str:
-        """Why what it writes would not follow the target's law; "" if it does. Greedy text does."""
+        """Reason why its sampled output would not follow the target's distribution; "" if it does."""
         return self.method.unsound(self.verifier, self.drafter, self.policy.grows or self.grower)
 
     def changed(self, **values: Any) -> Configured:
-        """The same method with other parameters; the rest stays."""
+        """Return the same method with some parameters changed."""
         return self.method.with_params(**{**self.values, **values})
 
 
 def _both(needs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    """What a method takes, and what a claim of it names besides, each once."""
+    """Return a method's requirements and the additional ones of a claim, each once."""
     return tuple(dict.fromkeys([*needs, *more]))
 
 

@@ -1,8 +1,8 @@
-"""What drafters learnt of a row outlives a change of drafter: they go on watching while another one drafts.
+"""Drafter state that survives a change of drafter: earlier drafters keep learning while another one drafts.
 
-A drafter that learns from the text and from what the target said of it names its memory (`Drafter.memory`). When
-another drafter takes its place the memory is put by, is told of every round, and is taken up again when a drafter with
-a memory of that name comes back. It ends with the row, or when the row goes on with a decoder of another kind.
+A drafter that learns from the text and the target's outputs names its memory (`Drafter.memory`). When another drafter
+replaces it, the memory is set aside and still receives every round's feedback. It is used again when a drafter with a
+memory of that name comes back. It is released when the sequence ends or changes to a decoder of another kind.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """A drafter that watches.
+    """An inactive drafter that still receives feedback.
 
     Attributes:
-        drafter: with the parameters it drafted with.
-        models: those it was primed with.
-        state: what it keeps of the row.
+        drafter: the drafter, with the parameters that it had.
+        models: models that it was primed with.
+        state: its state for the sequence.
     """
 
     drafter: Drafter
@@ -40,12 +40,12 @@ class Learner:
 
 
 def remembered(row: Row, drafter: Drafter, models: Models) -> Learner | None:
-    """Whose memory a drafter takes up: that of the drafter in force, or of one that watches; None where there is none.
+    """Return the memory that a new drafter can take over, of the current or an inactive drafter; None if there is none.
 
     Args:
-        row: whose text it is.
-        drafter: the one that comes; it is not in force yet, and nothing is changed.
-        models: those it will run with.
+        row: sequence.
+        drafter: new drafter; it is not in force yet, and nothing is changed.
+        models: models that it will run with.
     """
     name = drafter.memory()
     if name is None:
@@ -58,15 +58,15 @@ def remembered(row: Row, drafter: Drafter, models: Models) -> Learner | None:
 
 
 def put_by(row: Row, drafter: Drafter, taken: Learner | None) -> None:
-    """The drafter in force makes room for another one: what it learnt watches from now on, or it gives back all.
+    """Set the current drafter aside for a new one: keep its memory as an observer, or release its resources.
 
     Args:
-        row: its drafter, models and state are still those of the one that goes.
-        drafter: the one that comes.
-        taken: the memory that it took up (`remembered`): it is told of rounds as its own from now on.
+        row: sequence; its drafter, models and state are still the old ones.
+        drafter: new drafter.
+        taken: memory that the new drafter took over (`remembered`); it receives feedback as the new drafter's state.
     """
     name, coming = row.drafter.memory(), drafter.memory()
-    if taken is not None and taken.state is row.state:  # one memory, other parameters
+    if taken is not None and taken.state is row.state:  # the same memory with other parameters
         return
     if coming is not None and (watching := row.learners.pop(coming, None)) is not None and taken is None:
         _release(row, watching)
@@ -78,7 +78,7 @@ def put_by(row: Row, drafter: Drafter, taken: Learner | None) -> None:
 
 
 def tell(row: Row, outcome: Outcome) -> None:
-    """A round was committed: drafters that watch learn from it. One that fails watches no more; the run goes on."""
+    """Pass a round's feedback to the inactive drafters. One that fails is released; the run continues."""
     for name, learner in list(row.learners.items()):
         if not _learns(row, learner, outcome):
             _release(row, row.learners.pop(name))
@@ -95,13 +95,13 @@ def _learns(row: Row, learner: Learner, outcome: Outcome) -> bool:
 
 
 def forget(row: Row) -> None:
-    """Those that watch give back what they hold."""
+    """Release all inactive drafters."""
     while row.learners:
         _release(row, row.learners.popitem()[1])
 
 
 def let_go(row: Row) -> None:
-    """The drafter in force gives back what it holds for the row, which goes on, or ends, whatever comes of it."""
+    """Release the current drafter's resources for the sequence; errors are only logged."""
     _release(row, Learner(row.drafter, row.models, row.state))
     row.state = None
 
@@ -116,7 +116,7 @@ def _release(row: Row, learner: Learner) -> None:
 
 @contextmanager
 def _own_state(row: Row, learner: Learner) -> Iterator[None]:
-    """`row.state` is what a drafter reads its own state from."""
+    """Set `row.state`, from which a drafter reads its state, to an inactive drafter's state for a while."""
     state, row.state = row.state, learner.state
     try:
         yield

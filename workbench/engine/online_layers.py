@@ -1,8 +1,8 @@
-"""A draft model's layers that go on learning, apart from those that others draft with.
+"""Online training of a draft model's layers, separate from the layers that other runs draft with.
 
-A pupil is a twin of a loaded model: it has layers of its own and shares all else, the embedding, the LM head and the
-cache in which its rows lie. So it costs what its layers weigh, and nothing that it learns reaches another run unless
-that run drafts with the same pupil.
+A `Pupil` is a weight-sharing copy of a loaded model: it has its own layers and shares the embedding, the LM head and
+the KV cache. So it costs the memory of its layers, and its training affects another run only if that run drafts with
+the same copy.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from workbench.models.fingerprint import differ, fingerprint
 from workbench.models.runner import Runner
 
 CLIP = 1.0
-"""Largest norm of a step's gradient: the first lesson of a new kind of text would throw it off otherwise."""
+"""Largest gradient norm of a step: without it the first step on a new kind of text would destroy the weights."""
 
 
 class Pupil(Learner):
-    """Own layers for a model, an optimiser, and what they came from.
+    """Trainable copy of a model's layers, with their optimiser and original weights.
 
     Args:
-        runner: the model, which is not changed.
+        runner: runner of the model, which is not changed.
 
     Attributes:
-        twin: what runs in the model's place; another one after each lesson.
-        loss: of the last lesson, in nats a place.
+        twin: weight-sharing copy that drafts; replaced after each training step.
+        loss: loss of the last step, in nats per position.
     """
 
     called = "draft model"
@@ -61,19 +61,19 @@ class Pupil(Learner):
         laws: Float[Tensor, "n V"],
         rate: float,
     ) -> float:
-        """One step towards the target's laws at some places of a text: D(p ‖ q), the mean of the places, in nats.
+        """Take one step towards the target's distributions at some positions; return the mean of D(p ‖ q), in nats.
 
         Args:
-            tokens: of the text, read as it stands.
+            tokens: tokens of the text.
             start: position of the first of them.
-            at: places in `tokens` behind which a law is known.
-            laws: the target's there, plain. Of what the model cannot say nothing is asked.
+            at: indices into `tokens` after which the target's distribution is known.
+            laws: the target's distributions there, plain softmax. Tokens outside the draft vocabulary are ignored.
             rate: AdamW's learning rate.
         """
 
         def divergence(said: Float[Tensor, "m V"]) -> Tensor:
             q = said.index_select(0, to_device(list(at), self.runner.device, torch.long))
-            if q.shape[1] > laws.shape[1]:  # rows that only pad the model's vocabulary are never drafted
+            if q.shape[1] > laws.shape[1]:  # drop padding rows of the model's vocabulary, which are never drafted
                 q = q[:, : laws.shape[1]]
                 q = q - q.logsumexp(1, keepdim=True)
             p = laws.clone().to(q.dtype)[:, : q.shape[1]]
@@ -86,12 +86,12 @@ class Pupil(Learner):
     def step(
         self, tokens: Sequence[int], start: int, loss_of: Callable[[Float[Tensor, "m V"]], Tensor], rate: float
     ) -> float:
-        """One step down any loss of the log laws behind each token of a text; gives the loss.
+        """Take one step down any loss of the log-probabilities after each token of a text; return the loss.
 
         Args:
-            tokens: of the text, read as it stands.
+            tokens: tokens of the text.
             start: position of the first of them.
-            loss_of: what is to fall. It is called where gradients are recorded, and clones what it reads beside.
+            loss_of: loss function; it runs with gradients enabled, and must clone other tensors that it reads.
             rate: AdamW's learning rate.
         """
         with torch.inference_mode(False), torch.enable_grad():
@@ -107,7 +107,7 @@ class Pupil(Learner):
         return self.loss
 
     def log_laws(self, tokens: Sequence[int], start: int = 0) -> Float[Tensor, "n V"]:
-        """The log of q behind each token of a text, read without a cache; −∞ for tokens that the model cannot say."""
+        """Return log q after each token of a text, without a cache; −∞ for tokens outside the draft vocabulary."""
         ids = self.runner.known(to_device(list(tokens), self.runner.device, torch.long)).unsqueeze(0)
         places = torch.arange(start, start + len(tokens), device=ids.device).unsqueeze(0)
         head = self.runner.lm_head
@@ -122,41 +122,41 @@ class Pupil(Learner):
         return said.new_full((len(said), head.out_features), -torch.inf).index_copy(1, head.kept, said)
 
     def forget(self) -> None:
-        """Be again what the model was trained to be."""
+        """Reset to the model's original weights."""
         self.begin_again()
         self._steps = self._beginning()
         self.settle()
 
     @property
     def n_bytes(self) -> int:
-        """Of the own layers, their gradients' two moments, and the copies that a lean decoder keeps."""
+        """Memory of the own layers, the optimiser's two moments, and a lean decoder's copies."""
         own = sum(p.numel() * p.element_size() for p in self._layers.parameters())
         return own * (3 if self.twin.lean is None else 4)
 
     @property
     def whose(self) -> str:
-        """The model's fingerprint."""
+        """Fingerprint of the model."""
         return fingerprint(self.runner.model)
 
     def began_as(self, whose: str) -> bool:
-        """Whether it is that of these weights, rounded or not."""
+        """Whether a fingerprint belongs to these weights, quantised or not."""
         return not differ(whose, self.whose)
 
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """The layers' weights, and the model's own."""
+        """Yield the layers' weights, and the model's own."""
         origins = (p for layer in self.runner.layers for p in layer.parameters())
         for (name, mine), origin in zip(self._layers.named_parameters(), origins, strict=True):
             yield name, mine.detach(), origin.detach()
 
     def settle(self) -> None:
-        """Another twin, of the layers as they are."""
+        """Rebuild the weight-sharing copy from the current layers."""
         self.twin = self._as_it_is()
 
     def _beginning(self) -> torch.optim.AdamW:
         return torch.optim.AdamW(self._layers.parameters(), weight_decay=0.0, betas=(0.9, 0.99), fused=True)
 
     def _as_it_is(self) -> Twin:
-        """What drafts from now on: a lean decoder of the layers as they are, where the model has one."""
+        """Return a weight-sharing copy with the current layers, as a lean decoder if the model has one."""
         whole = self.runner.lean
         if whole is None:
             return Twin(self._model)
@@ -166,7 +166,7 @@ class Pupil(Learner):
 
 
 def _plain(layer: nn.Module) -> nn.Module:
-    """The layer with ordinary products: gradients do not pass through packed ones."""
+    """Return the layer with plain linear layers: packed ones do not support gradients."""
     for module in layer.modules():
         if type(module) is PackedLinear:
             module.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]

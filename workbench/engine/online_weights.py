@@ -1,4 +1,4 @@
-"""Weights that go on learning while they draft, and what a row has of them: looked at, saved, loaded and emptied."""
+"""Online training of a drafter's weights: inspect, save, load and reset them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from workbench.core.transfer import of_numpy
 from workbench.engine.drafter_state import MOST_BYTES, Arrays, Look, Owned, Top, numbers
 
 MOST_LESSONS = 100_000
-"""A learner learns no more after so many."""
+"""Largest number of training steps of a learner."""
 FURTHEST = 8.0
-"""No weight moves further: what a file says beyond is no lesson."""
+"""Largest change of a weight accepted from a file."""
 WHOSE, LESSONS = "whose", "lessons"
-"""Names in a file, beside those of the weights: where the learner began, digit by digit, and the count."""
+"""Names in a file besides those of the weights: fingerprint digits of the original weights, and the number of steps."""
 _NORMED = 1e-12
 
 
 class Learner(ABC):
-    """A copy of trained weights that learns from what decoding meets.
+    """A copy of trained weights that is trained during decoding.
 
     Attributes:
-        called: what began, for people.
-        lessons: so many steps were taken.
-        loss: of the last one; NaN before the first.
+        called: name of the trained object for users.
+        lessons: number of training steps.
+        loss: loss of the last step; NaN before the first.
     """
 
     called: ClassVar[str]
@@ -39,57 +39,57 @@ class Learner(ABC):
     @property
     @abstractmethod
     def whose(self) -> str:
-        """Hexadecimal digits of what it began as."""
+        """Hexadecimal fingerprint of the original weights."""
 
     def began_as(self, whose: str) -> bool:
-        """Whether these digits are of what it began as."""
+        """Whether a fingerprint belongs to the original weights."""
         return whose == self.whose
 
     @abstractmethod
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Name of each weight, the weight as it is, which may be written to, and as it began."""
+        """Yield name, current value (may be written to) and original value of each weight."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Draft from now on with the weights as they are."""
+        """Use the current weights for drafting from now on."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Be again what was trained, with an optimiser that knows of nothing."""
+        """Reset to the original weights, with a new optimiser."""
 
     @property
     @abstractmethod
     def n_bytes(self) -> int:
-        """In memory, with all that is kept to learn."""
+        """Memory of the weights and of everything needed for training."""
 
     @property
     def most_bytes(self) -> int:
-        """The same at its bound."""
+        """Largest memory it may take."""
         return self.n_bytes
 
     def begin_again(self) -> None:
-        """Every weight is again what it began as, and no lesson was given."""
+        """Reset every weight to its original value, and the number of steps to 0."""
         with torch.inference_mode(False), torch.no_grad():
             for _, mine, origin in self.pairs():
                 mine.copy_(origin)
         self.lessons, self.loss = 0, float("nan")
 
     def moved(self) -> dict[str, float]:
-        """By weight: how far it is from where it began, as a share of its length there."""
+        """Return the change of each weight, as a share of its original norm."""
         return {
             name: float((change.square().sum() / origin.to(change).square().sum().clamp_min(_NORMED)).sqrt())
             for name, change, origin in self._changes()
         }
 
     def differences(self) -> dict[str, np.ndarray]:
-        """What was learnt, by the name of the weight; as float16 where a file would not hold it as float32."""
+        """Return the change of each weight, by name; as float16 if a file could not hold float32."""
         changes = [(name, change) for name, change, _ in self._changes()]
         fits = 4 * sum(change.numel() for _, change in changes) <= MOST_BYTES - (64 << 10)
         kind = torch.float32 if fits else torch.float16
         return {name: change.to(kind).cpu().numpy() for name, change in changes}
 
     def add(self, moves: Mapping[str, np.ndarray], lessons: int) -> None:
-        """Take in what `differences` gave, with names and shapes of these weights, and how many lessons made it."""
+        """Add weight changes from `differences`, and the number of steps that made them."""
         with torch.inference_mode(False), torch.no_grad():
             for name, mine, _ in self.pairs():
                 mine.add_(of_numpy(moves[name]).to(mine))
@@ -97,7 +97,7 @@ class Learner(ABC):
         self.settle()
 
     def _changes(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Name of each weight, how far it is from where it began, in float32 at least, and where that was."""
+        """Yield each weight's name, its change, in float32 or wider, and its original value."""
         with torch.inference_mode(False), torch.no_grad():
             for name, mine, origin in self.pairs():
                 wide = torch.float64 if mine.dtype == torch.float64 else torch.float32
@@ -108,11 +108,11 @@ _L = TypeVar("_L", bound=Learner)
 
 
 class Learnt(Owned, Generic[_L]):
-    """What a row has of a learner.
+    """Inspectable state of an online-trained drafter, as a sequence holds it.
 
     Attributes:
-        learner: of this row alone, or of all that chose to share it.
-        title: what it is, for people.
+        learner: trained weights, of this sequence alone or shared by all requests that chose so.
+        title: display name.
     """
 
     unit = "lessons"
@@ -122,19 +122,19 @@ class Learnt(Owned, Generic[_L]):
         self.title = f"Changes of the {learner.called} by online training"
 
     def look(self, n: int) -> Look:
-        """The weights that moved furthest."""
+        """Return the weights that changed most."""
         mine = self.learner
         moved = sorted(mine.moved().items(), key=lambda item: -item[1])[:n]
         top = [Top((), (), 100 * share, name) for name, share in moved if share]
         return Look(mine.lessons, MOST_LESSONS, mine.n_bytes, mine.most_bytes, "moved, in percent of its length", top)
 
     def pack(self) -> Arrays:
-        """How far each weight moved, in how many lessons, and whose weights they are."""
+        """Return the change of each weight, the number of steps, and the fingerprint of the original weights."""
         whose = np.array([int(digit, 16) for digit in self.learner.whose])
         return self.learner.differences() | {WHOSE: whose, LESSONS: np.array([self.learner.lessons])}
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        """Move the weights once more as far as the file says."""
+        """Add the weight changes of a file to the current weights."""
         mine = self.learner
         whose = "".join(
             f"{digit:x}" for digit in numbers(arrays, WHOSE, (None,), 0, 16, whole=True).astype(int).tolist()
@@ -149,5 +149,5 @@ class Learnt(Owned, Generic[_L]):
         mine.add({name: numbers(arrays, name, shape, -FURTHEST, FURTHEST) for name, shape in shapes.items()}, lessons)
 
     def clear(self) -> None:
-        """Be again what was trained."""
+        """Reset to the original weights."""
         self.learner.forget()

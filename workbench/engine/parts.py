@@ -1,4 +1,4 @@
-"""The parts a method is made of: frozen parameters; all state is handed in. What they are told is in `told.py`."""
+"""Base classes of a method's parts: frozen parameters; state is passed in. `feedback.py` defines their inputs."""
 
 from __future__ import annotations
 
@@ -26,176 +26,177 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """What drafters, growers, verifiers and policies have in common."""
+    """Common base of drafters, tree builders, verifiers and policies."""
 
     name: ClassVar[str] = ""
-    """Kebab-case; by it one of several is chosen."""
+    """Kebab-case name by which one of several alternatives is chosen."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it takes besides the target: a "drafter"; "any-drafter", one of whatever vocabulary; "sight" (the drafter
-    reads pictures); "pictures" (the target reads them); the kind of a trained head ("medusa"); or "trees" (the target
-    verifies trees, not chains alone)."""
+    """Requirements besides the target: "drafter"; "any-drafter" (a draft model with any vocabulary); "sight" (the draft
+    model reads images); "pictures" (the target reads images); the kind of a trained head ("medusa"); or "trees" (the
+    target verifies trees, not only chains)."""
 
     head: ClassVar[Head | None] = None
-    """The trained net that it needs, where that is not its method's drafter's (`Method.head`)."""
+    """Trained head that it needs, if it is not the head of the method's drafter (`Method.head`)."""
     claims: ClassVar[tuple[Claim, ...]] = ()
-    """What its paper claims, each measured with the method that it names: that method's claims are these, too."""
+    """Claims of its paper, each measured with the method that it names; that method includes them in its own claims."""
 
     def make_ready(self, models: Models) -> None:
-        """What it takes once of these models, and takes long: before a run is queued or changed, in any thread."""
+        """Do slow one-time preparation for these models, before a run is queued or changed, in any thread."""
 
     def taps(self, models: Models) -> Collection[int]:
-        """Indices of the target's layers whose residual streams it reads of a verification; none by default."""
+        """Return the indices of the target layers whose hidden states it needs from a verification; none by default."""
         return ()
 
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
-        """Tokens to compute behind a draft in the same pass, which are never accepted; None: no such tokens.
+        """Return probe positions: tokens to compute after a draft in the same forward, never accepted; None: none.
 
-        Asked of a method's drafter and verifier before each verification, without a synchronisation. What comes back is
-        `Verification.probed` for the one and `Outcome.probed` for the other: None too where there was no room.
+        Called for a method's drafter and verifier before each verification; must not synchronise. Results are in
+        `Verification.probed` for the verifier and `Outcome.probed` for the drafter; also None if there was no room.
         """
         return None
 
 
 class Drafter(Part):
-    """Proposes a tree behind the committed tokens. Subclasses are frozen dataclasses of parameters.
+    """Proposes a tree after the committed tokens. Subclasses are frozen dataclasses of parameters.
 
-    `prime` builds the state for one row from its committed tokens alone: it is called at the start and after every
-    switch in mid-generation. What it returns is `row.state` until `release`.
+    `prime` builds the state for one sequence from its committed tokens alone: it is called at the start and after every
+    change of drafter during a run. Its result is `row.state` until `release`.
     """
 
     blind: ClassVar[bool] = False
-    """Whether it leaves pictures out, so that a draft model trained without them suits it better."""
+    """Whether it ignores images, so that a draft model trained without them suits it better."""
     reads_target: ClassVar[bool] = False
-    """Whether it reads the target's own states, and so sees of a picture what the target sees."""
+    """Whether it reads the target's hidden states, and so gets the same image information as the target."""
 
     def siblings(self) -> frozenset[Sampling]:
-        """How siblings in its trees may be chosen, with these parameters, where the target samples. By default any way.
+        """Return how siblings in its trees may be drawn, with these parameters, when sampling. By default any way.
 
-        From it follows which verifiers keep the target's law (`Method.unsound`), so that a tree that comes otherwise is
-        refused. Trees without nodes need not be named, nor those of greedy decoding.
+        This determines which verifiers preserve the target's distribution (`Method.unsound`); a tree with siblings
+        drawn otherwise is refused. Empty trees and greedy decoding do not count.
         """
         return frozenset(Sampling)
 
     def notice(self) -> str:
-        """What the user of a run with these parameters has to know before it begins; "" if nothing."""
+        """Return information that the user of a run with these parameters needs before it starts; "" if none."""
         return ""
 
     def hears(self, models: Models) -> Wanted:
-        """What `prime` will ask `states_of` for, so that it is kept while the prompt is read; by default nothing."""
+        """Return the states that `prime` will request from `states_of`, to be captured in prefill. Default: none."""
         return Wanted()
 
     def prime(self, row: Row, models: Models) -> Any:
-        """State for one row; None when there is none."""
+        """Return the state for one sequence; None if it needs none."""
         return None
 
     @classmethod
     def batches(cls) -> bool:
-        """Whether it drafts for several rows together. Others are asked for one row at a time."""
+        """Whether it drafts for several sequences together. Others are called for one sequence at a time."""
         return cls.propose is not Drafter.propose
 
     def reach(self, row: Row) -> int | None:
-        """Most levels that it can draft now, where a model of its own has fewer positions than the target; else None.
+        """Return how deep it can still draft if its own model has a shorter context than the target; else None.
 
-        Below 1 the round asks it for nothing more, and says why.
+        Below 1, the engine requests no more drafts and reports the reason.
         """
         return None
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
-        """One tree a row. Rows share this drafter's class, not necessarily its parameters: read `row.drafter`.
+        """Return one tree per sequence. Sequences share this class, but may differ in parameters: read `row.drafter`.
 
-        The default treats one row after the other with `propose_row`.
+        The default calls `propose_row` for one sequence after the other.
         """
         return [row.drafter.propose_row(row, row.plan) for row in rows]
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """A tree for one row, of at most `plan.depth` levels."""
+        """Return a tree for one sequence, of at most `plan.depth` levels."""
         raise NotImplementedError
 
     def exits(self, row: Row, tree: DraftTree) -> Exits | None:
-        """The target's own states at the root and this draft, where drafting computed them; None: it did not.
+        """Return the target's hidden states at the root and this draft, if drafting computed them; else None.
 
-        The row's entries of those layers then stand behind its committed part, and verification goes on from there.
+        The sequence's KV entries of those layers are then stored after its committed part, and verification continues
+        from there.
         """
         return None
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Learn from a round. `row.committed` already holds the emitted tokens."""
+        """Learn from a round's feedback. `row.committed` already contains the emitted tokens."""
 
     def explain(
         self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
     ) -> dict[str, Any] | None:
-        """On which of its own vision tokens each emitted token leans, after a run: see `Trace.attribution`.
+        """Return the attribution of each emitted token to the drafter's vision tokens, after a run.
 
         Args:
-            models: the run's.
-            request: the run's, with its pictures and their changes.
-            tokens: all that was emitted.
-            told: called as it goes on with the share that is done.
+            models: models of the run.
+            request: request of the run, with its images and their changes.
+            tokens: all emitted tokens.
+            told: progress callback: share that is done.
 
         Returns:
-            `{"attention": maps, "gradient": maps}`, or None where it has no eyes of its own.
+            `{"attention": maps, "gradient": maps}` (see `Trace.attribution`), or None if it reads no images itself.
         """
         return None
 
     def memory(self) -> Hashable | None:
-        """What its state for a row is called, where it is learnt from the text and from what the target said of it.
+        """Return the name of its memory, if its state for a sequence is learned from the text and the target's outputs.
 
-        A drafter that names it goes on watching (`observe`) while another one drafts, and one whose memory has the same
-        name takes it up, be it the same drafter with other parameters (see `engine/observers.py`): the name holds all
-        parameters that the state depends on. None: a switch primes anew.
+        A drafter with a memory keeps receiving feedback (`observe`) while another one drafts. A drafter whose memory
+        has the same name takes it over, even with other parameters (see `engine/observers.py`): so the name must
+        contain all parameters that the state depends on. None: a change of drafter primes from scratch.
         """
         return None
 
     def release(self, row: Row, models: Models) -> None:
-        """Give back what `prime` took (a row in a draft model's cache)."""
+        """Release the resources that `prime` allocated (a slot of a draft model)."""
 
 
 class Grower(Part):
-    """A way of growing trees over any drafter that gives laws. Subclasses are frozen dataclasses of parameters."""
+    """Tree builder for any drafter that gives distributions. Subclasses are frozen dataclasses of parameters."""
 
     siblings: ClassVar[Sampling]
-    """How the siblings in its trees come where the target samples. When it is greedy they may be chosen."""
+    """How the siblings in its trees are drawn when sampling. In greedy decoding they may be chosen freely."""
     superposes: ClassVar[bool] = False
-    """Whether it has several tokens read as one, so that a drafter has to be able to: `LawDrafter.superposes`."""
+    """Whether it feeds several tokens as one, which the drafter has to support: `LawDrafter.superposes`."""
 
     def prime(self, drafter: Drafter, models: Models) -> Any:
-        """`row.grower_state` of a grower that learns, made anew with another grower or drafter; None: there is none."""
+        """Return `row.grower_state` for a tree builder that learns, also after a change of drafter; None: no state."""
         return None
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """A tree of at most `plan.depth` ≥ 1 levels and `plan.nodes` nodes; closes the growth."""
+        """Build a tree of at most `plan.depth` ≥ 1 levels and `plan.nodes` nodes; closes the growth."""
         raise NotImplementedError
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Learn from a round. `row.committed` already holds the emitted tokens, `row.grower_state` is the state."""
+        """Learn from a round's feedback. `row.committed` has the emitted tokens, `row.grower_state` the state."""
 
 
 def siblings_of(drafter: Drafter, grower: Grows | type[Grower] | None) -> frozenset[Sampling]:
-    """How siblings in a drafter's trees may be chosen, under a grower: one that it cannot follow changes nothing."""
+    """Return how siblings in a drafter's trees are drawn; a tree builder that it does not support is ignored."""
     may = drafter.siblings()
     return may if grower is None else may & {grower.siblings} or may
 
 
 class LawDrafter(Drafter):
-    """A drafter that gives a law behind any node of a tree: how the tree grows is its plan's affair.
+    """A drafter that gives a distribution after any node of a tree; the tree builder in the plan decides the shape.
 
-    So its siblings may come in any way, and what the grower says of them holds: see `siblings_of`.
+    So its siblings may be drawn in any way, and the tree builder's declaration decides: see `siblings_of`.
     """
 
     superposes: ClassVar[bool] = False
-    """Whether its growth can read several tokens as one, by their mean embedding: see `Growth.superpose`."""
+    """Whether it can feed several tokens as one, by their mean embedding: see `Growth.superpose`."""
     usual: ClassVar[Grower | None] = None
-    """How its trees grow where neither plan nor method names a way."""
+    """Default tree builder if neither plan nor method names one."""
 
     def begin(self, row: Row) -> Growth | None:
-        """A tree without nodes; None where nothing can be drafted yet."""
+        """Return a tree without nodes; None if nothing can be drafted yet."""
         raise NotImplementedError
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """The tree that the plan's grower makes of its laws.
+        """Return the tree that the plan's tree builder makes from its distributions.
 
         Raises:
-            WorkbenchError: neither the plan nor the method names a grower, and there is no usual one.
+            WorkbenchError: neither the plan nor the method names a tree builder, and there is no default.
         """
         grower = plan.grower or self.usual
         if grower is None:
@@ -209,32 +210,32 @@ class LawDrafter(Drafter):
 
 
 class Verifier(Part):
-    """Turns what the target says of a tree into a decision. See `workbench.core.rejection` for the form of a rule.
+    """Decides which drafted tokens are accepted. See `workbench.core.rejection` for the form of a rule.
 
-    One that learns or remembers keeps a state for each row: `prime` makes it from the committed tokens, at the start
-    and after every switch in mid-generation; `observe` may write to it; a rule reads it as `Verification.state`.
+    A verifier that learns has a state for each sequence: `prime` creates it from the committed tokens, at the start and
+    after every change of verifier during a run; `observe` may write to it; a rule reads it as `Verification.state`.
     """
 
     exact_for: ClassVar[frozenset[Sampling]] = frozenset()
-    """Ways of choosing siblings for which what it emits has the target's own law; none: it is approximate."""
+    """Ways of drawing siblings for which its output follows the target's distribution; empty: it is approximate."""
     keeps_greedy: ClassVar[bool] = True
-    """Whether text at temperature 0 is the target's own, whatever was drafted."""
+    """Whether output at temperature 0 equals the target's own, whatever was drafted."""
     reads_laws: ClassVar[bool] = False
-    """Whether it reads the laws of drafted chains at temperature 0, too: they then carry them, which costs time."""
+    """Whether it reads the draft distributions of chains at temperature 0, too; providing them costs time."""
 
     def reads_draft_states(self, models: Models) -> bool:
-        """Return whether it reads the draft model's hidden state after each draft of a chain (`DraftTree.states`).
+        """Return whether it reads the draft model's hidden state after each draft token of a chain.
 
-        The state after the last draft costs the draft model one more pass a round.
+        These are `DraftTree.states`. The state after the last token costs one more draft model forward per round.
         """
         return False
 
     def prime(self, row: Row, models: Models) -> Any:
-        """State for one row; None when there is none."""
+        """Return the state for one sequence; None if it needs none."""
         return None
 
     def rule(self, v: Verification) -> Ruling:
-        """Decide for every place of the tree at once, without a synchronisation. See `Ruling` for what is drawn."""
+        """Decide for all positions of the tree at once; must not synchronise. `Ruling` describes the result."""
         raise NotImplementedError
 
     def walk(
@@ -245,65 +246,66 @@ class Verifier(Part):
         uniform: Sequence[float] | None,
         score: Sequence[float] | None = None,
     ) -> Verdict:
-        """Follow the decision on the host. `score`: of the ruling, for verifiers that choose among paths by it."""
+        """Follow the ruling on the host. `score`: from the ruling, for verifiers that choose among paths by it."""
         return walk(parents, accept, stop, uniform)
 
     def draws(self, sampling: SamplingParams) -> bool:
-        """Whether acceptance needs uniforms."""
+        """Whether acceptance needs uniform random numbers."""
         return not sampling.greedy
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Learn from a round. `row.committed` already holds the emitted tokens, `row.verifier_state` is the state."""
+        """Learn from a round's feedback. `row.committed` has the emitted tokens, `row.verifier_state` the state."""
 
     def holds(self) -> int:
-        """Most of the last tokens that it keeps and may still take back, with these parameters; 0: all is final.
+        """Return the largest number of tentative tokens that it may take back, with these parameters; 0: all are final.
 
-        What is held is not text yet: it is emitted, and streamed, once `settle` or this number lets go of it.
+        Tentative tokens are emitted and streamed only when `settle` or this limit makes them final.
         """
         return 0
 
     def settle(self, row: Row, held: Sequence[Emitted], ends: bool) -> Settled:
-        """What of the held tokens stands; asked after each round, behind `observe`, where `holds` is not 0.
+        """Decide which tentative tokens become final; called after each round's `observe` if `holds` is not 0.
 
         Args:
-            row: the last of `row.committed` are the held tokens, those of this round among them.
-            held: these, oldest first, with the target's probability of each; they have no text yet.
-            ends: the text ends with the last of them, unless it is taken back: what is not, is final then.
+            row: sequence; `row.committed` ends with the tentative tokens, those of this round included.
+            held: tentative tokens, oldest first, with the target's probability of each; they have no text yet.
+            ends: whether the text ends with the last of them; all that are not taken back are then final.
         """
         raise NotImplementedError
 
 
 class Policy(Part):
-    """Decides how much to draft. Subclasses are frozen dataclasses of parameters; `start` gives their state."""
+    """Decides how much to draft. Subclasses are frozen dataclasses of parameters; `start` returns their state."""
 
     simulates: ClassVar[bool] = False
-    """Whether it knows what no real one could: with it every method is a simulation (`Promise.SIMULATION`)."""
+    """Whether it uses information that no real policy has; every method is then a simulation (`Promise.SIMULATION`)."""
     timed: ClassVar[bool] = False
-    """Whether it decides by measured seconds: two runs of one request may then draft differently."""
+    """Whether it depends on measured seconds: two runs of one request may then draft differently."""
     grows: ClassVar[type[Grower] | None] = None
-    """The way of growing that its plans name, whichever was chosen for the method; None: they leave it to that."""
+    """Tree builder that its plans name, whichever the method has; None: its plans name none."""
 
     def start(self) -> Any:
-        """State for one row."""
+        """Return the state for one sequence."""
         return None
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
-        """For the coming round. The round cuts it to what is left of the text.
+        """Return the draft budget of the next round. The engine limits it to the tokens that remain.
 
         Args:
-            row: whose round it is.
-            state: what `start` gave for it.
-            batch: rows that share the coming verification, this one among them: what a draft costs depends on them.
+            row: sequence.
+            state: state from `start`.
+            batch: all sequences of the coming verification, this one included; the cost of a draft depends on them.
         """
         raise NotImplementedError
 
     def go_on(self, row: Row, state: Any, step: Step) -> Bool[Tensor, ""] | bool:
-        """Whether the draft that grows is to have another level; asked where the plan `stops`.
+        """Return whether to draft another level; called if the plan `stops`.
 
-        It must not look at which tokens were drawn last: `step` knows the laws before the draw alone, so that a stop
-        does not bias what is kept. An answer on the device is waited for; one that a policy has waited for is a bool.
+        It must not depend on the tokens drawn last: `step` only has the distributions before the draw, so that stopping
+        does not bias the accepted tokens. A result on the device is synchronised; a policy that has synchronised itself
+        returns a bool.
         """
         raise NotImplementedError
 
     def observe(self, row: Row, state: Any, outcome: Outcome) -> None:
-        """Learn from a round."""
+        """Learn from a round's feedback."""

@@ -1,4 +1,4 @@
-"""What is done to a row between two of its rounds because somebody, in another thread, asked for it and waits."""
+"""Actions on a sequence between two rounds, requested by other threads that wait for the result."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from workbench.core.errors import WorkbenchError
 
 Act = Callable[[Any], Any]
-"""Is handed the row."""
+"""Action; called with the sequence."""
 
 
 class Errands:
-    """The errands of one row. `ask` may be called by any thread, all else by the engine's."""
+    """Pending actions of one sequence. Any thread may call `ask`; only the engine's thread calls the rest."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Act, Future[Any]]] = deque()
@@ -23,10 +23,10 @@ class Errands:
         self._is_over = False
 
     def ask(self, act: Act) -> Future[Any]:
-        """Have something done once the row's drafter is primed, between two rounds.
+        """Schedule an action for the time between two rounds, after the drafter is primed.
 
         Raises:
-            WorkbenchError: the row has ended.
+            WorkbenchError: the sequence has ended.
         """
         done = Future[Any]()
         with self._lock:
@@ -36,7 +36,7 @@ class Errands:
         return done
 
     def run(self, row: Any) -> None:
-        """Do what was asked for; what goes wrong is its asker's to hear."""
+        """Run the pending actions; each one's error goes to the thread that requested it."""
         while self._waiting:
             act, done = self._waiting.popleft()
             if done.set_running_or_notify_cancel():
@@ -46,7 +46,7 @@ class Errands:
                     done.set_exception(error)
 
     def close(self, row: Any) -> None:
-        """The last chance: nothing can be asked for any more."""
+        """Run the remaining actions; none can be added from now on."""
         with self._lock:
             self._is_over = True
         self.run(row)

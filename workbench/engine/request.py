@@ -1,4 +1,4 @@
-"""A request as a user states it, and the row that runs it."""
+"""A request of a user, and the sequence that runs it."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ ENDED = (FINISHED, CANCELLED, ERROR)
 
 @dataclass(slots=True)
 class Request:
-    """What to generate.
+    """Prompt, method and settings of one generation.
 
     Attributes:
-        prompt: token ids, at least one; or text, which the target's tokenizer turns into ids as it stands.
+        prompt: token ids, at least one; or text, which the target's tokenizer encodes unchanged.
         method: a registered method, or one with parameters set.
         sampling: temperature, filters, penalties, processors.
-        max_new_tokens: end after this many.
-        seed: decides every random number of the run.
-        stop: strings that end the text; it is cut before the earliest of those that a token completes.
+        max_new_tokens: largest number of generated tokens.
+        seed: seed of all random numbers of the run.
+        stop: strings that end the text; it is cut before the earliest one that a token completes.
         stop_at_eos: whether the model's end-of-text token ends the text.
-        stop_when: asked after every token with all tokens so far, prompt included; true ends the text there.
-        images: what a processor returned for prompt and pictures (`input_ids`, `pixel_values`, …), for vision-language
-            targets; `prompt` is then for drafters that read the pictures by a processor of their own.
-        pictures: the pictures themselves, RGB, for the trace and for such drafters; see `vision.reading.read`.
-        on_round: called in the engine's thread after every round; must return at once.
+        stop_when: function of all tokens so far, prompt included, called after every token; true ends the text there.
+        images: processor output for prompt and images (`input_ids`, `pixel_values`, …), for vision-language targets;
+            `prompt` is then for drafters that process the images themselves.
+        pictures: the images themselves, RGB, for the trace and for such drafters; see `image_inputs.read`.
+        on_round: callback after every round, in the engine's thread; must return at once.
         paused: start paused, after prefill.
-        pace: tokens a second at which rounds are held back so that people can follow; 0: they are not. See `Pace`.
-        extras: what clients of servers ask for beyond that.
+        pace: tokens per second to which rounds are slowed down so that people can follow; 0: full speed. See `Pace`.
+        extras: further options of server APIs.
         models: another drafter or other heads for the engine's target; the engine's own by default.
-        swaps: pictures that were changed in mid-run, each with the number of tokens generated before; the engine
-            writes it, whoever explains the text reads it.
-        memory: a drafter's state, as `keeping.save` writes it, that the drafter of the first round takes in.
-        keeps: the row leaves its drafter's state behind when it ends: see `Row.left`.
-        scores: log-probabilities of the emitted tokens, where `extras` ask for them; the engine writes it.
+        swaps: image changes during the run, each with the number of tokens generated before it; written by the engine
+            and read for attribution.
+        memory: a drafter's state in the format of `state_actions.save`, loaded by the drafter of the first round.
+        keeps: whether to save the drafter's state when the sequence ends: see `Row.left`.
+        scores: log-probabilities of the emitted tokens, if `extras` request them; written by the engine.
         prompt_scores: the same for the prompt, from its second token on.
     """
 
@@ -85,36 +85,36 @@ class Request:
     prompt_scores: list[Scored] = field(default_factory=list)
 
     def configured(self) -> Chosen:
-        """The method with all parameters decided."""
+        """Return the method with all parameters set."""
         return self.method.with_params() if isinstance(self.method, Choice) else self.method
 
 
 class Row:
-    """A request while it runs. The engine's thread owns everything but the controls at the end of the class."""
+    """A request while it runs. Only the engine's thread uses it, except for the controls at the end of the class."""
 
     def __init__(self, request: Request, prompt: list[int], models: Models) -> None:
         self.request = request
         self.models = models
         self.configured = request.configured()
-        eos = models.eos if request.stop_at_eos else ()  # one that ends nothing is barred nowhere
+        eos = models.eos if request.stop_at_eos else ()  # with `min_tokens`, only tokens that would end it are blocked
         self.sampling = request.extras.shaped(request.sampling, len(prompt), eos)
         self.draw = Draw(request.seed)
         self.prompt_length = len(prompt)
         self.committed: list[int] = prompt
         self.max_new_tokens = request.max_new_tokens
         self.slot: Slot | None = None
-        self.images = request.images  # what the target has read
-        self.pictures = request.pictures  # what the drafter is shown
-        self.vision: dict[str, Any] = {}  # what the drafter says of what it sees; see `vision.showing.see`
-        self.vision_said: dict[str, Any] = {}  # what of it is in the trace already
-        self.swapped: list[Swap] = []  # pictures that the trace does not know yet
+        self.images = request.images  # the target's image inputs
+        self.pictures = request.pictures  # images shown to the drafter
+        self.vision: dict[str, Any] = {}  # the drafter's report of what it sees; see `image_trace.see`
+        self.vision_said: dict[str, Any] = {}  # the part of it that is already in the trace
+        self.swapped: list[Swap] = []  # image changes that are not in the trace yet
         self.state: Any = None
-        self.learners: dict[Hashable, Any] = {}  # drafters that watch, by their memories' names; see `learning.Learner`
-        self.silenced = ""  # why the drafter in force drafts nothing more; "" while it does
+        self.learners: dict[Hashable, Any] = {}  # inactive drafters by memory name; see `observers.Learner`
+        self.silenced = ""  # why the current drafter drafts nothing more; "" while it does
         self.verifier_state: Any = None
         self.policy_state: Any = None
         self.grower_state: Any = None
-        self.taps: set[int] = set()  # layers of the target whose streams the method in force reads
+        self.taps: set[int] = set()  # target layers whose hidden states the current method reads
         self.plan = Plan(0)
         self.status = QUEUED
         self.primed = False
@@ -124,15 +124,15 @@ class Row:
         self.signals: dict[str, float] = {}
         self.notes: list[str] = []
         self.changes: list[Change] = []
-        self.revoked: list[int] = []  # positions taken back since the last round that was recorded
-        self.undecided: list[Any] = []  # the last of `committed`, which may be taken back; see `holding.Held`
-        self.decided = 0  # the first of these that are final from the next round on
-        self.tries = 0  # how often tokens were taken back since the last that became final
-        self.beside: list[tuple[str, Mark, Mark, str]] = []  # what ran beside the round: phase, start, end, lane
+        self.revoked: list[int] = []  # positions taken back since the last recorded round
+        self.undecided: list[Any] = []  # tentative tokens, the last of `committed`; see `tentative_tokens.Held`
+        self.decided = 0  # number of oldest tentative tokens that are final from the next round on
+        self.tries = 0  # how often tokens were taken back since the last one became final
+        self.beside: list[tuple[str, Mark, Mark, str]] = []  # other work in the round: phase, start, end, lane
         self.uniform: list[float] | None = None
         self.reason: Reason | None = None
-        self.pays_less = False  # whether what the round is said to pay is the most it may be
-        self.raw: Tensor | None = None  # the target's own logits of the round, where log-probabilities are wanted
+        self.pays_less = False  # whether the round's reported distribution error is an upper bound
+        self.raw: Tensor | None = None  # the round's unprocessed target logits, if log-probabilities are requested
         self.cut_text_at: int | None = None
         self.prefill_start = 0.0
         self.origin_s: float | None = None
@@ -141,16 +141,16 @@ class Row:
         self._lock = threading.Lock()
         self._changes: list[Ask] = []
         self.errands = Errands()
-        self.left: Left | None = None  # what of its drafter it has left behind
+        self.left: Left | None = None  # drafter state saved at its end
         self._cancelled = False
         self._steps = 0
         self._paused = request.paused
         self.pace = Pace(request.pace)
-        self.held = False  # stands still while another row has the device to itself
+        self.held = False  # waits while another sequence has the device to itself
 
     @property
     def place(self) -> Slot:
-        """The row's place in the target's cache, which it has from prefill to its end."""
+        """Slot in the target's cache, from prefill to the end of the sequence."""
         assert self.slot is not None
         return self.slot
 
@@ -180,14 +180,14 @@ class Row:
         return self.max_new_tokens - self.n_new
 
     def say(self, note: str) -> None:
-        """Warn: in the coming round's record, and in the run's, where a sentence stands once."""
+        """Add a warning to the next round's record, and once to the run's record."""
         assert self.trace is not None
         self.notes.append(note)
         if not self.has_said(note):
             self.trace.footer.warnings.append(note)
 
     def has_said(self, note: str) -> bool:
-        """Whether the run's record has this sentence."""
+        """Whether the run's record has this warning."""
         assert self.trace is not None
         return note in self.trace.footer.warnings
 
@@ -201,17 +201,17 @@ class Row:
         models: Models | None = None,
         swap: Swap | None = None,
     ) -> None:
-        """Switch the method, some of its parameters, the sampling, draft model or pictures, from the next round on."""
+        """Change the method, some of its parameters, the sampling, draft model or images, from the next round on."""
         with self._lock:
             self._changes.append(Ask(method, dict(params or {}), sampling, models, swap))
 
     def pause(self) -> None:
-        """Stop before the next round; nothing is lost."""
+        """Pause before the next round."""
         with self._lock:
             self._paused, self._steps = True, 0
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after a pause."""
         with self._lock:
             self._paused = False
 
@@ -222,17 +222,17 @@ class Row:
             self._steps += 1
 
     def cancel(self) -> None:
-        """End before the next round; the trace is kept."""
+        """End before the next round; the trace stays available."""
         with self._lock:
             self._cancelled = True
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the run was asked to end."""
+        """Whether cancellation was requested."""
         return self._cancelled
 
     def may_run(self) -> bool:
-        """Whether a round may start now; uses up one step when paused. A step is not held back by the run's pace."""
+        """Whether a round may start now; uses up one step when paused. The pace does not delay steps."""
         with self._lock:
             may = not self._paused or self._steps > 0
             self.status = RUNNING if may else PAUSED
@@ -248,22 +248,22 @@ class Row:
 
     @property
     def due_s(self) -> float | None:
-        """Seconds until the row's pace lets it go on; None where it is not that which keeps it."""
+        """Seconds until the pace allows the next round; None if something else blocks the sequence."""
         return self.pace.left_s if self.primed and self.status == RUNNING and not self.held else None
 
     def take_changes(self) -> list[Ask]:
-        """The changes asked for from the coming round on."""
+        """Return and clear the changes requested for the next round."""
         with self._lock:
             taken, self._changes = self._changes, []
         return taken
 
     def asked(self) -> Settings:
-        """What the row will run with once the changes asked for so far are in force."""
+        """Return the settings with all changes requested so far."""
         with self._lock:
             return self.settings_after(self._changes)
 
     def settings_after(self, asks: Sequence[Ask]) -> Settings:
-        """The row's settings with changes taken in; those that cannot be are left out, and say why."""
+        """Return the settings after some changes; impossible ones are left out, with the reason in `refused`."""
         settings = Settings(self.configured, self.sampling, self.models, [])
         for ask in asks:
             settings = settings.with_(ask)

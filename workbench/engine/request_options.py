@@ -1,4 +1,4 @@
-"""What clients of servers ask of a run beyond its sampling: other ends, shaped laws, log-probabilities."""
+"""Further options of server APIs: stop conditions, logit bias and penalties, log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from workbench.kernels.segment import Segment, Slot
 from workbench.models.runner import Runner
 
 CHUNK = 128
-"""Tokens of a prompt whose logits are held at once."""
+"""Prompt tokens whose logits are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Nothing by default.
+    """Request options beyond sampling; the defaults change nothing.
 
     Attributes:
-        min_tokens: no end of text, stop token or stop string before so many tokens.
+        min_tokens: number of tokens before which no end of text, stop token or stop string is effective.
         stop_tokens: token ids that end the text, which is cut before them.
-        ignore_eos: the model's end-of-text token does not end the text.
-        logit_bias: pairs of a token id and what is added to its logit.
-        presence_penalty: taken from the logits of tokens that were generated already.
-        frequency_penalty: the same, for each time.
-        logprobs: how many of the likeliest tokens are told with the log-probability of each emitted token; None: none
-            is told.
+        ignore_eos: whether the model's end-of-text token does not end the text.
+        logit_bias: pairs of a token id and a value added to its logit.
+        presence_penalty: value subtracted from the logits of tokens that were already generated.
+        frequency_penalty: value subtracted from these logits once per occurrence.
+        logprobs: number of top tokens returned with the log-probability of each emitted token; None: return no
+            log-probabilities.
         prompt_logprobs: the same for the tokens of the prompt.
-        truncate_prompt: keep the last so many tokens of the prompt; None: all.
+        truncate_prompt: use only so many last tokens of the prompt; None: all.
     """
 
     min_tokens: int = 0
@@ -53,7 +53,7 @@ class Extras:
         """Refuse token ids that the target does not have.
 
         Raises:
-            ParameterError: with the name of the field.
+            ParameterError: an id is out of range; the message names the field.
         """
         biased = [token for token, _ in self.logit_bias]
         for name, ids in (("stop_token_ids", self.stop_tokens), ("logit_bias", biased)):
@@ -61,10 +61,10 @@ class Extras:
                 raise ParameterError(f"{name} contains token ids outside 0…{vocab_size - 1}.", "Use the target's ids.")
 
     def check_length(self, max_new_tokens: int) -> None:
-        """Refuse a least length above the greatest.
+        """Refuse a minimum length above the maximum.
 
         Raises:
-            ParameterError: with the name of the field.
+            ParameterError: `min_tokens` is too large; the message names the field.
         """
         if self.min_tokens > max_new_tokens:
             problem = ParameterError(
@@ -75,11 +75,11 @@ class Extras:
             raise problem
 
     def kept(self, prompt: Sequence[int]) -> list[int]:
-        """What is left of a prompt's tokens: the last `truncate_prompt`, or all."""
+        """Return the prompt tokens to use: the last `truncate_prompt`, or all."""
         return list(prompt if self.truncate_prompt is None else prompt[-self.truncate_prompt :])
 
     def shaped(self, sampling: SamplingParams, prompt_length: int, eos: Collection[int]) -> SamplingParams:
-        """The sampling with the law's changes as processors, behind those that it has."""
+        """Return the sampling with these options added as logits processors after its own."""
         processors = []
         if self.logit_bias:
             tokens, values = zip(*self.logit_bias, strict=True)
@@ -97,12 +97,13 @@ class Scored:
     """A token with its log-probability.
 
     Attributes:
-        token: its id.
+        token: token id.
         data: its text, as bytes: it may be a part of a character.
-        rank: 1 for the likeliest at its place.
-        logprob: in the target's own law, in nats: before penalties, bias, temperature and filters.
-        top: the likeliest tokens at its place in the same way, likeliest first; without their own `top`.
-        is_special: whether it is a special token, which adds nothing to a generated text.
+        rank: 1 for the most probable token at its position.
+        logprob: log-probability under the target's distribution before penalties, bias, temperature and filters, in
+            nats.
+        top: most probable tokens at its position in the same form, in descending order; without their own `top`.
+        is_special: whether it is a special token, which adds nothing to the generated text.
     """
 
     token: int
@@ -114,7 +115,7 @@ class Scored:
 
 
 def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText) -> list[Scored]:
-    """The tokens that stand at the places of `logits`, with their log-probabilities."""
+    """Return the tokens at the positions of `logits`, with their log-probabilities."""
     laws = logits.double().log_softmax(1)
     at = to_device(list(tokens), laws.device, torch.long)
     best = laws.topk(min(n_top, laws.shape[1]), dim=1)
@@ -132,7 +133,7 @@ def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, toke
 def prefill_scored(
     target: Runner, slot: Slot, tokens: Sequence[int], n_top: int, token_text: TokenText
 ) -> list[Scored]:
-    """Prefill all but the last of `tokens`, which follow what is committed, and score all but the first."""
+    """Prefill all but the last of `tokens` after the committed part, and score all but the first."""
     found = []
     for start in range(0, len(tokens) - 1, CHUNK):
         piece, behind = tokens[start : start + CHUNK][: len(tokens) - 1 - start], tokens[start + 1 : start + CHUNK + 1]

@@ -1,9 +1,9 @@
-"""The round: plan, draft, verify, judge, commit. For many rows at once, each with its own method and parameters.
+"""The round: plan, draft, verify, judge, commit, for many sequences at once, each with its own method and parameters.
 
-Beside Leviathan et al. 2023 (arXiv:2211.17192, Algorithm 1): `draft` samples γ guesses from the drafter, `verify` runs
-the target over all of them in one forward, `judge` finds how many are kept and what is drawn behind them, `commit`
-emits these and forgets the rest. `plan` says how large γ is, and what is drafted may be a tree. `turn.py` has what
-each phase does for one row; here are the rows together, and what becomes of one that fails.
+In terms of Leviathan et al. 2023 (arXiv:2211.17192, Algorithm 1): `draft` samples γ guesses from the drafter, `verify`
+runs the target over all of them in one forward, `judge` decides how many are accepted and draws the token after them,
+`commit` emits these and drops the rest. `plan` chooses γ, and the draft may be a tree. `sequence_round.py` has the
+phases for one sequence; this module handles all sequences together, and errors of single ones.
 
     plan ─► draft ─► verify ─► judge ─► commit ─► tokens
      ▲                                    │
@@ -35,44 +35,44 @@ from workbench.kernels.segment import Segment
 
 
 class DraftAndVerify:
-    """Rounds of rows that share a target. A phase takes the turns that are left and returns those that go on."""
+    """Rounds of sequences that share a target. A phase takes the remaining ones and returns those without an error."""
 
     def __init__(self, house: House) -> None:
         self.house, self.models, self.clock, self._guard = house, house.models, house.clock, house.guard
 
     def open(self, row: Row) -> None:
-        """Prime the parts for what is committed."""
+        """Prime the parts for the committed tokens."""
         row.state = prime(row, row.drafter, row.models)
         try:
             row.policy_state, row.verifier_state = row.policy.start(), row.verifier.prime(row, row.models)
             grower = row.configured.grower
             row.grower_state = None if grower is None else grower.prime(row.drafter, row.models)
             row.taps = row.configured.taps(row.models)
-        except BaseException:  # whatever it was: nobody else knows what the drafter holds
+        except BaseException:  # any error: nothing else would release the drafter's resources
             let_go(row)
             raise
 
     def change(self, row: Row, settings: Settings) -> None:
-        """Other parts, sampling, draft model or pictures: see `changing.switch`."""
+        """Change parts, sampling, draft model or images: see `changes.switch`."""
         switch(row, self.models.target, settings)
 
     def close(self, row: Row) -> None:
-        """The drafter gives back what it holds, and so do those that watch."""
+        """Release the resources of the drafter and of inactive drafters."""
         let_go(row)
         forget(row)
 
     def step(self, rows: Sequence[Row]) -> bool:
-        """One round of some rows. Returns whether there was one for any of them."""
+        """Run one round for some sequences. Return whether there was one for any of them."""
         turns = planned = self.plan(rows)
         if not turns:
             return False
         begun = time.perf_counter()
-        spans_of(turn.row for turn in turns)  # of work between rounds
+        spans_of(turn.row for turn in turns)  # discard forwards between rounds
         marks = [self.clock.mark()]
         for phase in (self.draft, self.verify, self.judge):
             turns = phase(turns)
             marks.append(self.clock.mark())
-            if not turns:  # each has ended with an error
+            if not turns:  # all sequences ended with an error
                 return True
         self.commit(turns, planned, marks, begun)
         return True
@@ -82,7 +82,7 @@ class DraftAndVerify:
         return [turn for turn in map(Turn, rows) if self._guard(turn.row, lambda t=turn: t.plan(rows))]
 
     def draft(self, turns: list[Turn]) -> list[Turn]:
-        """A tree for each row; rows of one drafter class and the same models are drafted for together."""
+        """Draft a tree for each sequence; sequences with one drafter class and the same models are drafted together."""
         groups: dict[object, list[Turn]] = {}
         now = self.clock.mark()
         for turn in turns:
@@ -102,12 +102,12 @@ class DraftAndVerify:
         return [turn for turn in turns if turn.tree is not None]
 
     def _propose(self, group: list[Turn]) -> None:
-        """A row whose drafter fails ends, and has no tree."""
+        """Draft for a group of sequences; a sequence whose drafter fails ends, and gets no tree."""
         rows = [turn.row for turn in group]
         drafter = rows[0].drafter
 
         def together() -> None:
-            for turn, tree in list(zip(group, drafter.propose(rows), strict=True)):  # all of them, or none
+            for turn, tree in list(zip(group, drafter.propose(rows), strict=True)):  # check the number before assigning
                 turn.tree = tree
 
         if len(group) == 1:
@@ -116,12 +116,12 @@ class DraftAndVerify:
         try:
             with no_panic():
                 together()
-        except Exception:  # find the row that fails; keep the others
+        except Exception:  # find the sequence that fails; keep the others
             for turn in group:
                 self._guard(turn.row, turn.draft_again)
 
     def verify(self, turns: list[Turn]) -> list[Turn]:
-        """The target's logits and hidden states for each row, from one forward for all that begin at one layer."""
+        """Compute the target's logits and hidden states, in one forward for all that start at the same layer."""
         groups: dict[tuple[int, int], list[Turn]] = {}
         for turn in turns:
             if self._guard(turn.row, lambda t=turn: t.lay_out(self.models)):
@@ -133,12 +133,12 @@ class DraftAndVerify:
         return [turn for turn in turns if turn.logits is not None]
 
     def _verify(self, turns: list[Turn], begin: int, enters: int) -> None:
-        """One forward, of the layers from `begin` on. A row whose forward fails ends, and has no logits.
+        """Run one forward of the layers from `begin` on. A sequence whose forward fails ends, and gets no logits.
 
         Args:
-            turns: whose.
-            begin: behind how many layers it goes on from what drafting left.
-            enters: behind how many layers probes come in; 0: none does.
+            turns: sequences of this forward.
+            begin: number of layers that drafting has already run.
+            enters: number of layers after which probe positions enter; 0: there are none.
         """
         asked: list[tuple[Turn, Segment]] = []
         for turn in turns:
@@ -165,7 +165,7 @@ class DraftAndVerify:
             turn.read(out, b)
 
     def judge(self, turns: list[Turn]) -> list[Turn]:
-        """Each row's rule on the device, then everything to the host in one synchronisation, and the walks there."""
+        """Apply each sequence's rule on the device, copy results to the host in one synchronisation, and walk there."""
         carried: list[Tensor | Late[Any]] = []
         full = self.house.record
         ruled = [turn for turn in turns if self._guard(turn.row, lambda t=turn: carried.extend(t.figures(full)))]
@@ -176,13 +176,13 @@ class DraftAndVerify:
         return [turn for turn in ruled if turn.judged is not None]
 
     def commit(self, turns: list[Turn], planned: list[Turn], marks: Sequence[Mark], begun: float) -> None:
-        """What was kept goes into cache, text and trace, row by row.
+        """Write the accepted tokens to cache, text and trace, for one sequence after the other.
 
         Args:
-            turns: judged.
-            planned: all of the round, whose drafting took time even where they ended with an error since.
-            marks: when drafting, verifying and judging began, and when judging was over.
-            begun: when the round began, in seconds of the host's clock.
+            turns: sequences with a verification result.
+            planned: all sequences of the round, as drafting took time for those that failed later, too.
+            marks: start of drafting, verifying and judging, and end of judging.
+            begun: start of the round, in seconds of the host's clock.
         """
         start, verify, judge, commit = marks
         spans = spans_of(turn.row for turn in turns)
@@ -198,7 +198,7 @@ class DraftAndVerify:
 
 
 def spans_of(rows: Iterable[Row]) -> list[Span]:
-    """Forwards since the last call, of whichever models the rows use."""
+    """Return the forwards since the last call, of all models that the sequences use."""
     meters = {id(meter): meter for row in rows for meter in row.models.meters}
     return [span for meter in meters.values() for span in meter.take()]
 

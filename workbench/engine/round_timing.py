@@ -1,4 +1,4 @@
-"""What the time of a round went to, row by row: a batch shares forwards, and each row counts those it took part in."""
+"""Timing of a round per sequence: a batch shares forwards, and each sequence counts those that it took part in."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from workbench.kernels.device_clock import Mark, Span
 
 @dataclass(slots=True)
 class Work:
-    """Forwards that one row took part in.
+    """Forwards that one sequence took part in.
 
     Attributes:
-        seconds: their time, in full.
-        part_s: their time, each divided by the number of rows that shared it.
-        forwards: how many; a part that is timed on its own (`Span.is_part`) adds its time alone.
+        seconds: their full duration.
+        part_s: their duration, each divided by the number of sequences that shared it.
+        forwards: number of forwards; a separately timed part (`Span.is_part`) only adds its duration.
     """
 
     seconds: float = 0.0
@@ -25,7 +25,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """When rows were drafted for together, and by which forwards. Their times are read once the round is over."""
+    """Start and end of drafting for a group of sequences, and its forwards. Times are read after the round."""
 
     start: Mark
     end: Mark
@@ -35,18 +35,18 @@ class Drafting:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The round of one row.
+    """Timing of one sequence's round.
 
     Attributes:
-        start: when the batch began.
-        verify: when drafting was over for all rows.
-        judge: when the target had run.
-        commit: when all rows were judged.
-        drafting: when this row was drafted for.
-        drafted: its share of the forwards for that.
+        start: start of the batch's round.
+        verify: end of drafting for all sequences.
+        judge: end of the target's forward.
+        commit: end of judging for all sequences.
+        drafting: drafting of this sequence's group.
+        drafted: its share of the drafting forwards.
         verified: its share of the target's forward.
-        forwards_s: time in all forwards of the batch, for whichever row.
-        rows: rows verified together.
+        forwards_s: duration of all forwards of the batch, for any sequence.
+        rows: number of sequences verified together.
     """
 
     start: Mark
@@ -61,16 +61,16 @@ class Timing:
 
     @property
     def waited_s(self) -> float:
-        """Time in forwards that the row took no part in."""
+        """Duration of forwards that the sequence took no part in."""
         return max(0.0, self.forwards_s - self.drafted.seconds - self.verified.seconds)
 
 
 def share(spans: Iterable[Span], rows: Sequence[int]) -> dict[int, Work]:
-    """Forwards by row. A forward that does not know whom it was run for counts for all of them.
+    """Return the forwards of each sequence. A forward without owners counts for all of them.
 
     Args:
-        spans: the forwards.
-        rows: `id` of each row they can have been run for.
+        spans: forwards.
+        rows: `id` of each sequence that they may have run for.
     """
     found = {row: Work() for row in rows}
     for span in spans:

@@ -1,4 +1,4 @@
-"""Self-checks that speak: what is wrong with a run although nothing failed."""
+"""Warnings about a run that works but looks wrong, such as very low acceptance."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from workbench.models.loading import Models
 
 WINDOW = 50
-"""Rounds looked back on."""
+"""Number of recent rounds that are checked."""
 TOO_LOW = 0.02
-"""Acceptance rate below which a drafter is as good as none."""
+"""Acceptance rate below which a drafter is useless."""
 
 
 def warnings_for(row: Row, models: Models) -> list[str]:
-    """Sentences for the run's status; the same sentence is shown once."""
+    """Return warnings for the run's status; each is shown once."""
     assert row.trace is not None
     if row.configured.name == "autoregressive" or not row.configured.drafts:
         return []

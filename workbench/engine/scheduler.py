@@ -1,4 +1,4 @@
-"""The scheduler: who is admitted, prefilled, run, and how each ends. What a round is stands in `engine/round.py`."""
+"""The scheduler: admission, prefill, rounds and end of sequences. `engine/round.py` has the phases of a round."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ PREFILL_CHUNK = 512
 class Engine:
     """Runs requests on one set of models, in rounds. Not thread-safe: one thread calls `step`.
 
-    Requests join (`submit`) and leave between rounds. What a row generates does not depend on its batch mates, up to
-    floating-point rounding of batched matrix products.
+    Requests join (`submit`) and leave between rounds. The output of a sequence does not depend on the others in its
+    batch, up to floating-point rounding of batched matrix products.
 
     Args:
         models: target, tokenizer, draft model, heads.
-        max_rows: requests that run at once; more wait in the order they came.
-        record: keep the likeliest tokens and the entropy at every node in the trace.
+        max_rows: requests that run at once; more wait in order of arrival.
+        record: whether the trace stores top tokens and entropy at every node.
     """
 
     def __init__(self, models: Models, max_rows: int = 16, record: bool = True) -> None:
@@ -61,7 +61,7 @@ class Engine:
         self.waiting: deque[Row] = deque()
         self.rows: list[Row] = []
         self._house = House(models, self.clock, self.token_text, record, self._guard, self._end)
-        self._decoders: dict[type, Decoder] = {type(None): DraftAndVerify(self._house)}  # by what names them
+        self._decoders: dict[type, Decoder] = {type(None): DraftAndVerify(self._house)}  # by type of `Method.rounds`
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -69,8 +69,8 @@ class Engine:
         """Check a request and queue it.
 
         Raises:
-            PromptError: empty, or no room for a single new token.
-            MethodUnavailableError: the models lack what the method needs.
+            PromptError: the prompt is empty, or leaves no room for a new token.
+            MethodUnavailableError: the models lack a requirement of the method.
             WorkbenchError: a parameter is wrong.
         """
         prompt = self._prompt_ids(request)
@@ -82,7 +82,7 @@ class Engine:
         models.read_unknown()
         if request.max_new_tokens < 1:
             raise PromptError(f"max_new_tokens={request.max_new_tokens} requests no tokens.", "Use 1 or more.")
-        request.swaps, request.scores, request.prompt_scores = [], [], []  # of a run of it before this one
+        request.swaps, request.scores, request.prompt_scores = [], [], []  # clear results of an earlier run
         row = Row(request, prompt, models)
         if reason := why_not(row, configured, models, row.sampling):
             raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
@@ -180,7 +180,7 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> bool:
-        """Admit, prefill a piece, run one round. Returns whether anything was done (paused rows do nothing)."""
+        """Admit, prefill a piece, run one round. Return whether anything was done (paused sequences do nothing)."""
         for row in [r for r in itertools.chain(self.waiting, self.rows) if r.is_cancelled]:
             self._end(row, CANCELLED, "cancelled")
         worked = self._admit()
@@ -195,9 +195,9 @@ class Engine:
         return any(stepped) or worked
 
     def _step(self, decoder: Decoder, rows: list[Row]) -> bool:
-        """One round of a decoder's rows; what it lets through ends these, and those of no other decoder."""
+        """Run one round of a decoder's sequences; an uncaught error ends these, and those of no other decoder."""
         if decoder is self._decoders[type(None)]:
-            return decoder.step(rows)  # which guards each row; what fails beyond that is the engine's own
+            return decoder.step(rows)  # it guards each sequence; other errors are bugs of the engine
         try:
             with no_panic():
                 return decoder.step(rows)
@@ -207,19 +207,19 @@ class Engine:
             return True
 
     def _decoder(self, configured: Chosen) -> Decoder:
-        """What writes the text of a row: of one engine, the same for all methods of a kind."""
+        """Return the decoder for a method: one per engine and kind."""
         kind = type(configured.rounds)
         if configured.rounds is not None and kind not in self._decoders:
             self._decoders[kind] = configured.rounds.decoder(self._house)
         return self._decoders[kind]
 
     def _change(self, row: Row) -> None:
-        """What changes between two rounds of a row."""
+        """Apply pending changes between two rounds of a sequence."""
         row.signals, row.notes = {}, []
         put_in_force(row, self._decoder)
 
     def _guard(self, row: Row, act: Callable[[], object]) -> bool:
-        """Run something for one row; an error ends that row and no other."""
+        """Run something for one sequence; an error ends only that sequence."""
         try:
             with no_panic():
                 act()
@@ -234,7 +234,7 @@ class Engine:
         self._end(row, ERROR, "error")
 
     def _admit(self) -> bool:
-        """Open one waiting row, and prefill one piece of one row that is not ready."""
+        """Open one waiting sequence, and prefill one piece of one sequence that is not ready."""
         if self.waiting and len(self.rows) < self.max_rows:
             row = self.waiting.popleft()
             self.rows.append(row)
@@ -272,7 +272,7 @@ class Engine:
                 return
         self._decoder(row.configured).open(row)
         row.slot.heard = Heard()
-        row.primed = True  # from here on it holds something, which the row's end gives back
+        row.primed = True  # it holds resources from here on, which `_end` releases
         if row.request.memory is not None:
             state_actions.load(row, row.request.memory)
         row.trace.header.prefill_s = time.perf_counter() - row.prefill_start
@@ -280,8 +280,8 @@ class Engine:
         row.origin_s = time.perf_counter()
 
     def _end(self, row: Row, status: str, reason: str) -> None:
-        """Close a row, whatever ended it; its trace stays."""
-        now = time.perf_counter()  # what is left behind is no part of the run
+        """Close a sequence, whatever ended it; its trace stays."""
+        now = time.perf_counter()  # saving the drafter's state is not part of the run
         if row in self.rows:
             self.rows.remove(row)
         elif row in self.waiting:
@@ -299,7 +299,7 @@ class Engine:
             try:
                 with no_panic():
                     row.detokeniser.flush()
-            except Exception:  # what failed may be the tokenizer itself: the text so far stays
+            except Exception:  # the tokenizer itself may have failed: keep the text so far
                 log.exception("the stop conditions of a text could not be checked")
             footer.text = row.detokeniser.text
             if row.cut_text_at is not None:

@@ -1,4 +1,4 @@
-"""One row in one round: what each phase does for it. `round.py` does it for all rows, and keeps their errors apart."""
+"""Phases of one sequence in one round. `round.py` runs them for all sequences and isolates their errors."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from workbench.trace.tokens import Emitted
 
 @dataclass(slots=True)
 class Turn:
-    """One row in one round: what each phase found for it.
+    """One sequence in one round, with the result of each phase.
 
     Attributes:
-        row: the row.
-        tree: what was drafted.
-        drafting: when, and with whom.
-        block: what of it goes into the target's pass: the draft, and probes behind it.
-        logits: the target's at the root and behind each node, [N+1, V].
-        hidden: what the LM head read there, [N+1, D].
-        taps: residual streams there of the layers that the row's method asked for, each [N+1, D].
-        probed: what the target said of probes, by the part that asked for them.
-        strange: on a GPU, whether something drafted or probed was no token. There the first look-up of such a number
-            would end all runs of the process, so that a token stands in its place, and the logits are no numbers.
-        judged: the verdict.
+        row: the sequence.
+        tree: draft tree.
+        drafting: timing of its drafting group.
+        block: its part of the target's forward: the draft, and probe positions after it.
+        logits: target logits at the root and after each node, [N+1, V].
+        hidden: the LM head's input there, [N+1, D].
+        taps: captured hidden states there, for the layers that the sequence's method requested, each [N+1, D].
+        probed: results at probe positions, by the part that requested them.
+        strange: on a GPU, whether the draft or a probe has an invalid token id. Looking it up would abort the CUDA
+            context and so end all runs of the process. So a valid id replaces it, and the logits are set to NaN.
+        judged: verification result.
     """
 
     row: Row
@@ -63,14 +63,14 @@ class Turn:
     judged: Judged | None = None
 
     def plan(self, batch: Sequence[Row]) -> None:
-        """No deeper than text, budget and the drafter's positions go on; the plan says how the tree grows."""
+        """Set the draft budget, limited by the remaining text, the plan's nodes and the drafter's context."""
         row = self.row
         planned = row.policy.plan(row, row.policy_state, batch)
         depth = max(0, min(planned.depth, row.remaining - 1, levels_left(row), planned.within(planned.depth)))
         row.plan = replace(planned, depth=depth, grower=planned.grower or row.configured.grower)
 
     def draft_again(self) -> None:
-        """Draft for this row alone from a new state: a batch that failed may have left the old one half done."""
+        """Draft for this sequence alone from a new state: a failed batch may have left the old one inconsistent."""
         row = self.row
         row.place.scratch = 0
         let_go(row)
@@ -78,7 +78,7 @@ class Turn:
         self.tree = row.drafter.propose([row])[0]
 
     def lay_out(self, models: Models) -> None:
-        """Put together what the target is to read."""
+        """Assemble the input of the target's forward."""
         assert self.tree is not None
         size, guarded = models.target.vocab_size, not on_host(models.target.device)
         self.strange = _within(self.tree.tokens, size) if guarded and len(self.tree) else None
@@ -89,12 +89,12 @@ class Turn:
                 self.strange = found if self.strange is None else self.strange | found
 
     def segment(self, models: Models) -> Segment:
-        """The last committed token, the draft behind it, and what is probed."""
+        """Return the segment of the last committed token, the draft after it, and the probe positions."""
         assert self.block is not None
         return self.block.segment(self.row, models)
 
     def read(self, out: Output, b: int) -> None:
-        """Take row `b` of what the target's pass gave."""
+        """Take row `b` of the results of the target's forward."""
         assert self.block is not None
         n = 1 + len(self.block.tree)
         self.logits, self.hidden = out.logits[b, :n], out.hidden[b, :n]
@@ -105,7 +105,7 @@ class Turn:
         self.taps = {i: out.taps[i][b, :n] if i in out.taps else before[i] for i in self.row.taps}
 
     def figures(self, record: bool) -> list[Tensor | Late[Any]]:
-        """The rule, on the device: see `judging.figures`."""
+        """Apply the acceptance rule on the device: see `acceptance.figures`."""
         assert self.tree is not None
         assert self.logits is not None
         assert self.hidden is not None
@@ -114,14 +114,14 @@ class Turn:
         return figures(self.row, self.tree, self.logits, self.hidden, self.taps, record, probes, probed)
 
     def walk(self, found: list[object]) -> None:
-        """Follow the decision on the host. `found`: what `figures` gave."""
+        """Walk the tree on the host. `found`: results of `figures`, copied to the host."""
         assert self.tree is not None
         assert self.block is not None
         sources = [probes.source for probes in self.block.asked.values() for _ in range(len(probes))]
         self.judged = Judged.of(self.tree, found, self.row.verifier, self.row.uniform, sources)
 
     def commit(self, timing: Timing, begun: float, house: House) -> None:
-        """Move the accepted path into the cache, emit its tokens, tell the parts, record the round."""
+        """Commit the accepted path to the cache, emit its tokens, pass feedback to the parts, record the round."""
         row, judged, hidden = self.row, self.judged, self.hidden
         assert judged is not None
         assert hidden is not None
@@ -167,7 +167,7 @@ class Turn:
             house.end(row, FINISHED, decided.reason)
 
     def _held(self, new: list[Emitted], before: Tensor | None, scores: list[Scored], house: House) -> list[Held]:
-        """Tokens of the round that may be taken back. `before`: the state that the first one's forerunner came of."""
+        """Return the round's tokens as tentative ones. `before`: LM head input that drew the round's root."""
         assert self.judged is not None
         assert self.hidden is not None
         places = [0, *(node + 1 for node in self.judged.verdict.path)]
@@ -176,7 +176,7 @@ class Turn:
         return [Held(*each) for each in zip(new, read, texts, scores or [None] * len(new), strict=False)]
 
     def _tell(self, root: int, emitted: list[int]) -> None:
-        """What the round taught, to all parts that learn. `root`: the token that the tree hung on."""
+        """Pass the round's feedback to all parts. `root`: last committed token before the round."""
         row, judged = self.row, self.judged
         assert judged is not None
         outcome = Outcome(
@@ -195,9 +195,9 @@ class Turn:
 
 
 def _within(tokens: Tensor, size: int) -> Tensor:
-    """Whether something is no token, which is one from then on; without waiting for its device.
+    """Return whether some token id is invalid, and clamp all ids in place; does not synchronise.
 
-    It is changed where it is: drafters know their tree by the object.
+    The tensor itself is changed, because drafters recognise their tree by object identity.
     """
     strange = ((tokens < 0) | (tokens >= size)).any()
     tokens.clamp_(0, size - 1)

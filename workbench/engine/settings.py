@@ -1,4 +1,4 @@
-"""What a row runs with, and changes that people ask for while it runs: each is taken in whole, or refused."""
+"""Settings of a sequence, and changes requested while it runs: each one is applied completely or refused."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 SAMPLING_NAMES = tuple(params_of(SamplingParams()))
 BOTH, DRAFTER = "both", "drafter"
-"""Who sees a picture that is changed in mid-run."""
+"""Receivers of an image change during a run."""
 _FOR = {BOTH: "target and drafter", DRAFTER: "the drafter only"}
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Other pictures from the next round on.
+    """Other images from the next round on.
 
     Attributes:
-        pictures: as many as the prompt has, each of the size of the one it replaces.
+        pictures: as many as the prompt has, each with the size of the one it replaces.
         images: the target's tensors for them, with as many tokens as before.
-        sees: BOTH, or DRAFTER: then the target goes on with what it has read.
+        sees: BOTH, or DRAFTER: the target then keeps the old images.
     """
 
     pictures: tuple[Image, ...]
@@ -44,7 +44,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request for change, as `Row.change` takes it."""
+    """One requested change, with the arguments of `Row.change`."""
 
     method: Choice | None
     params: dict[str, Any]
@@ -55,17 +55,17 @@ class Ask:
 
 @dataclass(slots=True)
 class Settings:
-    """What a row runs with, how that differs from before, and what was asked for and cannot be."""
+    """Settings of a sequence, their differences from before, and the refused changes."""
 
     configured: Chosen
     sampling: SamplingParams
     models: Models
     changes: list[Change]
-    swaps: list[Swap] = field(default_factory=list)  # at most one for both, then one for the drafter alone
+    swaps: list[Swap] = field(default_factory=list)  # at most one for both, then one for the drafter only
     refused: list[WorkbenchError] = field(default_factory=list)
 
     def with_(self, ask: Ask) -> Settings:
-        """One request for change taken in, whole or, where some of it cannot be, not at all."""
+        """Return the settings after one requested change; if a part of it is impossible, it is refused as a whole."""
         then = dataclasses.replace(self, changes=[*self.changes], swaps=[*self.swaps])
         try:
             then._apply(ask.method, ask.params, ask.sampling, ask.models, ask.swap)
@@ -81,10 +81,10 @@ class Settings:
         models: Models | None,
         swap: Swap | None,
     ) -> None:
-        """A change of method keeps the parameters that mean the same and fit."""
+        """Apply a change in place; a change of method keeps parameters with the same meaning and a valid value."""
         if swap is not None:
             change = Change("pictures", "as they were", f"changed for {_FOR[swap.sees]}")
-            if change not in self.changes:  # several strokes before one round are one change
+            if change not in self.changes:  # several image changes before one round are recorded once
                 self.changes.append(change)
             self.swaps = [*(old for old in self.swaps if swap.sees != BOTH and old.sees == BOTH), swap]
         if models is not None and models is not self.models:
@@ -105,12 +105,12 @@ class Settings:
                 old, new = getattr(self.sampling, name), getattr(sampling, name)
                 if old != new:
                     self.changes.append(Change(name, old, new))
-            # A change of temperature says nothing of processors: what the request asked for stays.
+            # A change of sampling without processors keeps the request's processors.
             self.sampling = replace(sampling, processors=sampling.processors or self.sampling.processors)
 
 
 def other_heads(before: Models, after: Models, chosen: Choice | None) -> Iterator[tuple[str | None, str]]:
-    """Names of the heads that a method drafts with, before and after, where these are others."""
+    """Yield the names of the heads that a method drafts with, before and after, if they differ."""
     for kind in () if chosen is None else chosen.needs:
         old, new = before.heads.get(kind), after.heads.get(kind)
         if new is not None and new != old:
@@ -118,11 +118,11 @@ def other_heads(before: Models, after: Models, chosen: Choice | None) -> Iterato
 
 
 def _kept(method: Choice, before: Chosen) -> dict[str, Any]:
-    """The values that the method takes over: of parameters that mean the same to both, where it allows them.
+    """Return the parameter values that a new method takes over: those with the same meaning and a valid value.
 
-    A name alone is not enough: Lookahead's window counts columns, SWIFT's counts tokens. What a parameter means is what
-    its description says. Which policy, grower and verifier decide is the new method's to say: its promise is not
-    weakened unasked.
+    A name alone is not enough: Lookahead's window counts columns, SWIFT's counts tokens. So the descriptions must be
+    equal. Policy, tree builder and verifier are never taken over, so that the new method's guarantee does not become
+    weaker without a request.
     """
     kept, known = {}, before.method.params
     for name, spec in method.params.items():

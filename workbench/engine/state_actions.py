@@ -1,6 +1,6 @@
-"""What a row's drafter remembers: looked at, saved, loaded, emptied, between two rounds and in the engine's thread.
+"""Actions on a drafter's state: inspect, save, load, reset, between two rounds and in the engine's thread.
 
-Others ask for it by `Row.errands`. A request that `keeps` it leaves it behind when its row ends, as a file.
+Other threads request them by `Row.errands`. If a request has `keeps` set, the state is saved when its sequence ends.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHOWN = 12
-"""Entries that are shown."""
+"""Number of top entries shown."""
 AFTER = "Choose a drafter with a table: prompt-lookup, suffix, token-recycling, lookahead-trie, …."
 MATCHED = "matched tokens"
-"""Signal of a round: so many of the newest tokens found the entry that was drafted from."""
+"""Name of a round's signal: number of last tokens that matched the entry used for the draft."""
 
 
 def _state(row: Row) -> Owned:
@@ -38,11 +38,11 @@ def _state(row: Row) -> Owned:
 
 
 def look(row: Row, token_text: TokenText) -> dict[str, Any]:
-    """What the state shows of itself, as plain JSON.
+    """Return a summary of the state, as JSON values.
 
     Returns:
-        kind ("" where the drafter keeps nothing), title, unit, entries, bound, n_bytes, most_bytes, asked, hits, kept,
-        shared, saves, counted, top [{"before", "after", "count"}], and made: which entry made the latest draft
+        kind ("" if the drafter has no state), title, unit, entries, bound, n_bytes, most_bytes, asked, hits, kept,
+        shared, saves, counted, top [{"before", "after", "count"}], and made: the entry used for the latest draft
         {"round", "before", "after"}, or None.
     """
     found, trace = owned_of(row.state), row.trace
@@ -76,7 +76,7 @@ def look(row: Row, token_text: TokenText) -> dict[str, Any]:
 
 
 def made(trace: Trace, text: Callable[[Sequence[int]], str], state: Owned) -> dict[str, Any] | None:
-    """By which tokens the entry was found that made the latest draft, and what of it came first; None: by none."""
+    """Return the matched tokens of the entry used for the latest draft, and its first path; None without an entry."""
     if not trace.rounds or not (n := int(trace.rounds[-1].signals.get(MATCHED, 0))):
         return None
     last = trace.rounds[-1]
@@ -94,20 +94,21 @@ def made(trace: Trace, text: Callable[[Sequence[int]], str], state: Owned) -> di
 
 
 def save(row: Row) -> bytes:
-    """The state as a file.
+    """Return the state as the bytes of a file.
 
     Raises:
-        MethodUnavailableError: there is none, or it cannot be saved.
+        MethodUnavailableError: there is no state, or it cannot be saved.
     """
     return to_bytes(kind_of(row.drafter.memory()), _state(row).pack(), row.models)
 
 
 def load(row: Row, data: bytes) -> None:
-    """Take in the state of a file, beside what the row's drafter has.
+    """Merge the state of a file into the drafter's state.
 
     Raises:
-        TokenizerMismatchError, ModelError, CapacityError: it does not fit, is broken, or too large; nothing is changed.
-        MethodUnavailableError: the drafter keeps nothing.
+        TokenizerMismatchError, ModelError, CapacityError: it does not fit, is damaged, or too large; nothing is
+        changed.
+        MethodUnavailableError: the drafter has no state.
     """
     state, file = _state(row), from_bytes(data)
     if (memory := row.drafter.memory()) is None:
@@ -117,22 +118,22 @@ def load(row: Row, data: bytes) -> None:
 
 
 def reset(row: Row) -> None:
-    """Forget all but the text itself.
+    """Reset the drafter's state to the one for the committed text alone.
 
     Raises:
-        MethodUnavailableError: the drafter keeps nothing.
+        MethodUnavailableError: the drafter has no state, or it is read-only.
     """
     state = _state(row)
     if row.drafter.memory() is None:
         raise MethodUnavailableError(f"The {state.title.lower()} is read-only.", AFTER)
     state.clear()
     let_go(row)
-    state.clear()  # of what the row itself gave back
+    state.clear()  # again: releasing may have returned the sequence's own entries to it
     row.state = prime(row, row.drafter, row.models)
 
 
 def leave(row: Row, token_text: TokenText) -> None:
-    """What an ending row leaves behind, where its request keeps it. The run has ended well whatever comes of it."""
+    """Save the drafter's state of an ending sequence if its request keeps it. Errors are only logged."""
     if not row.request.keeps:
         return
     try:

@@ -1,7 +1,6 @@
-"""A drafter's state as a file: safetensors with a head that says of which drafter, tokenizer and target it is.
+"""File format of a drafter's state: safetensors with a header that names drafter, tokenizer and target.
 
-Nothing in such a file is run. It is refused where its head does not fit, where a byte of it was changed or is missing,
-and beyond a size.
+Files contain no code. A file is refused if its header does not fit, its checksum differs, or it is too large.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ SAME = "Start a run with that target, or a drafter of that kind; or save the sta
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """A file that was read: whole, and of this format.
+    """Contents of a valid state file.
 
     Attributes:
-        kind: which memory it is: see `kind_of`.
-        tokenizer: `tokenizer_hash` of its target's.
-        target: its name.
+        kind: kind of the state: see `kind_of`.
+        tokenizer: `tokenizer_hash` of its target's tokenizer.
+        target: name of its target.
         arrays: the state.
     """
 
@@ -43,15 +42,15 @@ class StateFile:
     arrays: Arrays
 
     def check(self, kind: str, models: Models) -> None:
-        """Refuse a state that means something else here.
+        """Refuse a state of another drafter, tokenizer or target.
 
         Args:
-            kind: of the drafter that is to take it.
-            models: those that it drafts for.
+            kind: kind of state that the drafter expects.
+            models: models that it drafts for.
 
         Raises:
             TokenizerMismatchError: it was saved with another tokenizer, or for another target.
-            ModelError: it is another drafter's.
+            ModelError: it belongs to another drafter.
         """
         if self.kind != kind:
             raise ModelError(f"This file holds the state of {self.kind}; the run drafts with {kind}.", SAME)
@@ -69,12 +68,12 @@ class StateFile:
 
 
 def kind_of(memory: Any) -> str:
-    """The drafter's name of a memory's name (`Drafter.memory`)."""
+    """Return the kind of a drafter's memory (`Drafter.memory`), its first element if it is a tuple."""
     return str(memory[0] if isinstance(memory, tuple) else memory)
 
 
 def hash_of(models: Models) -> str:
-    """`tokenizer_hash` of a target's tokenizer, worked out once."""
+    """Return `tokenizer_hash` of a target's tokenizer, computed once."""
     key = "tokenizer hash"
     if key not in models.shared:
         models.shared[key] = tokenizer_hash(models.tokenizer)
@@ -82,10 +81,10 @@ def hash_of(models: Models) -> str:
 
 
 def to_bytes(kind: str, arrays: Arrays, models: Models) -> bytes:
-    """The file.
+    """Return the bytes of a state file.
 
     Raises:
-        CapacityError: it would be larger than one that is read.
+        CapacityError: it would be larger than `MOST_BYTES`.
     """
     held = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     head = {
@@ -99,11 +98,11 @@ def to_bytes(kind: str, arrays: Arrays, models: Models) -> bytes:
 
 
 def from_bytes(data: bytes) -> StateFile:
-    """Read a file.
+    """Parse a state file.
 
     Raises:
         CapacityError: it is larger than `MOST_BYTES`.
-        ModelError: it is of another format or version, was cut short, or a byte of it is another.
+        ModelError: it has another format or version, is truncated, or its checksum differs.
     """
     if len(data) > MOST_BYTES:
         raise CapacityError(f"The file has more than {MOST_BYTES >> 20} MiB: no drafter state is that large.", BROKEN)
@@ -121,7 +120,7 @@ def from_bytes(data: bytes) -> StateFile:
 
 
 def _head(data: bytes) -> Mapping[str, str]:
-    """What safetensors holds besides arrays: eight bytes say how long its JSON is."""
+    """Return the metadata in a safetensors header; its first eight bytes are the length of its JSON."""
     n = int.from_bytes(data[:8], "little")
     try:
         if not 2 <= n <= min(HEAD_BYTES, len(data) - 8):

@@ -1,4 +1,4 @@
-"""Where a text ends: at the model's own end, a stop token or string, a criterion of the caller's, or its length."""
+"""Stop conditions: EOS, stop tokens and strings, custom criteria, length."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from workbench.models.loading import Models
 
 
 def ending(row: Row, tokens: Sequence[int], models: Models, base: int) -> tuple[int, str]:
-    """How many of a row's new tokens stand before it ends, whatever text they are, and why it does (or "").
+    """Return how many new tokens belong to the text, by token ids alone, and why the text ends (or "").
 
     Args:
-        row: the row.
-        tokens: that follow its first `base` tokens.
-        models: of the engine.
-        base: tokens before, prompt included.
+        row: the sequence.
+        tokens: tokens that follow its first `base` tokens.
+        models: models of the engine.
+        base: number of tokens before, prompt included.
     """
     room = row.prompt_length + row.max_new_tokens - base
     for i in range(min(len(tokens), room)):
@@ -27,7 +27,7 @@ def ending(row: Row, tokens: Sequence[int], models: Models, base: int) -> tuple[
 def cut(
     row: Row, tokens: Sequence[int], models: Models, base: int | None = None
 ) -> tuple[int, str, list[tuple[str, int, int]]]:
-    """How many of a row's new tokens are emitted, why the text ends (or ""), and the span of each. See `ending`."""
+    """Return how many new tokens are emitted, why the text ends (or ""), and the span of each. See `ending`."""
     assert row.detokeniser is not None
     spans, request = [], row.request
     base = len(row.committed) if base is None else base
@@ -40,7 +40,7 @@ def cut(
         if request.stop and spans[-1][0] and n_before + i >= request.extras.min_tokens:
             text, begin = row.detokeniser.text, spans[-1][1]
             found = [text.find(stop, max(0, begin - len(stop) + 1)) for stop in request.stop]
-            # The earliest in the text, not the first of the list; of several that begin there, the cut is the same.
+            # The earliest in the text, not the first in the list; if several begin there, the cut is the same.
             row.cut_text_at = min((at for at in found if at >= 0), default=None)
             if row.cut_text_at is not None:
                 return i + 1, "stop-string", spans
@@ -50,7 +50,7 @@ def cut(
 
 
 def _reason(row: Row, tokens: Sequence[int], i: int, models: Models, base: int) -> str:
-    """Why a text ends with a token, be its text what it may."""
+    """Return why a text ends with a token, by token ids alone; "" if it does not."""
     if row.request.stop_at_eos and tokens[i] in models.eos:
         return "eos"
     if tokens[i] in row.request.extras.stop_tokens:

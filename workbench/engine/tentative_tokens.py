@@ -1,8 +1,8 @@
-"""Tokens that a verifier keeps and may still take back: committed, and not yet text. See `Verifier.holds`.
+"""Tentative tokens: committed tokens that a verifier may still take back. See `Verifier.holds`.
 
-They stand in `row.committed` and in the target's cache, and drafts hang behind them, as behind all that is committed.
-The trace has them as `Round.placed` until they are final. Only then are they emitted: no text, stop string, stream or
-log-probability ever has a token that is taken back.
+They are in `row.committed` and in the target's KV cache, and drafts continue after them like after all committed
+tokens. The trace lists them as `Round.placed` until they are final. Only then are they emitted: no text, stop string,
+stream or log-probability ever contains a token that is taken back.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from workbench.models.loading import Models
 from workbench.trace.tokens import Emitted, Placed
 
 TRIES = 4
-"""How often in a row, with nothing final in between, tokens may be taken back: what is written then stands."""
+"""How often tokens may be taken back before one becomes final; after that the tokens stand."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A token that is not final.
+    """A tentative token.
 
     Attributes:
-        token: as the trace will have it, but for its text.
-        before: what the target's LM head read to draw the token before it: the row's `last_hidden` without this token.
+        token: its entry for the trace, still without text.
+        before: LM head input that drew the token before it: `last_hidden` of the sequence without this token.
         text: its own text, for display only.
-        scored: its log-probability, where that is asked for.
-        is_told: whether the trace has it, as placed.
+        scored: its log-probability, if requested.
+        is_told: whether the trace already lists it as placed.
     """
 
     token: Emitted
@@ -46,12 +46,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What became of held tokens in a round.
+    """Results of a round for tentative tokens.
 
     Attributes:
-        emitted: those that are text now.
-        placed: those of this round that are held.
-        reason: why the text ends; "" where it goes on.
+        emitted: tokens that became final.
+        placed: tokens of this round that are tentative.
+        reason: why the text ends; "" if it continues.
     """
 
     emitted: list[Emitted]
@@ -60,13 +60,13 @@ class Decided:
 
 
 def decide(row: Row, held: Sequence[Held], ends: bool, models: Models) -> Decided:
-    """Ask the verifier what of all that is held stands, and let go of the rest.
+    """Let the verifier decide which tentative tokens stay; emit the final ones and take back the others.
 
     Args:
-        row: its new tokens are committed.
-        held: those, in order; they join what is held already.
-        ends: whether the text ends with the last of them, if it stands.
-        models: of the engine.
+        row: sequence; its new tokens are committed.
+        held: new tokens, in order; they are added to the tentative ones.
+        ends: whether the text ends with the last of them, if it stays.
+        models: models of the engine.
     """
     row.undecided += held
     tokens, given, window = row.undecided, row.decided, row.verifier.holds()
@@ -96,15 +96,15 @@ def decide(row: Row, held: Sequence[Held], ends: bool, models: Models) -> Decide
 
 def _final(held: Held, span: tuple[str, int, int]) -> Emitted:
     text, start, end = span
-    node = None if held.is_told else held.token.node  # it is a node of its own round alone
+    node = None if held.is_told else held.token.node  # nodes are numbered within the round of the token
     return dataclasses.replace(held.token, text=text, start=start, end=end, node=node)
 
 
 def take_back(row: Row, n: int) -> None:
-    """The last `n` committed tokens, all of them held, are no text: what is written there next begins anew.
+    """Take back the last `n` committed tokens, all of them tentative.
 
-    The drafter is primed anew, those that watch are let go, and the random numbers of the places are others. Policies,
-    growers and the verifier keep what they know.
+    The drafter is primed again, inactive drafters are released, and the positions get other random numbers. States of
+    policies, tree builders and the verifier stay.
     """
     if n == 0:
         return

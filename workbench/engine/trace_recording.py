@@ -1,4 +1,4 @@
-"""From a judged tree to the `Round` that goes into the trace."""
+"""Conversion of a verification result to the `Round` in the trace."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def params_of(row: Row) -> dict[str, object]:
-    """Parameters and sampling in force."""
+    """Return the parameters and sampling in force."""
     return {**row.configured.values, **{name: getattr(row.sampling, name) for name in SAMPLING_NAMES}}
 
 
 def kept_tokens(judged: Judged, base: int, spans: Sequence[tuple[str, int, int]]) -> list[Emitted]:
-    """What a verdict adds to a text of `base` tokens, as far as there are spans of text for it."""
+    """Return the tokens that a verification result adds to a text of `base` tokens, one for each span of text."""
     verdict, kept = judged.verdict, []
     for i, (text, start, end) in enumerate(spans):
         if i < len(verdict.path):
@@ -56,17 +56,17 @@ def record_round(
     full: bool,
     t_round: float,
 ) -> Round:
-    """Plain data of one round.
+    """Return the trace record of one round.
 
     Args:
-        row: whose it is.
-        judged: the tree and its verdict.
-        new: what was kept of it; what follows that on the path counts as discarded.
-        decided: what of that, and of tokens that were held, is text now.
-        timing: the round's.
-        token_text: the text of tokens, for display.
-        full: keep likeliest tokens and entropy.
-        t_round: when the round began, in seconds of the host's clock.
+        row: the sequence.
+        judged: verification result.
+        new: tokens added by this round; later nodes of the accepted path count as discarded.
+        decided: which of these, and of earlier tentative tokens, are final now.
+        timing: timing of the round.
+        token_text: text of tokens, for display.
+        full: store top tokens and entropy.
+        t_round: start of the round, in seconds of the host's clock.
     """
     assert row.trace is not None
     verdict, n, kept = judged.verdict, len(judged.tokens), len(new)
@@ -79,7 +79,7 @@ def record_round(
     for node, ok in verdict.tested:
         if (
             bonus_emitted or judged.parents[node] in walked
-        ):  # a text cut on the path ends the tests behind its last token
+        ):  # if the text was cut on the path, tests after its last token do not count
             status[node] = ACCEPTED if ok else REJECTED
             accept[node] = judged.accept[node]
             uniform[node] = verdict.uniform.get(node)
@@ -134,7 +134,7 @@ def record_round(
 def record_placed(
     row: Row, emitted: list[Emitted], placed: list[Placed], revoked: list[int], timing: Timing, t_round: float
 ) -> Round:
-    """Plain data of a round without a draft tree: see `Round.placed`. Its timing has no drafting."""
+    """Return the trace record of a round without a draft tree: see `Round.placed`. Its timing has no drafting."""
     told = _of_any_round(row, timing, t_round)
     told["revoked"] += revoked
     told["phases"] = [phase for phase in told["phases"] if phase.name != "draft"]
@@ -142,7 +142,7 @@ def record_placed(
 
 
 def keep_round(row: Row, record: Round) -> None:
-    """The round is over: it goes into the trace, and to whoever follows."""
+    """Append the finished round to the trace, and pass it to the request's callback."""
     assert row.trace is not None
     row.trace.rounds.append(record)
     row.revoked, row.beside = [], []
@@ -156,12 +156,12 @@ def keep_round(row: Row, record: Round) -> None:
 
 
 def _of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, Any]:
-    """What every round says: settings in force, and what its time went to."""
+    """Return the fields of any round: settings in force, and timing."""
     assert row.trace is not None
     assert row.origin is not None
     assert row.origin_s is not None
     now = time.perf_counter()
-    still_s = row.pace.still_s  # a run that is held back or paused is where it would have been
+    still_s = row.pace.still_s  # delays and pauses do not count in the trace's times
     origin, origin_s, seconds = row.origin.seconds + still_s, row.origin_s + still_s, now - t_round
     drafted, verified, overhead_s = timing.drafted, timing.verified, max(0.0, seconds - timing.forwards_s)
     parts = {"draft_s": drafted.part_s, "verify_s": verified.part_s, "overhead_s": overhead_s / timing.rows}
@@ -194,7 +194,7 @@ def _of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, Any]:
 
 
 def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
-    """The row's own drafting; before and behind it others of its batch were drafted for."""
+    """Return the phases of the sequence's own drafting; before and after it others of the batch were drafted for."""
     own = timing.drafting
     if timing.rows == 1:
         return [Phase("draft", timing.start.seconds - origin, timing.verify.seconds - origin)]
@@ -206,7 +206,7 @@ def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
 def _why(
     judged: Judged, reason: Reason | None, known: dict[str, Rule], tested: list[bool]
 ) -> tuple[list[str | None], dict[str, list[float | None]]]:
-    """(rule of each node, what it read), None where a node was not tested. Rules new to the trace join `known`."""
+    """Return (each node's rule, the rules' inputs), None for untested nodes. New rules are added to `known`."""
     n = len(tested)
     if reason is None:
         return [None] * n, {}
@@ -229,7 +229,7 @@ def _why(
 
 
 def _probes(judged: Judged, base: int, token_text: TokenText) -> list[Probe]:
-    """What was computed beside the draft. `base`: position of the first token that the round emits."""
+    """Return the probe positions of a round. `base`: position of the first token that the round emits."""
     columns = [*(judged.probes or ([], [], [])), judged.probe_sources]
     return [Probe(token, token_text(token), parent, base - 1 + place, source)
             for token, parent, place, source in zip(*columns, strict=True)]  # fmt: skip

@@ -1,8 +1,8 @@
-"""How a draft tree comes of a drafter's laws: a grower asks for laws, level by level, and decides what is offered.
+"""Building of draft trees: a tree builder requests a drafter's distributions, level by level, and chooses nodes.
 
-A *growth* is a tree while it grows, in what one drafter keeps of one row. It knows whom each node hangs on and what it
-sees; subclasses know how the law behind a node is computed. So a new way of growing works with every drafter that gives
-laws, and a new drafter with every way of growing.
+A *growth* is a tree under construction, in one drafter's state for one sequence. It records each node's parent and
+attention mask; subclasses compute the distribution after a node. So a new tree builder works with every drafter that
+gives distributions, and a new drafter with every tree builder.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 
 STOPPED = "drafting stopped behind depth"
-"""Signal of a round whose policy ended its draft before the depth that was planned."""
+"""Name of a round's signal: the policy ended drafting before the planned depth."""
 
 
 class Laws:
-    """What a drafter says of the token behind each of w nodes.
+    """A drafter's distributions of the token after each of w nodes.
 
     Attributes:
-        hidden: what its LM head read there; None where that is not shown.
+        hidden: LM head input there; None if the drafter does not provide it.
     """
 
     hidden: Float[Tensor, "w D"] | None = None
 
     def whole(self) -> Float[Tensor, "w V"]:
-        """Its law there, over the target's vocabulary, warped as the target's is."""
+        """Return the distributions over the target's vocabulary, with the target's temperature and filters."""
         raise NotImplementedError
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Log-probabilities and ids of the k likeliest tokens there, falling; fewer where it knows fewer."""
+        """Return log-probabilities and ids of the k most probable tokens, in descending order; fewer if unknown."""
         p = self.whole()
         found = p.topk(min(k, p.shape[1]), dim=1)
         return found.values.log(), found.indices
@@ -53,12 +53,12 @@ class Laws:
 
 @dataclass(frozen=True)
 class WholeLaws(Laws):
-    """Laws that are computed whole: when they are first asked for, where likeliest tokens are enough for most.
+    """Distributions over the whole vocabulary, computed at first access, as most tree builders need only top tokens.
 
     Attributes:
-        law: float [w, V], or what makes them.
+        law: float [w, V], or a function that returns it.
         hidden: see `Laws`.
-        logits: float [w, V], of laws that are their plain softmax.
+        logits: float [w, V], if the distributions are their plain softmax.
     """
 
     law: Float[Tensor, "w V"] | Callable[[], Tensor]
@@ -69,14 +69,14 @@ class WholeLaws(Laws):
     def of(
         cls, logits: Float[Tensor, "w V"], sampling: SamplingParams, hidden: Float[Tensor, "w D"] | None = None
     ) -> WholeLaws:
-        """The laws of logits: as text is sampled, or when it is greedy plain."""
+        """Create distributions from logits: with the sampling parameters, or plain if greedy."""
         if not sampling.greedy:
             return cls(law(logits, sampling), hidden)
         return cls(Once(lambda: logits.float().softmax(1)), hidden, logits)
 
     @property
     def p(self) -> Float[Tensor, "w V"]:
-        """The laws."""
+        """Distributions, float [w, V]."""
         return self.law if isinstance(self.law, Tensor) else self.law()
 
     def whole(self) -> Float[Tensor, "w V"]:
@@ -89,12 +89,12 @@ class WholeLaws(Laws):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a draft stands when its policy is asked whether it goes on.
+    """State of a draft when its policy decides whether to continue.
 
     Attributes:
-        level: levels drafted, from 1.
-        p: the drafter's laws of the level that would come next, behind each node that would be gone on from.
-        hidden: what a draft model's LM head read for these laws; None where the drafter shows no such states.
+        level: number of drafted levels, from 1.
+        p: the drafter's distributions for the next level, after each node that would be expanded.
+        hidden: draft model LM head input of these distributions; None if the drafter does not provide it.
     """
 
     level: int
@@ -105,7 +105,7 @@ class Step:
 def goes_on(
     row: Row, level: int, p: Callable[[], Float[Tensor, "w V"]], hidden: Float[Tensor, "w D"] | None = None
 ) -> bool:
-    """Whether the row's policy lets its draft go on behind so many levels. Waits for the device if the plan `stops`."""
+    """Whether the policy continues the draft after `level` levels. Synchronises if the plan `stops`."""
     on = not row.plan.stops or bool(row.policy.go_on(row, row.policy_state, Step(level, p(), hidden)))
     if not on:
         row.signals[STOPPED] = level
@@ -113,21 +113,21 @@ def goes_on(
 
 
 class Growth:
-    """A tree that grows below one row's last committed token, a level at a time. Node i is the i-th node ever added.
+    """A tree under construction below a sequence's last committed token. Node i is the i-th node added.
 
-    A level is added below nodes that were expanded, and some of it is expanded next; so what a new node sees is what
-    its parent saw, and no matrix over the whole tree is needed.
+    A level is added below expanded nodes, and some of it is expanded next. So a new node's attention mask is that of
+    its parent plus itself, and no matrix over the whole tree is needed.
 
     Attributes:
-        row: whose text it is.
-        root: the laws behind the last committed token, w = 1.
-        source: what the trace calls the drafter.
-        tokens: of each level, [w].
-        parents: of each level, [w]: the number of the node it hangs on; −1 is the root.
-        read: numbers of the nodes that were expanded, [w] at a time, in the order in which the drafter read them.
-        sees: bool [w, nodes read]: what each node expanded last sees, itself included.
-        chances: how often the r-th best token of each level was right on held-out text, where that was measured; the
-            last level's serve all deeper ones. For shapes that are decided before the laws are known.
+        row: the sequence.
+        root: distribution after the last committed token, w = 1.
+        source: name of the drafter in the trace.
+        tokens: tokens of each level, [w].
+        parents: parents of each level, [w]: numbers of nodes; −1 is the root.
+        read: numbers of the expanded nodes, [w] at a time, in the order in which the drafter processed them.
+        sees: bool [w, expanded nodes]: attention mask of the nodes expanded last, themselves included.
+        chances: how often the r-th best token of each level was correct on held-out text, if measured; the last level
+            also applies to all deeper ones. For shapes that are decided before the distributions are known.
     """
 
     root: Laws
@@ -146,8 +146,8 @@ class Growth:
         """Add a level.
 
         Args:
-            tokens: of its nodes.
-            below: for each, the place of its parent among the nodes expanded last; None for children of the root.
+            tokens: tokens of its nodes.
+            below: for each, the index of its parent among the nodes expanded last; None for children of the root.
         """
         w = tokens.shape[0]
         self.parents.append(torch.full((w,), -1, device=self.device) if below is None else self.read[-1][below])
@@ -156,17 +156,17 @@ class Growth:
         self.n += w
 
     def expand(self, chosen: Int[Tensor, " w"] | None = None) -> Laws:
-        """The laws behind nodes of the last level, by their places in it; all of them by default."""
+        """Return the distributions after nodes of the last level, by their indices in it; all of them by default."""
         return self.laws(*self._next(chosen))
 
     def superpose(self, weights: Float[Tensor, " w"]) -> Laws:
-        """What is said behind all nodes of the last level, read as one token: its embedding is their mean.
+        """Return the distribution after all nodes of the last level, fed as one token with their mean embedding.
 
         Args:
-            weights: of the nodes, ≥ 0 with sum 1.
+            weights: weights of the nodes, ≥ 0 with sum 1.
 
         Returns:
-            One law for all, or one for each where what was written before counts (penalties).
+            One distribution for all, or one for each if earlier tokens matter (penalties).
 
         Raises:
             MethodUnavailableError: the drafter does not read embeddings (`LawDrafter.superposes`).
@@ -175,7 +175,7 @@ class Growth:
         return self.laws_as_one(tokens, weights)
 
     def _next(self, chosen: Int[Tensor, " w"] | None) -> tuple[Int[Tensor, " w"], Int[Tensor, " w"] | None]:
-        """Take down that nodes of the last level are read: their tokens, and the places of their parents."""
+        """Record that nodes of the last level are expanded; return their tokens, and the indices of their parents."""
         tokens, below = self.tokens[-1], self._below
         nodes = torch.arange(self.n - tokens.shape[0], self.n, device=self.device)
         if chosen is not None:
@@ -187,37 +187,37 @@ class Growth:
         return tokens, below
 
     def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> Laws:
-        """Read nodes of the newest level, in one forward.
+        """Process nodes of the newest level, in one forward, and return the distributions after them.
 
         Args:
-            tokens: of the nodes. `sees` says what they see, their level is `len(self.tokens)`, from 1.
-            below: for each, the place of its parent among the nodes read before; None: the root.
+            tokens: tokens of the nodes. `sees` is their attention mask, and their level is `len(self.tokens)`, from 1.
+            below: for each, the index of its parent among the nodes processed before; None: the root.
         """
         raise NotImplementedError
 
     def laws_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> Laws:
-        """Read the newest level as one token, in one forward of one position. Arguments: see `superpose`."""
+        """Process the newest level as one token, in one forward of one position. Arguments: see `superpose`."""
         raise MethodUnavailableError(
             f"{self.source} drafts from tokens, not from embeddings: it cannot read several of them as one.",
             "Choose another tree builder, or a method with a draft model.",
         )
 
     def goes_on(self, laws: Laws) -> bool:
-        """Whether the row's policy lets the tree have another level, by the laws behind the nodes expanded last."""
+        """Whether the policy allows another level, by the distributions after the nodes expanded last."""
         return goes_on(self.row, len(self.tokens), laws.whole, laws.hidden)
 
     def paths(self) -> list[list[int]]:
-        """Tokens from the root to each node expanded last (costs a synchronisation)."""
+        """Return the tokens from the root to each node expanded last (needs a synchronisation)."""
         read = torch.cat(self.tokens)[torch.cat(self.read)].tolist()
         return [[token for token, seen in zip(read, row, strict=True) if seen] for row in self.sees.tolist()]
 
     def chosen(self, fanout: int, score: Float[Tensor, " N"], grown: Grown) -> DraftTree:
-        """The tree of all nodes that were added, at least one, where these were chosen and not drawn.
+        """Return the tree of all added nodes, at least one, for nodes that were chosen, not drawn.
 
         Args:
-            fanout: most children of one node.
-            score: of each node, its probability by the drafter.
-            grown: why they are there.
+            fanout: largest number of children of one node.
+            score: draft probability of each node.
+            grown: reasons for the nodes.
         """
         return DraftTree(
             tokens=torch.cat(self.tokens),
@@ -232,10 +232,10 @@ class Growth:
         )
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
-        """No more is asked for. `kept`: numbers of the nodes that are drafted, in their order there; all by default."""
+        """End the construction. `kept`: numbers of the drafted nodes, in their order in the tree; all by default."""
 
 
 @lru_cache(maxsize=64)
 def _own(w: int, device: torch.device) -> Bool[Tensor, "w w"]:
-    """Each of w nodes sees itself. Shared, never written to."""
+    """Return the mask in which each of w nodes attends to itself. Cached, never written to."""
     return torch.eye(w, dtype=torch.bool, device=device)

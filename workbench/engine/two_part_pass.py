@@ -1,9 +1,9 @@
-"""A pass in two parts: some probes come in half way up, made of what the layers below think of the draft.
+"""A target forward in two parts: some probe positions enter at a middle layer, with states computed from the draft's.
 
     layers 1 … l      root, draft
-    layers l + 1 … L  root, draft, probes made of the streams behind layer l
+    layers l + 1 … L  root, draft, probes computed from the residual streams after layer l
 
-No layer reads a token twice, and what the target says of the draft is what it says without the probes.
+No layer processes a token twice, and the results for the draft are the same as without the probes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from workbench.models.runner import Runner
 def forward_entering(
     models: Models, batch: Sequence[tuple[Row, Block]], layer: int, taps: Collection[int] = ()
 ) -> Output:
-    """As `Runner.forward` of whole blocks, whose probes come in behind so many layers.
+    """Run `Runner.forward` for whole blocks whose probes enter after `layer` layers.
 
     Args:
-        models: their target.
-        batch: one block a row, in the order of the rows in the cache.
-        layer: the same for all of them, 1 … L.
-        taps: of any layers; the lower ones' hold nothing of such probes.
+        models: models with the target.
+        batch: one block per sequence, in the order of the cache rows.
+        layer: number of layers, the same for all of them, 1 … L.
+        taps: indices of any layers; those of lower layers do not contain these probes.
     """
     target = models.target
     first = [block.below().segment(row, models) for row, block in batch]
@@ -51,15 +51,15 @@ def forward_entering(
 def _below(
     target: Runner, batch: Sequence[Segment], layer: int, taps: Collection[int]
 ) -> tuple[Output, Float[Tensor, "B n D"]]:
-    """The first layers over a batch, and the stream behind them, which compiled layers give in float32."""
+    """Run the first layers over a batch; return the output and the residual stream (float32 from compiled layers)."""
     out = target.forward(batch, layers=range(layer), head=False, taps={*taps, layer - 1})
     return out, out.taps[layer - 1] if out.hidden.dtype == target.dtype else out.hidden
 
 
 def may_enter(row: Row, models: Models, layer: int) -> bool:
-    """Whether a target's pass can be parted behind so many layers: one that hands on more than its stream cannot.
+    """Whether a target's forward can be split after `layer` layers: not if layers pass on more than one tensor.
 
-    Found out once for a target, by reading the row's last token both ways.
+    Tested once per target, by processing the sequence's last token both ways.
     """
     key = ("enters", layer)
     if key not in models.shared:

@@ -1,4 +1,4 @@
-"""What goes into one pass of the target for a row: the last committed token, the draft, and probes behind it."""
+"""Input of the target's forward for one sequence: last committed token, draft, and probe positions after it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 ASKERS = ("drafter", "verifier")
-"""Parts that may ask for probes, in the order in which their probes stand in a block."""
+"""Parts that may request probe positions, in the order of their probes in a block."""
 ROOM = min(SCRATCH, MOST) - 1
-"""Nodes and probes of a row's block. More would leave the compiled passes, which give others other bits."""
+"""Most nodes and probes in a block. Larger blocks could not use compiled passes, which would change other results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One row's part of a pass.
+    """One sequence's part of a target forward.
 
-    Scratch entries of the cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes are behind all that a
-    commit can keep, and fall with what it does not keep.
+    Scratch entries of the cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes come after everything
+    that a commit can keep, and are dropped with the rejected nodes.
 
     Attributes:
-        tree: the draft, N nodes.
-        asked: probes by the part that asked for them, in the order of `ASKERS`.
-        exits: the target's states that drafting left, from which the pass goes on.
+        tree: draft, N nodes.
+        asked: probes by the part that requested them, in the order of `ASKERS`.
+        exits: the target's hidden states computed by drafting, from which the forward continues.
     """
 
     tree: DraftTree
@@ -45,14 +45,14 @@ class Block:
 
     @property
     def probes(self) -> Probes | None:
-        """All of them, in the order of the block."""
+        """All probes, in the order of the block."""
         return joined(self.tree, list(self.asked.values())) if self.asked else None
 
     def segment(self, row: Row, models: Models) -> Segment:
-        """Tokens, positions and mask; a chain without probes needs no mask of its own.
+        """Return tokens, positions and mask; a chain without probes needs no mask of its own.
 
         Raises:
-            CapacityError: the draft alone is larger than the cache's scratch.
+            CapacityError: the draft alone exceeds the cache's scratch positions.
         """
         tree, probes = self.tree, self.probes
         row.place.scratch = 0
@@ -80,15 +80,15 @@ class Block:
 
     @property
     def enters(self) -> int:
-        """Behind how many layers some of its probes come in; 0: none does."""
+        """Number of layers after which some of its probes enter; 0: none does."""
         return max((p.entering.layer for p in self.asked.values() if p.entering is not None), default=0)
 
     def below(self) -> Block:
-        """What of it the layers below that read."""
+        """Return the part of the block that the layers before `enters` process."""
         return replace(self, asked={part: p for part, p in self.asked.items() if p.entering is None})
 
     def entered(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
-        """The residual streams of the whole block at that layer. Argument: those of `below`."""
+        """Return the residual streams of the whole block at that layer. `stream`: those of `below`."""
         at = 1 + len(self.tree)
         found, drafted = [stream[:at]], stream[:at]
         for probes in self.asked.values():
@@ -100,14 +100,14 @@ class Block:
         return torch.cat(found)
 
     def _given(self, drafted: Int[Tensor, " n"], models: Models) -> Float[Tensor, "n_plus_P D"] | None:
-        """Input embeddings of root, draft and probes where some probe is none of a token; None: all are tokens."""
+        """Return input embeddings of root, draft and probes if some probe has no token; None: all have tokens."""
         asked, embed = self.asked.values(), models.target.embed
         if all(probes.states is None for probes in asked):
             return None
         return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in asked)])
 
     def probed(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, Probed]:
-        """What came back for the probes, by the part that asked. Arguments: of the whole block, root first."""
+        """Return the results of the probes by requesting part. Arguments: those of the whole block, root first."""
         found: dict[str, Probed] = {}
         at = 1 + len(self.tree)
         for part, probes in self.asked.items():
@@ -117,12 +117,12 @@ class Block:
 
 
 def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
-    """The draft with the probes that the row's parts ask for. Those that there is no room for are left out, and said.
+    """Return the draft with the probes that the parts request; probes that do not fit are left out and reported.
 
-    A pass with probes reads the draft from the first layer on: states that drafting left are of the draft alone.
+    With probes, the forward runs the draft from the first layer on: states from drafting exist for the draft alone.
 
     Raises:
-        WorkbenchError: probes whose mask is not of their draft (a mistake in the part).
+        WorkbenchError: a probe mask has the wrong shape for its draft (a mistake in the part).
     """
     asked: dict[str, Probes] = {}
     left, farthest = ROOM - len(tree), models.target.context - row.place.length - 1
@@ -147,7 +147,7 @@ def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
 
 
 def exits(row: Row, tree: DraftTree) -> Exits | None:
-    """What verification goes on from, unless somebody reads what stands before it and was not kept."""
+    """Return the states that verification continues from, or None if a part needs hidden states missing there."""
     found = None if row.silenced or len(tree) == 0 else row.drafter.exits(row, tree)
     return (
         None if found is None or any(layer < found.layer and layer not in found.taps for layer in row.taps) else found

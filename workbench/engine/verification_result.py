@@ -1,4 +1,4 @@
-"""A tree and its verdict, on the host: what `judging.figures` found, and where the walk went."""
+"""Verification result on the host: results of `acceptance.figures`, and the walk through the tree."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from workbench.engine.parts import Verifier
 
 @dataclass(slots=True)
 class Judged:
-    """A tree and its verdict, on the host.
+    """A draft tree and its verification result, on the host.
 
     Attributes:
-        exact: acceptance probabilities of the exact rule, where another one that is exact for no drafts has judged.
-        kept: drafts that were kept; where `exact` is known and a draw decides, how many are on the average.
+        exact: acceptance probabilities of the exact rule, if the rule used is exact for no drafts.
+        kept: number of accepted nodes; with `exact` and a random rule, its expectation.
     """
 
     tokens: list[int]
@@ -53,7 +53,7 @@ class Judged:
         uniform: list[float] | None,
         probe_sources: list[str] | None = None,
     ) -> Judged:
-        """Walk the tree and put the figures together. `lists` is what `judging.figures` gave, on the host."""
+        """Walk the tree and combine the results. `lists`: results of `acceptance.figures`, on the host."""
         tokens, parents, stop, p_stop, entropy, p_node, accept, q, top_tokens, top_probs, top_q, *more = lists
         score, inputs, rule_of, q_of, paid, probes, worth, exact = more
         verdict = verifier.walk(parents, accept, stop, uniform, *([score] if score else []))
@@ -67,10 +67,10 @@ class Judged:
 
     @property
     def is_nan(self) -> bool:
-        """Whether the target's probabilities were not numbers."""
+        """Whether the target's probabilities contain NaN."""
         return any(value != value for value in self.entropy)
 
     @property
     def sources(self) -> list[str]:
-        """Of each node, who proposed it."""
+        """Source of each node."""
         return [self.source] * len(self.tokens) if isinstance(self.source, str) else list(self.source)

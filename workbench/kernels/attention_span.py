@@ -1,8 +1,8 @@
-"""Measure how far back each layer of a model attends, in the masks that its own forward builds.
+"""Measure how far back each layer of a model attends, from the attention masks that the model's own forward builds.
 
-A configuration is no evidence: Mistral has its sliding window whatever `use_sliding_window` says, which Qwen2 reads,
-and Llama has none whatever `sliding_window` says. So the model is called without its layers, with one token at a late
-position of an empty cache, and the mask that each layer is given is read. This takes a few milliseconds.
+The configuration is not reliable: Mistral has its sliding window whatever `use_sliding_window` (read by Qwen2) says,
+and Llama has none whatever `sliding_window` says. So the model is called with its layers replaced by recorders, for one
+token at a late position of an empty cache, and the mask passed to each layer is read. This takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpan:
-    """How far back a layer attends.
+    """Range of earlier positions that a layer attends to.
 
     Attributes:
         window: sliding window in tokens, the token itself included; None: unlimited.
@@ -42,8 +42,8 @@ class AttentionSpans:
     """Attention spans of a model's layers.
 
     Attributes:
-        spans: span by layer type; of one entry where one mask serves all layers.
-        by_layer_type: whether the model takes a dict of masks by layer type; else it takes one mask.
+        spans: span by layer type; a single entry if one mask serves all layers.
+        by_layer_type: whether the model takes a dict of masks by layer type; otherwise it takes one mask.
     """
 
     spans: dict[str, AttentionSpan]
@@ -51,12 +51,12 @@ class AttentionSpans:
 
     @property
     def limited(self) -> bool:
-        """Whether some layer does not attend to the whole text."""
+        """Whether some layer does not attend to the whole context."""
         return any(span != AttentionSpan() for span in self.spans.values())
 
     @classmethod
     def of_config(cls, config: PreTrainedConfig) -> AttentionSpans:
-        """Return what a configuration declares, for models whose masks cannot be measured."""
+        """Return the spans that a configuration declares, for models whose masks cannot be measured."""
         kinds: tuple[str, ...] = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ()))
         window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
         by_kind = {FULL: AttentionSpan(), SLIDING: AttentionSpan(window or None),
@@ -73,11 +73,11 @@ def attention_spans(model: PreTrainedModel, reach: int) -> AttentionSpans:
 
     Args:
         model: any decoder.
-        reach: length of the longest text, in tokens; a longer window is none.
+        reach: length of the longest sequence, in tokens; a window longer than this counts as unlimited.
     """
     try:
         return _Measurement(model, reach).spans()
-    except Exception as error:  # families raise many kinds; `probe` compares what follows from the configuration
+    except Exception as error:  # families raise different errors; `probe` checks the spans from the configuration later
         log.debug("Attention spans of %s are taken from its configuration: %s", type(model).__name__, error)
         return AttentionSpans.of_config(text_config(model.config))
 
@@ -87,7 +87,7 @@ class _AllLayersReached(Exception):
 
 
 class _LayerTypes(dict[str, Tensor]):
-    """Masks by layer type that come into being when the model looks them up."""
+    """Masks by layer type; a missing key gets a new copy of one mask when the model looks it up."""
 
     def __init__(self, like: Tensor) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _LayerTypes(dict[str, Tensor]):
 
 
 class _Measurement:
-    """The model without its layers, and the masks that these would be given."""
+    """A model whose layers are replaced by recorders of the attention masks passed to them."""
 
     def __init__(self, model: PreTrainedModel, reach: int) -> None:
         layers = decoder_layers(model)[1]
@@ -126,11 +126,14 @@ class _Measurement:
         return AttentionSpans(found, bool(kinds))
 
     def _span(self, layer: int, start: int) -> AttentionSpan:
-        """Tell a window from chunks: it moves on with every position, where these stay to their ends."""
+        """Return the span of a layer that attends from key `start` at the last position.
+
+        The start of a sliding window moves with every position; the start of a chunk stays until the chunk ends.
+        """
         if not start:
             return AttentionSpan()
         last = self._reach - 1
-        length = start - self._starts(start - 1)[layer]  # of the window, less one where it began at 0; or of a chunk
+        length = start - self._starts(start - 1)[layer]  # of the chunk; or of the window, less one if it began at 0
         if self._starts(start)[layer] == start:
             return AttentionSpan(None, length)
         if (before := self._starts(last - 1)[layer]) != start - 1:
@@ -138,11 +141,11 @@ class _Measurement:
         return AttentionSpan(last - start + 1)
 
     def _layer_types(self) -> list[str]:
-        """Return the key under which each layer finds its mask; none where the model takes no dict."""
+        """Return the layer type whose mask each layer receives; an empty list if the model takes no dict of masks."""
         masks = _LayerTypes(torch.zeros(1, 1, 1, self._reach, device=self._device))
         try:
             self._call(self._reach - 1, masks)
-        except Exception:  # what a model says that wanted a tensor
+        except Exception:  # raised by models that expect a tensor
             return []
         kinds = [next((kind for kind, mask in masks.items() if mask is given), "") for given in self._given]
         return kinds if all(kinds) else []
@@ -153,7 +156,7 @@ class _Measurement:
         return [_start(mask, position) for mask in self._given]
 
     def _call(self, position: int, masks: dict[str, Tensor] | None) -> None:
-        """Call the model with one token; its layers' masks are recorded."""
+        """Call the model with one token and record the masks of its layers."""
         place = torch.full((1, 1), position, device=self._device)
         self._cache.window = Window(slice(0, 1), position, None, position + 1)
         for model, is_last in zip(self._models, (False, True), strict=True):
@@ -171,7 +174,7 @@ class _Measurement:
         raise ValueError("some layers were not run")
 
     def _recorder(self, layer: nn.Module, is_tuple: bool) -> nn.Module:
-        """Return a copy of a layer that records its mask and hands on what it is given."""
+        """Return a copy of a layer that records its mask and returns its input unchanged."""
         copied = shallow(layer)
         copied.forward = self._record_as_tuple if is_tuple else self._record
         return copied
@@ -192,10 +195,10 @@ def _is_mask(value: object) -> bool:
 
 
 def _start(mask: Tensor | None, position: int) -> int:
-    """Return the first key that a mask leaves open; without a mask it is the first of the text.
+    """Return the first key that a mask allows; without a mask, key 0.
 
     Raises:
-        ValueError: keys are open before a masked one.
+        ValueError: the mask allows keys before a masked one.
     """
     if mask is None:
         return 0

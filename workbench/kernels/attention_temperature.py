@@ -1,9 +1,9 @@
 """Llama 4: scale the queries of layers without rotary embedding by the position of each token.
 
 These layers multiply queries by 1 + a · ln(1 + ⌊(position + 1) / f⌋) (Nakanishi 2025, Scalable-softmax,
-arXiv:2501.19399). Transformers counts that position from the cache's length, which says nothing about a token of a
-draft tree or of a shorter sequence in a batch. While such a layer reads a `TreeCache`, its own scale is off, and its
-query projection is scaled by the positions that the forward was given. Any other call of the model is left alone.
+arXiv:2501.19399). Transformers derives that position from the cache's length, which is wrong for a token of a draft
+tree or of a shorter sequence in the batch. In a forward with a `TreeCache`, the layer's own scaling is off, and the
+hooks scale the query projection by the forward's `position_ids`. All other calls of the model are unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def scale_by_position(model: nn.Module) -> None:
 
 
 class _Temperature:
-    """The hooks of one layer. Several runners of a model may each install theirs: one set acts at a time."""
+    """The hooks of one layer. Several runners of a model may each install their own: only one set acts per forward."""
 
     def __init__(self, layer: nn.Module, attention: Any) -> None:
         self._attention = attention

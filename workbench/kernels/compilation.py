@@ -1,4 +1,4 @@
-"""What is compiled here, if anything, and the threads that share its work."""
+"""Loading of the compiled (numba) kernels, and the threads that share their work."""
 
 from __future__ import annotations
 
@@ -32,47 +32,48 @@ Part = Literal[
     "siblings",
     "amx_tiles",
 ]
-"""Modules of `workbench.kernels.compiled` by name. A misspelt name would look like a module that is not compiled."""
+"""Names of modules in `workbench.kernels.compiled`. Typed, because a misspelt name would look like a module that is
+not compiled."""
 _workers: ThreadPoolExecutor | None = None
 
 
 def may_compile() -> bool:
-    """Whether this machine is one that the compiled forward is for: Linux on x86-64, with numba."""
+    """Whether the compiled kernels support this machine: Linux on x86-64, with numba installed."""
     return not why_not_compiled()
 
 
 def compiled(part: Part) -> ModuleType | None:
-    """A module of `workbench.kernels.compiled`; None where nothing is compiled."""
+    """Return a module of `workbench.kernels.compiled`; None if compiled kernels are not available."""
     return _imported(part) if may_compile() else None
 
 
 @cache
 def _imported(part: Part) -> ModuleType | None:
-    try:  # numba takes half a second, and most models need none
+    try:  # imported late: numba takes half a second to import, and most models do not need it
         return import_module(f"workbench.kernels.compiled.{part}")
-    except (ImportError, OSError, RuntimeError) as error:  # an old numpy, no folder to keep machine code in
+    except (ImportError, OSError, RuntimeError) as error:  # an old numpy, or no folder for the machine code
         log.warning("Passes are not compiled: %s", error)
         return None
 
 
 @cache
 def has_tiles() -> bool:
-    """Whether this machine multiplies by tiles, as torch does then."""
+    """Whether this machine has AMX tiles; torch then uses them for products."""
     return bool(torch.cpu._is_amx_tile_supported())
 
 
 @cache
 def may_use_tiles() -> bool:
-    """Whether what is compiled may multiply by tiles; asks the system for them."""
+    """Whether compiled kernels may use AMX tiles; requests permission from the operating system."""
     tiles = compiled("amx_tiles")
     return tiles is not None and has_tiles() and tiles.are_there() and bool(torch.cpu._init_amx())
 
 
 def together(work: Callable[[], Any]) -> None:
-    """Do a piece of work that any number of threads may share, with as many as torch would take.
+    """Run a piece of work that any number of threads may share, on as many threads as torch would use.
 
-    Who comes late finds nothing to do; what it looks at is kept for it by `work` itself. So nobody waits for a thread
-    to start, and a busy pool costs speed alone.
+    A thread that starts late finds no work left; `work` itself holds references to the arrays that it reads. So the
+    caller never waits for a thread to start, and a busy pool only costs speed.
     """
     global _workers
     if (others := torch.get_num_threads() - 1) > 0:
@@ -81,16 +82,16 @@ def together(work: Callable[[], Any]) -> None:
         try:
             for _ in range(others):
                 _workers.submit(work)
-        except RuntimeError:  # no thread is to be had, or the interpreter ends: this one does it alone
+        except RuntimeError:  # no thread can be started, or the interpreter shuts down: this thread works alone
             pass
-        finally:  # whoever was asked goes on with it, so that it has to be over when this returns
+        finally:  # threads already started continue, so all work must be complete before this returns
             work()
     else:
         work()
 
 
 def _forget() -> None:
-    """A child of a fork has none of its parent's threads."""
+    """Drop the pool in a forked child process, which has none of its parent's threads."""
     global _workers
     _workers = None
 

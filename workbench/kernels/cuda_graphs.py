@@ -1,4 +1,4 @@
-"""Work of a GPU as CUDA graphs: see `replayed`."""
+"""Recording of GPU work as CUDA graphs: see `recorded`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from workbench.kernels.segment import Output
 
 
 class Graphs:
-    """Records as CUDA graphs. They share memory: none is played before what the last one gave has been copied.
+    """Recorder that uses CUDA graphs. The graphs share memory: copy a graph's outputs before the next one is replayed.
 
     Args:
-        device: where the work is done. It is not asked for anything until there is some: on ZeroGPU it comes later.
+        device: device of the work. It is not touched before the first recording: on ZeroGPU it is attached later.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -26,10 +26,10 @@ class Graphs:
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        """See `replayed.Recorder`.
+        """See `recorded.Recorder`.
 
         Raises:
-            RuntimeError: the work waits for the GPU, which a graph cannot.
+            RuntimeError: the work waits for the GPU, which a CUDA graph cannot record.
         """
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         self._stream = self._stream or torch.cuda.Stream(self._device)
@@ -38,8 +38,8 @@ class Graphs:
         with ALONE, torch.cuda.device(self._device):
             try:
                 with torch.cuda.stream(self._stream):
-                    with Unread(self._device.type):  # a recording that fails half-way leaves torch in disorder
-                        work()  # libraries set themselves up at their first call on a stream, which is not recorded
+                    with Unread(self._device.type):  # a recording that fails half-way leaves torch in a broken state
+                        work()  # warm-up: libraries initialise at their first call on a stream, which is not recorded
                     graph.capture_begin(self._pool, capture_error_mode="thread_local")
                     try:
                         made = work()
@@ -53,5 +53,5 @@ class Graphs:
         return made, graph.replay
 
     def forget(self) -> None:
-        """The memory of a pool whose graphs are all gone cannot be had again: the next ones have another."""
+        """Use a new memory pool from now on: the memory of a pool whose graphs were all freed cannot be reused."""
         self._pool = None

@@ -1,4 +1,4 @@
-"""Time as the device sees it: marks that cost no synchronisation, read once the round is over."""
+"""Device timing: marks that need no synchronisation when set and are read after the round."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 
 ALONE = threading.RLock()
-"""Held while a GPU's work is recorded, and by whoever waits for a whole device or gives its unused memory back: what is
-being recorded would be lost."""
+"""Held while GPU work is recorded, and by code that waits for a whole device or frees its unused memory: either would
+abort a recording."""
 
 
 class Clock:
-    """Marks on one time line. On the CPU a mark is the wall clock; on a GPU it is an event in the stream."""
+    """Marks on one timeline. On the CPU a mark is the wall clock; on a GPU it is an event in the stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -28,16 +28,16 @@ class Clock:
         return event
 
     def __deepcopy__(self, memo: dict[int, object]) -> Clock:
-        """Itself: a copied model that is watched is timed on the same line, and an event cannot be copied."""
+        """Return itself: copies of a timed model use the same timeline, and an event cannot be copied."""
         return self
 
     def mark(self) -> Mark:
-        """Now."""
+        """Return a mark for the present moment."""
         return Mark(self, self._event() if self._cuda else None, time.perf_counter() - self._origin_s)
 
 
 class Mark:
-    """A point on a clock's time line."""
+    """A point on a clock's timeline."""
 
     __slots__ = ("_clock", "_event", "_host_s")
 
@@ -45,7 +45,7 @@ class Mark:
         self._clock, self._event, self._host_s = clock, event, host_s
 
     def __deepcopy__(self, memo: dict[int, object]) -> Mark:
-        """Itself: what was, does not change."""
+        """Return itself: a mark never changes."""
         return self
 
     @property
@@ -59,14 +59,14 @@ class Mark:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until a device has done all its work."""
+    """Wait until a device has finished all its work."""
     if device.type == "cuda":
         with ALONE:
             torch.cuda.synchronize(device)
 
 
 def give_back() -> None:
-    """Give the memory that torch holds on GPUs and does not use back to them."""
+    """Return torch's unused cached memory to the GPUs."""
     if torch.cuda.is_available():
         with ALONE:
             torch.cuda.empty_cache()
@@ -74,13 +74,13 @@ def give_back() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One forward, or a part of one that is timed on its own.
+    """Timing of one forward, or of a part that is timed separately.
 
     Attributes:
-        start: when it began.
-        end: when it ended.
-        owners: `id` of each row it was run for; empty where the model does not know them.
-        is_part: whether it belongs to a forward that is counted elsewhere, such as the product with the LM head.
+        start: start of the forward.
+        end: end of the forward.
+        owners: `id` of each sequence of the forward; empty if the model was not given them.
+        is_part: whether it belongs to a forward that is counted elsewhere, such as the projection by the LM head.
     """
 
     start: Mark
@@ -90,12 +90,12 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Duration in seconds."""
         return self.end.seconds - self.start.seconds
 
 
 class Meter:
-    """Forwards of one model, in order."""
+    """Timings of one model's forwards, in order."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -105,6 +105,6 @@ class Meter:
         self.spans.append(Span(start, end, frozenset(owner for owner in owners if owner is not None), is_part))
 
     def take(self) -> list[Span]:
-        """What was measured since the last call."""
+        """Return the spans measured since the last call."""
         spans, self.spans = self.spans, []
         return spans

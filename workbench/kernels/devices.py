@@ -1,6 +1,6 @@
-"""Devices and number formats by their names: what can be ruled out before PyTorch is imported.
+"""Checks of device and dtype names before PyTorch is imported.
 
-What is refused here cannot work on this machine; what is let through, PyTorch has the last word on.
+These checks refuse only devices and dtypes that cannot work on this machine; PyTorch may still refuse others later.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from importlib.util import find_spec
 from workbench.core.errors import ModelError
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int8")
-"""Number formats that models can be run in; in int8 only the weights are (`workbench.kernels.quantised`)."""
+"""Dtypes that models can run in; in int8 only the weights are 8-bit (`workbench.kernels.quantised`)."""
 _CUDA_LIBRARIES = {"Linux": "libcuda.so.1", "Windows": "nvcuda.dll"}
 
 
 @cache
 def kinds() -> tuple[str, ...]:
-    """Kinds of device that this machine may have: "cpu" always, "cuda" and "mps" where nothing rules them out.
+    """Return the kinds of device that this machine may have: "cpu" always, "cuda" and "mps" unless ruled out.
 
-    A PyTorch built for CPUs rules CUDA out, and so does a machine without its driver. The driver is only looked for,
-    not started: a process that has started it cannot be forked.
+    A CPU-only PyTorch build rules out CUDA, and so does a missing NVIDIA driver. The driver library is only loaded, not
+    initialised: a process that has initialised CUDA cannot be forked.
     """
     try:
         build = metadata.version("torch").partition("+")[2]
@@ -48,15 +48,15 @@ def _has_library(name: str) -> bool:
 
 
 def remedy() -> str:
-    """Which devices to use instead, of those that there are."""
+    """Return advice that lists the devices available here."""
     return f"Use {', '.join(('auto', *kinds()[:-1]))} or {kinds()[-1]}."
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that is none, or that this machine cannot have.
+    """Refuse a device that does not exist or that this machine cannot have.
 
     Raises:
-        ModelError: with those that it has.
+        ModelError: the device is not available; the message lists the available ones.
     """
     kind = device.partition(":")[0]
     if device == "auto" or (kind in kinds() and re.fullmatch(r"[a-z]+(:\d{1,3})?", device)):
@@ -65,14 +65,14 @@ def check_device(device: str) -> None:
 
 
 def check_gpu(device: str, what: str) -> None:
-    """Refuse a device that is no GPU, for what is worth nothing elsewhere. What PyTorch finds, it is asked for again.
+    """Refuse a device that is not a GPU, for features that are useless elsewhere. PyTorch's own check comes later.
 
     Args:
-        device: as `--device` has it, or what became of it.
-        what: needs a GPU, for the message.
+        device: value of `--device`, or the device that it resolved to.
+        what: feature that needs a GPU, for the message.
 
     Raises:
-        ModelError: with what to do.
+        ModelError: the device is not a GPU; the message says what to do.
     """
     kind = device.partition(":")[0]
     if kind == "cuda" or (kind == "auto" and "cuda" in kinds()):
@@ -84,10 +84,10 @@ def check_gpu(device: str, what: str) -> None:
 
 
 def check_dtype(dtype: str, device: str = "auto") -> None:
-    """Refuse a number format that is none, or that the device cannot compute in.
+    """Refuse a dtype that does not exist or that the device cannot compute in.
 
     Raises:
-        ModelError: with those that there are.
+        ModelError: the dtype is not available; the message lists the alternatives.
     """
     if dtype not in ("auto", *DTYPES):
         raise ModelError(f"There is no dtype {dtype!r}.", f"Use one of: auto, {', '.join(DTYPES)}.")
@@ -107,7 +107,7 @@ def _has_numba() -> bool:
 
 
 def why_not_compiled() -> str:
-    """Why passes over few tokens are not compiled in this process, as the end of a sentence; empty where they are."""
+    """Return why passes over few tokens are not compiled here, as the end of a sentence; empty if they are."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return f"they are for Linux on x86-64, not for {platform.system()} on {platform.machine()}"
     if not _has_numba():

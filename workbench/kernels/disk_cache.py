@@ -1,4 +1,4 @@
-"""Files in the user's cache: facts about this machine and its models (JSON), converted models, compiled code."""
+"""Files in the user's cache folder: facts about this machine and its models (JSON), converted models, compiled code."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ LOG = logging.getLogger(__name__)
 
 
 def folder() -> Path:
-    """Where they are kept: the workbench's folder in the user's own cache.
+    """Return the workbench's folder in the user's cache.
 
     Raises:
-        RuntimeError: a user without a home.
+        RuntimeError: the user has no home folder.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "speculative-decoding-workbench"
 
 
 def read(name: str) -> dict[str, Any]:
-    """A file's facts by their key; none where there is no file, or one that is damaged, or no home."""
+    """Return a cached file's facts by key; an empty dict if it is missing or damaged or there is no home folder."""
     try:
         found = json.loads((folder() / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError):
@@ -34,7 +34,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def write(name: str, facts: dict[str, Any]) -> None:
-    """Replace a file, whole or not at all. No home, or one that is read-only, is no reason to fail."""
+    """Replace a cached file atomically. A missing or read-only home folder is ignored."""
     with suppress(OSError, RuntimeError):
         path = folder() / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,22 +42,22 @@ def write(name: str, facts: dict[str, Any]) -> None:
 
 
 def cache_folder() -> Path:
-    """Return the folder of copies: `WORKBENCH_CACHE`, one in the user's cache, or a temporary one (no home)."""
+    """Return the folder for model copies: `WORKBENCH_CACHE`, the user's cache, or a temporary one (no home folder)."""
     if named := os.environ.get("WORKBENCH_CACHE"):
         return Path(named).expanduser() / "models"
     try:
         return folder() / "models"
-    except RuntimeError:  # a user without a home: a known name in /tmp could be somebody else's folder
+    except RuntimeError:  # no home folder; a fixed name in /tmp could be another user's folder
         return temporary_folder() / "models"
 
 
 def code_folder(name: str) -> Path:
-    """Return a folder for compiled code: in the cache where this user alone can write to it, else a temporary one.
+    """Return a folder for compiled code: in the cache if only this user can write to it, else a temporary one.
 
-    Whoever writes to such a folder runs code here: numba's index files are pickles, Inductor's files are libraries.
+    Anyone who can write to this folder can run code here: numba's index files are pickles, Inductor's are libraries.
 
     Args:
-        name: of the folder; the user's number is added, so that users who share `WORKBENCH_CACHE` have one each.
+        name: name of the folder; the user id is appended, so that users who share `WORKBENCH_CACHE` have separate ones.
     """
     place = cache_folder().with_name("compiled") / f"{name}-{os.getuid() if hasattr(os, 'getuid') else 0}"
     with suppress(OSError):

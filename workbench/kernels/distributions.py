@@ -1,7 +1,7 @@
-"""What a round and a draft want of wide laws: their likeliest tokens, their entropy, and the chances of a few tokens.
+"""Top tokens, entropy and single probabilities of distributions over large vocabularies.
 
-Greedy decoding needs no law whole. Where passes are compiled, one of them reads logits as the model gave them, and the
-law is made for who asks for it alone.
+Greedy decoding never needs a whole distribution. If passes are compiled, one compiled pass reads the model's logits
+directly, and the full distribution is computed only when something requests it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from workbench.kernels.compilation import compiled, together
 from workbench.kernels.rejection import make_ready as make_tests_ready
 
 TOP = 8
-"""Likeliest tokens kept at each verified node: enough for token recycling, and for most of the law in the card."""
+"""Most probable tokens stored per verified node: enough for token recycling, and for most of the distribution that a
+node's card in the UI shows."""
 ALONE = 2
-"""Laws up to which other threads are not asked to help."""
+"""Distributions up to which no other threads are used."""
 FEW = 16
-"""Likeliest tokens that a compiled pass finds at most: more of them are sorted."""
+"""Largest number of top tokens that a compiled pass finds; more are found by sorting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What one pass found of the softmax of logits, row by row.
+    """Summary of the softmax of logits, row by row, from one compiled pass.
 
     Attributes:
         logits: float32 or bfloat16 [n, V].
-        p_top: float32 [n, k], probabilities of the likeliest tokens, falling.
-        logs: float32 [n, k], logarithms of these.
-        top: int64 [n, k], their ids; of equal logits the first.
+        p_top: float32 [n, k], probabilities of the most probable tokens, in descending order.
+        logs: float32 [n, k], logarithms of `p_top`.
+        top: int64 [n, k], token ids of `p_top`; among equal logits the first.
         entropy: float32 [n], in nats.
-        scale: a token's probability is exp(its logit less the first) over the second.
+        scale: float64 [n, 2]; a token's probability is exp(logit - scale[:, 0]) / scale[:, 1].
     """
 
     logits: Float[Tensor, "n V"]
@@ -49,7 +50,7 @@ class Weighed:
     scale: Float64[Tensor, "n 2"]
 
     def chances(self, tokens: Int[Tensor, " m"], at: Int[Tensor, " m"] | None = None) -> Float[Tensor, " m"]:
-        """Probabilities of tokens, of one each in rows `at`; None: in the first m rows."""
+        """Return the probabilities of tokens, one each in the rows `at`; None: in the first m rows."""
         if at is None:
             found, scale = self.logits[: len(tokens)].gather(1, tokens.unsqueeze(1)).squeeze(1), self.scale
         else:
@@ -58,11 +59,11 @@ class Weighed:
 
 
 def weigh(logits: Float[Tensor, "n V"], k: int) -> Weighed | None:
-    """Find the k likeliest tokens, and how all of them are scaled, in one compiled pass; None where there is none.
+    """Find the k most probable tokens and the softmax's scale in one compiled pass; None if it is not available.
 
     Args:
-        logits: as a model gave them: no temperature, no filters.
-        k: at most `FEW`.
+        logits: the model's logits, without temperature or filters, [n, V].
+        k: number of tokens, at most `FEW`.
     """
     n, size = logits.shape
     if size < WIDE or k > FEW or logits.dtype not in (torch.float32, torch.bfloat16):
@@ -79,7 +80,10 @@ def weigh(logits: Float[Tensor, "n V"], k: int) -> Weighed | None:
 
 
 def weighing(logits: Float[Tensor, "n V"], k: int) -> tuple[Weighed, tuple[np.ndarray, ...]]:
-    """What is found of logits, and what `laws.weigh` (of bfloat16 `laws.weigh_halves`) takes to find it."""
+    """Return empty results for logits, and the arguments with which `laws.weigh` (or `weigh_halves`) fills them.
+
+    `weigh_halves` is for bfloat16 logits.
+    """
     n, x = logits.shape[0], logits.view(torch.int16) if logits.dtype == torch.bfloat16 else logits
     top, (p_top, logs) = np.empty((n, k), np.int64), np.empty((2, n, k), np.float32)
     entropy, scale = np.empty(n, np.float32), np.empty((n, 2), np.float64)
@@ -89,16 +93,16 @@ def weighing(logits: Float[Tensor, "n V"], k: int) -> tuple[Weighed, tuple[np.nd
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of the laws at n places.
+    """Distributions at n positions, with the full distribution computed on demand.
 
     Attributes:
-        p_top: probabilities of the `TOP` likeliest tokens, falling.
-        top: their ids.
+        p_top: probabilities of the `TOP` most probable tokens, in descending order.
+        top: their token ids.
         entropy: in nats.
-        logits: in float32 or wider, or what makes them.
-        law: the same of the laws.
-        chances: as `Weighed.chances`.
-        best: the first largest logit of each place, where that is known.
+        logits: logits in float32 or wider, or a function that returns them.
+        law: distributions, or a function that returns them.
+        chances: function that returns single probabilities, as `Weighed.chances`.
+        best: token with the first largest logit at each position, if known.
     """
 
     p_top: Float[Tensor, "n k"]
@@ -111,11 +115,11 @@ class Seen:
 
 
 def see(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Seen:
-    """What a round wants of the target's logits.
+    """Summarise the target's logits for a round.
 
     Args:
-        logits: after `with_history`.
-        sampling: in force.
+        logits: logits after `with_history`, [n, V].
+        sampling: sampling parameters in force.
     """
     if sampling.greedy and (found := weigh(logits, TOP)) is not None:
         wide = Once(logits.float)
@@ -136,15 +140,15 @@ def see(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Seen:
 def look(
     logits: Float[Tensor, "n V"], p: Float[Tensor, "n V"], sampling: SamplingParams
 ) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"], Float[Tensor, " n"]]:
-    """The `TOP` likeliest tokens of each law, falling: probabilities and ids; and its entropy in nats.
+    """Return probabilities and ids of each distribution's `TOP` tokens, in descending order, and its entropy in nats.
 
-    Wide ones in one compiled pass where passes are compiled: 20 small operations are 0.3 ms when the target's weights
-    have just gone through the caches.
+    Large vocabularies take one compiled pass if passes are compiled: 20 small operations cost 0.3 ms when the target's
+    weights have just evicted everything else from the CPU caches.
 
     Args:
-        logits: after `with_history`.
-        p: their law.
-        sampling: that made the law.
+        logits: logits after `with_history`.
+        p: distributions of these logits.
+        sampling: sampling parameters that `p` was computed with.
     """
     compact = logits.dtype == p.dtype == torch.float32 and logits.is_contiguous() and p.is_contiguous()
     if compact and p.shape[1] >= WIDE and on_host(p.device) and (laws := compiled("distributions")) is not None:
@@ -161,7 +165,7 @@ def look(
 
 
 def make_ready(vocabulary: int, device: torch.device) -> None:
-    """Have what looks at wide laws loaded, and compiled where it never was: no round shall stand still for it."""
+    """Load the kernels for large vocabularies, and compile them if necessary, so that no round waits for it."""
     if vocabulary >= WIDE and on_host(device):
         logits = torch.zeros(ALONE + 1, vocabulary)
         look(logits, logits.softmax(1), SamplingParams())

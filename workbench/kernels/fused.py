@@ -1,7 +1,7 @@
-"""The lean decoder's arithmetic as one compiled function: a pass over few tokens takes as long as reading weights.
+"""The lean decoder's arithmetic as one compiled function: a pass over few tokens takes as long as reading the weights.
 
-Sums are in float32, and the residual stream stays in it from layer to layer; weights and cache keep their type. That
-this is the model's arithmetic is checked with the lean decoder (`workbench.kernels.self_test`).
+Sums are in float32, and so is the residual stream from layer to layer; weights and KV cache keep their dtype. The
+self-test of the lean decoder checks that the results equal the model's (`workbench.kernels.self_test`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 STEP = 32
-"""Inputs that a product in bfloat16 reads at once: its width is a multiple of them."""
+"""Inputs that a bfloat16 product reads at once: its width has to be a multiple of this."""
 HEAD_SIZES = (32, 64, 96, 128)
-"""Numbers of an attention head: `instructions.VECTORS` times 16."""
+"""Supported sizes of an attention head: 16 times `instructions.VECTORS`."""
 MOST = 128
-"""Tokens a row up to which a pass is compiled, the largest tree among them: prompts are left to products for many."""
+"""Tokens per sequence up to which a pass is compiled, enough for the largest tree; prompts use torch's products."""
 MOST_BESIDE_TILES = 16
-"""Tokens of all rows up to which it is where torch multiplies by tiles (AMX) and this does not, as with bytes: torch is
-faster from there on. So there only passes of few tokens give a token the same bits whatever is beside it."""
+"""Tokens of all sequences up to which a pass is compiled if torch uses AMX tiles and the compiled code does not (as
+with int8 weights): beyond this torch is faster. On such machines only passes over few tokens give a token the same bits
+whatever else is in the batch."""
 
 
 def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
-    """Whether products of a decoder with these sizes, in bfloat16, are such as compiled passes read."""
+    """Whether compiled passes support the bfloat16 products of a decoder with these sizes."""
     width, inner, head = (config.get(key) for key in ("hidden_size", "intermediate_size", "head_dim"))
     kept = config.get("draft_vocabulary")
     said = len(kept) if isinstance(kept, list) else config.get("vocab_size")
@@ -44,10 +45,10 @@ def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
 
 
 class Fused:
-    """A decoder's layers and LM head for passes over few tokens. Make it with `Fused.of`.
+    """A decoder's layers and LM head for passes over few tokens. Create it with `Fused.of`.
 
-    Products read their weights where the model had them when this was made, and keep them; norms and biases are copies.
-    `LeanDecoder.fresh` makes it anew when the model's have changed.
+    Products read the model's weights in place and keep them alive; norms and biases are copies. `LeanDecoder.fresh`
+    creates it anew when the model's weights have changed.
     """
 
     def __init__(self, model: PreTrainedModel, capacity: int, forward: ModuleType) -> None:
@@ -61,7 +62,7 @@ class Fused:
         assert kinds is not None
         self.dtype, self._kind = model.dtype, kinds.INT8 if stored(model) == torch.int8 else kinds.BF16
         read = [[_read(linear) for linear in layer.linears] for layer in layers]
-        self._kept = [tensor for row in read for pair in row for tensor in pair]  # or their memory may be freed
+        self._kept = [tensor for row in read for pair in row for tensor in pair]  # else their memory may be freed
         self._weights = np.array([[weight.data_ptr() for weight, _ in row] for row in read], np.int64)
         self._scales = np.array([[scale.data_ptr() for _, scale in row] for row in read], np.int64)
         biases = [layer.bias for layer in layers if layer.bias is not None]
@@ -88,11 +89,11 @@ class Fused:
 
     @classmethod
     def of(cls, model: PreTrainedModel, capacity: int) -> Fused | None:
-        """The compiled twin of a model that has a lean one, or None where there is none.
+        """Return the compiled version of a model that has a lean decoder, or None if its sizes are not supported.
 
         Args:
-            model: of the kinds that `workbench.kernels.lean` knows, on the CPU.
-            capacity: longest sequence with its scratch, in tokens.
+            model: model on the CPU, of a kind that `workbench.kernels.lean` supports.
+            capacity: longest sequence including scratch positions, in tokens.
         """
         if model.dtype != torch.bfloat16 or not may_compile():
             return None
@@ -102,7 +103,7 @@ class Fused:
         layers = [part for part in map(_Layer.of, children) if part is not None]
         if len(layers) < len(children) or not isinstance(head, nn.Linear) or head.bias is not None:
             return None
-        if hasattr(head, "kept") and stored(model) == torch.int8:  # a trimmed one, whose scales are not
+        if hasattr(head, "kept") and stored(model) == torch.int8:  # a trimmed head; its int8 scales are not trimmed
             return None
         weights = [*(weight for layer in layers for weight in layer.weights), _kept(head, head.weight)]
         step = GROUP if stored(model) == torch.int8 else STEP
@@ -115,7 +116,7 @@ class Fused:
         return cls(model, capacity, forward) if layers[0].size in HEAD_SIZES else None
 
     def takes(self, shape: Sequence[int]) -> bool:
-        """Whether a pass over [rows, tokens] is one for the compiled layers."""
+        """Whether the compiled layers should run a pass over [sequences, tokens]."""
         n_rows, n = shape
         return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not compilation.has_tiles())
 
@@ -129,16 +130,16 @@ class Fused:
         taps: Collection[int] = (),
         without: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
-        """The residual stream behind `layers`, in float32, and [B, n, D] in the model's type after each tapped one.
+        """Return the residual stream after `layers`, in float32, and the captured hidden states after each tap.
 
         Args:
-            x: what goes into the first of them, any type.
-            mask: additive: a token sees the places where it is 0.
-            positions: in the sequence.
-            cache: written and read at its window.
+            x: input of the first of these layers, of any dtype, [T, D].
+            mask: additive mask [B, 1, n, used]: a token attends to the cache positions where it is 0.
+            positions: positions in the sequence, [B, n].
+            cache: KV cache, written and read at its window.
             layers: indices of layers.
-            taps: of them, those whose stream is wanted.
-            without: halves that are left out (see `workbench.kernels.layers`).
+            taps: layers, of these, after which hidden states are captured, [B, n, D] in the model's dtype.
+            without: layer halves that are left out (see `workbench.kernels.layers`).
         """
         n_rows, n = positions.shape
         stream = x.to(torch.float32, copy=True).contiguous()
@@ -156,7 +157,7 @@ class Fused:
         found: dict[int, Tensor] = {}
         for part in _parted(layers, taps):
             arguments = self.layered(stream, whole, (row, place, seen, count), where, part, without)
-            together(lambda arguments=arguments, whole=whole: self._run(*arguments))  # whose address is among them
+            together(lambda arguments=arguments, whole=whole: self._run(*arguments))  # `arguments` has its address
             if part[-1] in taps:
                 found[part[-1]] = stream.to(self.dtype).view(n_rows, n, -1)
         return stream, found
@@ -171,17 +172,17 @@ class Fused:
         without: Collection[int] = (),
         beside: np.ndarray | None = None,
     ) -> tuple[Any, ...]:
-        """What `forward.run_layers` takes, for any number of threads that run it once together.
+        """Return the arguments of `forward.run_layers`, for any number of threads that share one run.
 
         Args:
-            stream: float32, changed in place.
-            whole: the buffer of the cache, which has to outlive the run: its address is among what is returned.
-            shared: of each token its row and its place in the cache; the places that it sees, and how many.
+            stream: residual stream, float32 [T, D], changed in place.
+            whole: buffer of the KV cache, which has to outlive the run: the arguments contain its address.
+            shared: for each token its cache row and position, the cache positions it attends to, and their number.
             where: positions in the sequence, int64 [T].
-            layers: indices of layers, of which none but the last is tapped.
-            without: as of a forward.
-            beside: what is added to queries, keys and values of each token, float32 [layers, T, (H + 2 G) d], in the
-                place of the model's biases.
+            layers: indices of layers; only the last may be a tap.
+            without: layer halves that are left out.
+            beside: values added to queries, keys and values of each token instead of the model's biases, float32
+                [layers, T, (H + 2 G) d].
         """
         biases = self._biases if beside is None else beside
         unit, n_tokens = whole.element_size(), stream.shape[0]
@@ -197,9 +198,9 @@ class Fused:
         )  # fmt: skip
 
     def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"]]:
-        """Logits of a residual stream behind the last layer, and what the LM head read, both in the model's type.
+        """Return the logits of the last layer's residual stream, and the LM head's input, both in the model's dtype.
 
-        Of a trimmed head (see `workbench.kernels.reduced_vocabulary`) they are those of the tokens kept.
+        For a trimmed head (see `workbench.kernels.reduced_vocabulary`) these are the logits of its tokens.
         """
         out, hidden, arguments = self.reading(x.to(torch.float32).contiguous())
         together(lambda: self._read(*arguments))
@@ -208,7 +209,7 @@ class Fused:
     def reading(
         self, stream: Float[Tensor, "T D"]
     ) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"], tuple[Any, ...]]:
-        """Logits, what the LM head read in float32, and what `forward.read_logits` takes to write both."""
+        """Return logits, LM head input (float32), and the arguments with which `forward.read_logits` writes both."""
         hidden, out = torch.empty_like(stream), torch.empty(stream.shape[0], self.n_tokens, dtype=self.dtype)
         return out, hidden, (
             self._kind, stream.numpy(), self._last, self._eps, self._head.data_ptr(), self._head_scale.data_ptr(),
@@ -217,7 +218,7 @@ class Fused:
 
 
 def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
-    """The layers in runs, each ending with a tapped one or the last."""
+    """Split the layers into runs that each end with a tap or the last layer."""
     parts: list[list[int]] = [[]]
     for number in layers:
         parts[-1].append(number)
@@ -227,7 +228,7 @@ def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
 
 
 class _Layer(NamedTuple):
-    """What is read of a layer: seven products, the bias of queries, keys and values together, two norms."""
+    """Parts of a layer: seven linear layers, the bias of queries, keys and values together, two norms."""
 
     linears: list[nn.Module]
     bias: Tensor | None
@@ -237,12 +238,12 @@ class _Layer(NamedTuple):
 
     @property
     def weights(self) -> list[Tensor]:
-        """Of the products, in the model's type."""
+        """Weights of the linear layers, in the model's dtype."""
         return [linear.get_parameter("weight") for linear in self.linears]
 
     @classmethod
     def of(cls, layer: nn.Module) -> _Layer | None:
-        """A layer's parts; None if it has others."""
+        """Return a layer's parts; None if the layer has other parts."""
         attention: Any = layer.get_submodule("self_attn")
         mlp = layer.get_submodule("mlp")
         linears = [attention.get_submodule(f"{name}_proj") for name in "qkvo"]
@@ -264,14 +265,14 @@ class _Layer(NamedTuple):
 
 
 def _read(linear: nn.Module) -> tuple[Tensor, Tensor]:
-    """What is read of a product: its weight, and scales (see `quantised`) where that is in bytes (else nothing)."""
+    """Return a linear layer's weight and its scales; for an int8 layer (see `quantised`), else the scales are empty."""
     if (found := bytes_of(linear)) is not None:
         return found.numbers, found.scale
     return linear.get_parameter("weight").detach(), torch.empty(0)
 
 
 def _kept(head: nn.Module, weight: Tensor) -> Tensor:
-    """What of an LM head's weight is read: of a trimmed one the rows kept, copied."""
+    """Return the rows of an LM head's weight that are read; for a trimmed head, a copy of its rows."""
     kept = getattr(head, "kept", None)
     return weight if kept is None else weight[kept]
 

@@ -1,4 +1,4 @@
-"""Which tokens of a prompt stand for pictures, and what these became in a model."""
+"""Positions of image tokens in a prompt, and hidden states of a prompt with images."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Inputs = dict[str, Tensor]
-"""What a processor returns for one prompt: `input_ids` [1, n], `pixel_values`, and what else the model wants."""
+"""Output of a processor for one prompt: `input_ids` [1, n], `pixel_values`, and other inputs of the model."""
 _MARKERS = (
     "image_token_id", "image_token_index", "video_token_id", "vision_start_token_id", "vision_end_token_id",
     "boi_token_id", "boi_token_index", "eoi_token_id", "eoi_token_index", "begin_image_token_id", "end_image_token_id",
 )  # fmt: skip
-"""Names under which configurations keep the ids of tokens that stand for pictures or frame them."""
+"""Configuration keys for the ids of tokens that stand for images or delimit them."""
 _CROSSING = {
     "mllama": "its layers read the image through cross-attention, whose states cannot follow an accepted path",
     "idefics": "its layers read the image through cross-attention, whose states cannot follow an accepted path",
@@ -34,15 +34,15 @@ _CROSSING = {
 
 @dataclass(slots=True)
 class Pictured:
-    """What a prompt with pictures became in a model. `Slot.pictured` holds it after a prefill with pixels.
+    """Embeddings and hidden states of a prompt with images, in `Slot.pictured` after a prefill with pixels.
 
     Attributes:
-        embeds: [n, d] what entered the first layer, at every position of the prompt.
+        embeds: [n, d] input of the first layer, at every position of the prompt.
         features: [n, d] last hidden states, which the LM head reads, at every position.
         is_vision: bool [n], positions of vision tokens.
-        grids: (rows, columns) of patches of each picture; (1, m) where its m tokens are no grid.
-        spans: (start, end) of each picture's vision tokens in the prompt.
-        seconds: how long the prefill took.
+        grids: (rows, columns) of patches of each image; (1, m) if its m tokens form no grid.
+        spans: (start, end) of each image's vision tokens in the prompt.
+        seconds: duration of the prefill.
     """
 
     embeds: Float[Tensor, "n d"]
@@ -59,19 +59,19 @@ class Pictured:
 
 
 def image_token_id(config: PretrainedConfig) -> int | None:
-    """Id of the token that stands for one vision token in `input_ids`; None where a model has none."""
+    """Return the id of the placeholder for one vision token in `input_ids`; None if the model has none."""
     found = getattr(config, "image_token_id", None)
     return found if found is not None else getattr(config, "image_token_index", None)
 
 
 def marker_ids(config: PretrainedConfig) -> frozenset[int]:
-    """Ids of all tokens that stand for pictures or frame them, which a text-only reader has to leave out."""
+    """Return the ids of all tokens that stand for images or delimit them; a text-only drafter must skip these."""
     ids = (getattr(config, name, None) for name in _MARKERS)
     return frozenset(i for i in ids if isinstance(i, int))
 
 
 def why_no_pictures(config: PretrainedConfig, name: str) -> str:
-    """Why a model cannot be shown pictures; empty when it can."""
+    """Return why a model does not accept images; empty if it does."""
     if not hasattr(config, "vision_config") and image_token_id(config) is None:
         return f"{name} reads text only."
     kind = getattr(config, "model_type", "")
@@ -85,12 +85,12 @@ def why_no_pictures(config: PretrainedConfig, name: str) -> str:
 def layout(
     config: PretrainedConfig, inputs: Inputs, counts: Sequence[int] | None = None
 ) -> tuple[Bool[Tensor, " n"], list[tuple[int, int]], list[tuple[int, int]]]:
-    """Which positions of a prompt are vision tokens, and for each picture its grid and its span.
+    """Return which positions of a prompt are vision tokens, and each image's grid and span.
 
     Args:
-        config: of the model.
-        inputs: of the prompt.
-        counts: vision tokens of each picture, where the tensors do not say it (pictures cut into tiles).
+        config: configuration of the model.
+        inputs: processor output for the prompt.
+        counts: vision tokens of each image, if the tensors do not determine them (images cut into tiles).
     """
     is_vision = inputs["input_ids"][0] == image_token_id(config)
     places = is_vision.nonzero().flatten().tolist()
@@ -106,7 +106,7 @@ def layout(
 
 
 def _sizes(config: PretrainedConfig, inputs: Inputs, is_vision: list[bool]) -> list[int]:
-    """Vision tokens of each picture."""
+    """Return the number of vision tokens of each image."""
     total, grid = sum(is_vision), inputs.get("image_grid_thw")
     if grid is not None:
         return (grid.prod(1) // _merge(config) ** 2).tolist()
@@ -139,7 +139,7 @@ def _merge(config: PretrainedConfig) -> int:
 
 @contextmanager
 def watched(model: PreTrainedModel, first_layer: torch.nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Keep, while the model reads a whole prompt, what enters its first layer, where, and what leaves its last norm."""
+    """Record, during a prefill, the first layer's input, the position ids, and the output of the last norm."""
     found: dict[str, Tensor] = {}
     trunk = model.base_model
     if trunk is model:

@@ -1,8 +1,8 @@
-"""One key–value cache for trees, rows of different lengths, and several readers.
+"""One KV cache for draft trees, sequences of different lengths, and several models.
 
-Every layer holds a preallocated buffer of [rows, heads, capacity, head size]. A forward writes its tokens behind the
-committed length of each row and reads everything up to the longest row; what a token may see is the mask's business.
-Committing a path moves its entries to the front; rejecting moves nothing. No layer rolls, slides or grows by itself.
+Every layer has a preallocated buffer of [rows, heads, capacity, head size]. A forward writes its tokens after the
+committed length of each row and reads all positions up to the longest row; the attention mask decides which of them a
+token attends to. Committing a path moves its entries forward; rejecting moves nothing. No layer slides or grows.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from workbench.kernels.single_thread import move_alone, zeros_untouched
 
 @dataclass(slots=True)
 class Window:
-    """Where the forward that is running writes and how far it reads. Set by the runner before each forward.
+    """Positions that the current forward writes and reads. Set by the runner before each forward.
 
     Attributes:
         rows: slice of buffer rows that take part, [lo, hi).
-        start: first position written, when it is the same for all rows; else None.
+        start: first position written, if it is the same for all rows; else None.
         index: int64 [B, n], position written for each token, when rows differ; else None.
         used: number of positions read back.
     """
@@ -37,7 +37,7 @@ class Window:
 
 
 class TreeLayer(CacheLayerMixin):
-    """Keys and values of one layer: a view of the cache's common buffer."""
+    """Keys and values of one layer: a view of the cache's shared buffer."""
 
     is_sliding = False
 
@@ -47,7 +47,7 @@ class TreeLayer(CacheLayerMixin):
         self.layer = layer
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Take buffers once the first keys and values show their shape."""
+        """Allocate buffers when the first keys and values show their shape."""
         self.keys, self.values = self.cache.allocate(self, key_states, value_states)
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
@@ -59,7 +59,7 @@ class TreeLayer(CacheLayerMixin):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Write the new entries and return the part of the buffers that the mask covers."""
+        """Write the new keys and values and return the part of the buffers that the mask covers."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         window = self.cache.window
@@ -78,11 +78,11 @@ class TreeLayer(CacheLayerMixin):
         return keys[:, :, : window.used], values[:, :, : window.used]
 
     def get_seq_length(self) -> int:
-        """Positions before the forward that is running (used by models only to guess position ids)."""
+        """Return the positions before the current forward (models use it only to guess position ids)."""
         return self.cache.window.start or 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """(length, offset) of the keys for masks that a model builds by itself, as in a prefill with pixels."""
+        """Return (length, offset) of the keys, for masks that a model builds itself, as in a prefill with pixels."""
         return self.cache.window.used, 0
 
     def get_max_length(self) -> int:
@@ -91,9 +91,9 @@ class TreeLayer(CacheLayerMixin):
 
 
 class TreeCache(Cache):
-    """Buffers for `rows` requests of up to `capacity` positions each, shared by all layers.
+    """KV cache for `rows` sequences of up to `capacity` positions each, for all layers.
 
-    Layers of one shape live in one tensor [layers, 2, rows, H, capacity, D], so that a commit is one gather for the
+    Layers of equal shape share one tensor [layers, 2, rows, H, capacity, D], so that a commit is one gather for the
     whole model. A layer with another shape has a tensor of its own.
     """
 
@@ -109,7 +109,7 @@ class TreeCache(Cache):
         self._reached = [0] * rows
 
     def allocate(self, layer: TreeLayer, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Buffers for one layer; the first with equal key and value shapes allocates for all layers."""
+        """Allocate buffers for one layer; the first with equal key and value shapes allocates for all layers."""
         shape = (keys.shape[1], keys.shape[3])
         if keys.shape == values.shape and self._common in (None, shape):
             if self._common is None:
@@ -127,7 +127,7 @@ class TreeCache(Cache):
         return self._views[layer](0), self._views[layer](1)
 
     def buffer(self, heads: int, head_size: int, like: Tensor) -> Float[Tensor, "L two R H C D"]:
-        """The common buffer of all layers, for forwards that do without `update`; allocated at first use."""
+        """Return the shared buffer of all layers, for forwards that do not call `update`; allocated at first use."""
         if self._common is None:
             entry = like.new_empty(1, heads, 0, head_size)
             for layer in self.layers:
@@ -136,15 +136,15 @@ class TreeCache(Cache):
         return self._stacks[self._common_at]
 
     def reach(self, rows: slice, stop: int) -> None:
-        """Say that the positions of these rows before `stop` are written to: behind them a row is as it was made.
+        """Record that these rows are written up to position `stop`; all later positions are still zero.
 
-        A buffer is zeros that the system gives when they are first touched, and most of a long context never is.
-        Zeroing or copying whole rows took seconds (SmolLM2, AMD EPYC: 190 MB a row).
+        The system provides the buffer's zero pages at first touch, and most of a long context is never touched.
+        Zeroing or copying whole rows took seconds (SmolLM2, AMD EPYC: 190 MB per row).
         """
         self._reached[rows] = [max(stop, before) for before in self._reached[rows]]
 
     def grow(self, rows: int) -> None:
-        """Make room for more rows; what is there stays."""
+        """Make room for more rows; existing entries stay."""
         if rows <= self.n_rows:
             return
         most = max(self._reached)
@@ -158,7 +158,7 @@ class TreeCache(Cache):
             layer.keys, layer.values = part(0), part(1)
 
     def clear_row(self, row: int) -> None:
-        """Zero a row. Masked entries are multiplied by 0, and 0 × NaN would be NaN: nothing stale may stay behind."""
+        """Zero a row. Masked entries are multiplied by 0, and 0 × NaN is NaN, so no stale entry may remain."""
         for stack in self._stacks:
             stack[:, :, row, :, : self._reached[row]].zero_()
         self._reached[row] = 0
@@ -179,7 +179,7 @@ class TreeCache(Cache):
 
     @contextlib.contextmanager
     def kept(self, row: int, start: int, stop: int) -> Iterator[None]:
-        """Restore these positions of a row at the end. Buffers allocated in between are zero there again."""
+        """Restore these positions of a row on exit. Buffers allocated in the meantime are zeroed there."""
         saved = [stack[:, :, row, :, start:stop].clone() for stack in self._stacks]
         try:
             yield

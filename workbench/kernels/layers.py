@@ -1,7 +1,7 @@
-"""The parts of a Hugging Face model that the engine needs by name: its decoder layers, its head, a subset of layers.
+"""Access to the parts of a Hugging Face model: its decoder layers, its LM head, a subset of layers.
 
 A layer has two *halves*, each added to the residual stream: half 2 i is the attention of layer i, half 2 i + 1 its
-feed-forward. A pass may leave out any of them.
+MLP. A pass may leave out any of them.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _M = TypeVar("_M", bound=nn.Module)
 _P = TypeVar("_P", bound=PreTrainedModel)
 
 HALVES = (("self_attn", "attn", "attention", "self_attention"), ("mlp", "feed_forward", "ffn"))
-"""What a layer's attention and its feed-forward are called."""
+"""Names of a layer's attention and of its MLP in the supported families."""
 VIEWS = 64
-"""Ways of cutting a model that are kept."""
+"""Number of subsets of a model that are cached."""
 RECURRENT = ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "ssm", "rwkv", "hybrid", "moe_mamba")
 
 
 def text_config(config: PretrainedConfig) -> PretrainedConfig:
-    """Configuration of the decoder of a language or vision-language model."""
+    """Return the configuration of the decoder of a language or vision-language model."""
     return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
 
 
 def refuse_unverifiable(model: PreTrainedModel) -> None:
     """Refuse models whose state cannot be rolled back to an earlier token.
 
-    A model of a hybrid family whose layers are all attention keeps no such state: the check at loading decides.
+    A model of a hybrid family whose layers are all attention has no such state: the self-test at loading decides.
 
     Raises:
-        ModelError: names the kind of layer and what to use instead.
+        ModelError: the model has a recurrent state; the message names the layer type and says what to use instead.
     """
     config = text_config(model.config)
     name = type(model).__name__
@@ -57,7 +57,7 @@ def refuse_unverifiable(model: PreTrainedModel) -> None:
 
 
 def encoder_decoder(name: str, config: PretrainedConfig) -> ModelError:
-    """What is said of a T5 or a BART: its decoder looks at what an encoder made of another text."""
+    """Return the error for an encoder–decoder model (T5, BART): its decoder attends to an encoded other text."""
     return ModelError(
         f"{name} ({config.model_type}) is an encoder–decoder: it answers a text that its encoder has read, where "
         "speculative decoding here goes on with a text.",
@@ -66,15 +66,15 @@ def encoder_decoder(name: str, config: PretrainedConfig) -> ModelError:
 
 
 def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, str]:
-    """Return up to how many tokens a decoder can be run, and why not further, where more tokens change earlier ones.
+    """Return how many tokens a decoder can process, and the reason if later tokens would change earlier ones.
 
     - LongRoPE (Phi-3) rotates queries and keys by other factors as soon as one sequence of a batch is longer than the
-      model's original context: cached keys were rotated by the old ones, and shorter sequences beside it change, too.
-    - Dynamic NTK scaling does so with every token after the trained length.
-    - Doge attends to some keys only once the KV cache holds more than `keep_window_size`, drafted ones included.
+      model's original context: cached keys were rotated by the old factors, and shorter sequences in the batch change.
+    - Dynamic NTK scaling changes the factors with every token after the trained length.
+    - Doge attends to only some keys once the KV cache holds more than `keep_window_size`, drafted ones included.
 
     Args:
-        config: of the decoder.
+        config: configuration of the decoder.
         scratch: positions of the KV cache after the context, for drafted tokens.
     """
     own = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2048
@@ -99,14 +99,14 @@ def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, st
 
 
 def has_rotary_positions(model: PreTrainedModel) -> bool:
-    """Whether a decoder's positions are rotary alone, so that it can be run past its trained length."""
+    """Whether a decoder uses only rotary positions, so that it can run past its trained length."""
     is_rotary = any(name.endswith("inv_freq") and "vis" not in name for name, _ in model.named_buffers())
     tables = (name for name, module in model.named_modules() if isinstance(module, nn.Embedding) and "vis" not in name)
     return is_rotary and not any("pos" in name or name.endswith("wpe") for name in tables)
 
 
 def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
-    """Dotted name and list of the decoder layers.
+    """Return the dotted name and the list of the decoder layers.
 
     Raises:
         ModelError: no list of attention layers of the configured length was found.
@@ -124,28 +124,28 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
 
 
 def subset(model: PreTrainedModel, keep: Sequence[int], without: Collection[int] = ()) -> PreTrainedModel:
-    """The same model with only the layers `keep`, sharing all weights and, through `layer_idx`, the cache.
+    """Return the same model with only the layers `keep`, sharing all weights and, through `layer_idx`, the KV cache.
 
     Args:
-        model: the whole.
+        model: the whole model.
         keep: indices of layers.
-        without: halves that are left out. A layer whose halves have other names is run whole, unless both are.
+        without: halves that are left out. A layer whose halves have other names runs whole, unless both are left out.
     """
     _, layers = decoder_layers(model)
     some = [i for i in keep if not {2 * i, 2 * i + 1} <= set(without)]
-    keep = some or keep[-1:]  # of which nothing is left but what hands its stream on
+    keep = some or keep[-1:]  # if no layer remains, use one with both halves left out, which returns its input
     width = text_config(model.config).hidden_size
     left_out = [[h for h in (0, 1) if 2 * i + h in without] for i in keep]
     return with_layers(model, [_half(layers[i], of, width) for i, of in zip(keep, left_out, strict=True)], keep)
 
 
 def with_layers(model: _P, instead: Sequence[nn.Module], of: Sequence[int] | None = None) -> _P:
-    """The same model with other layers. Modules on the way to their list are copied shallowly; nothing else is.
+    """Return the same model with other layers. Only the modules on the path to the layer list are copied, shallowly.
 
     Args:
-        model: it is not changed.
-        instead: the layers.
-        of: whose place each of them takes; by default all of the model's in turn.
+        model: the model; it is not changed.
+        instead: the new layers.
+        of: index of the layer that each new one replaces; by default all of the model's layers in order.
     """
     path = decoder_layers(model)[0].split(".")
     top = shallow(model)
@@ -164,10 +164,10 @@ def with_layers(model: _P, instead: Sequence[nn.Module], of: Sequence[int] | Non
 
 
 class Views:
-    """A model cut to some of its layers and halves; the last few ways of cutting it are kept.
+    """Subsets of a model's layers and halves; the last few are cached.
 
     Args:
-        model: the whole.
+        model: the whole model.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -175,7 +175,7 @@ class Views:
         self._kept: dict[tuple[tuple[int, ...], frozenset[int]], PreTrainedModel] = {}
 
     def __call__(self, layers: Sequence[int] | None, without: Collection[int]) -> PreTrainedModel:
-        """The model with these layers, all by default, and without these halves. See `subset`."""
+        """Return the model with these layers (default: all) and without these halves. See `subset`."""
         if layers is None and not without:
             return self.model
         every = range(len(decoder_layers(self.model)[1]))
@@ -188,12 +188,12 @@ class Views:
 
 
 def name_of(layer: nn.Module, half: int) -> str | None:
-    """What a layer's attention (0) or feed-forward (1) is called in it; None where it has another name."""
+    """Return the attribute name of a layer's attention (0) or MLP (1); None if it is not among `HALVES`."""
     return next((name for name, _ in layer.named_children() if name in HALVES[half]), None)
 
 
 def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
-    """A layer without its attention (0) or its feed-forward (1): what takes their place adds nothing."""
+    """Return a layer with its attention (0) or its MLP (1) replaced by a module that adds nothing."""
     found = [name_of(layer, half) for half in without]
     if not found or None in found:
         return layer
@@ -204,7 +204,10 @@ def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
 
 
 def _besides(feed_forward: nn.Module, width: int) -> int:
-    """What it gives besides its output: mixtures of experts may tell how they were mixed. Found by asking it."""
+    """Return the number of outputs of an MLP after the first, found by a trial call.
+
+    Mixtures of experts may also return their routing.
+    """
     like = next(feed_forward.parameters())
     with torch.inference_mode():
         found = feed_forward(torch.zeros(1, 1, width, dtype=like.dtype, device=like.device))
@@ -212,7 +215,7 @@ def _besides(feed_forward: nn.Module, width: int) -> int:
 
 
 class _Nothing(nn.Module):
-    """Zeros in the place of an attention, which also gives its weights, or of a feed-forward."""
+    """Module that returns zeros in place of an attention or MLP, and None for each further output."""
 
     def __init__(self, besides: int) -> None:
         super().__init__()
@@ -226,7 +229,7 @@ class _Nothing(nn.Module):
 def given(
     embedding: nn.Module, layers: nn.ModuleList, first: int, states: Float[Tensor, "B n D"] | None
 ) -> contextlib.AbstractContextManager[None]:
-    """While it lasts the first layer that is run reads these states, if any; the model's first one as embeddings."""
+    """Replace the input of the first layer that runs by `states`, if any; for layer 0, replace the embeddings."""
     if states is None:
         return contextlib.nullcontext()
     return entered(layers[first], states) if first else embedded(embedding, states)
@@ -234,7 +237,7 @@ def given(
 
 @contextlib.contextmanager
 def embedded(embedding: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
-    """While it lasts an input embedding gives these, whatever it is asked for."""
+    """Make an input embedding return these states for any input."""
     hook = embedding.register_forward_hook(lambda module, args, output: states)
     try:
         yield
@@ -244,7 +247,7 @@ def embedded(embedding: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[N
 
 @contextlib.contextmanager
 def entered(layer: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
-    """While it lasts a layer reads these residual streams, whatever it is given."""
+    """Make a layer read these residual streams instead of its input."""
 
     def instead(
         module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
@@ -259,7 +262,7 @@ def entered(layer: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
 
 
 def shallow(module: _M) -> _M:
-    """A copy of a module that holds the same weights and parts; parts can be put in the place of these."""
+    """Return a copy of a module that shares its weights and submodules; submodules can be replaced in the copy."""
     twin = copy.copy(module)
     twin._modules = dict(module._modules)
     return twin

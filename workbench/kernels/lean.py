@@ -1,15 +1,15 @@
-"""Decoders of the Llama kind, run with as few operations as a handful of tokens can be run with.
+"""Lean decoders: Llama-like models run with as few operations as possible, for forwards over few tokens.
 
-Decoding feeds one to a few dozen tokens at a time. In a small model most of that time is not arithmetic but the start
-of some seventy operations a layer. Here a layer is about twenty: queries, keys and values come from one product,
-rotation works in place, keys and values are stored by one copy, residuals are added by the products themselves. Weights
-stay the model's own; only rearranged copies are kept. Measured on two cores (AMD EPYC, torch 2.13, context 130; ms for
-1 / 5 / 9 tokens, the model's own forward on packed layers → this one): 13 M parameters (12 layers × 288) float32
+Decoding feeds one to a few dozen tokens at a time. In a small model most of that time is not arithmetic but the launch
+of some seventy operations per layer. A lean layer has about twenty: queries, keys and values come from one product,
+RoPE is applied in place, keys and values are stored by one copy, residuals are added by the products themselves. The
+weights remain the model's own; only rearranged copies are added. Measured on two cores (AMD EPYC, torch 2.13, context
+130; ms for 1 / 5 / 9 tokens, the model's own forward on packed layers → lean): 13 M parameters (12 × 288) float32
 9.0 / 8.6 / 9.4 → 5.7 / 6.0 / 6.3, bfloat16 7.8 / 7.7 / 8.3 → 4.8 / 4.9 / 5.5; 0.7 M (1 × 128) float32
 0.52 / 0.65 / 0.69 → 0.27 / 0.37 / 0.42.
 
-The arithmetic is that of the Hugging Face decoders named in `KINDS`, and that is checked whenever a model is taken in
-(`workbench.kernels.self_test`): one that differs by more than rounding is left to its own forward.
+The arithmetic is that of the Hugging Face decoders named in `KINDS`. A self-test checks this for every model that is
+loaded (`workbench.kernels.self_test`): a model whose results differ by more than rounding uses its own forward.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from workbench.kernels.quantised import quantise, stored
 from workbench.kernels.reduced_vocabulary import TrimmedLinear, spread
 
 KINDS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
-"""Decoders whose arithmetic this is, alone or inside a vision-language model that adds nothing behind its pictures."""
+"""Supported decoders, alone or inside a vision-language model that adds nothing after its image tokens."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 FEW = 8
-"""Tokens from which on queries need no regrouping (see `attend`)."""
+"""Number of tokens from which queries need no regrouping (see `attend`)."""
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
-"""Rotary tables that do not depend on the length of the text."""
+"""RoPE types whose tables do not depend on the length of the sequence."""
 
 
 class Store:
-    """The part of a cache that one forward writes and reads: views made once, for all layers."""
+    """Part of a KV cache that one forward writes and reads, as views created once for all layers."""
 
     def __init__(self, buffer: Tensor, window: Window, n: int) -> None:
         rows = buffer[:, :, window.rows]
@@ -53,7 +53,7 @@ class Store:
             self._row = torch.arange(rows.shape[2], device=rows.device).unsqueeze(1)
 
     def put(self, layer: int, new: Float[Tensor, "two B H n D"]) -> tuple[Tensor, Tensor]:
-        """Write the new keys and values of a layer; return all of them that the mask covers, [B, H, used, D] each."""
+        """Write a layer's new keys and values; return all that the mask covers, [B, H, used, D] each."""
         if self._index is None:
             self._write[layer].copy_(new)
         else:
@@ -63,7 +63,7 @@ class Store:
 
 
 class LeanLayer:
-    """One decoder layer: attention and gated feed-forward, each behind an RMS norm and added to the stream."""
+    """One decoder layer: attention and gated MLP, each after an RMS norm and added to the residual stream."""
 
     def __init__(self, layer: nn.Module) -> None:
         attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
@@ -87,7 +87,7 @@ class LeanLayer:
         self.down = Matrix.of(mlp.get_submodule("down_proj"))
 
     def fed_by(self, mlp: nn.Module) -> LeanLayer:
-        """The same layer with another feed-forward."""
+        """Return the same layer with another MLP."""
         twin = copy.copy(self)
         twin._feed_by(mlp)
         return twin
@@ -95,13 +95,13 @@ class LeanLayer:
     def __call__(
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: Store, number: int
     ) -> Float[Tensor, "T D"]:
-        """Residual stream after the layer. `number` is the layer's place in the cache."""
+        """Return the residual stream after the layer. `number` is the layer's index in the KV cache."""
         return self.fed(self.attended(x, rope, mask, store, number))
 
     def attended(
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: Store, number: int
     ) -> Float[Tensor, "T D"]:
-        """Residual stream after the layer's attention."""
+        """Return the residual stream after the layer's attention."""
         n_rows, n = rope[0].shape[0], rope[0].shape[2]
         both = self.heads + self.kv_heads
         heads = self.qkv(norm(self.before, x)).view(n_rows, n, both + self.kv_heads, self.head_size).transpose(1, 2)
@@ -116,13 +116,13 @@ class LeanLayer:
         return self.out(mixed.transpose(1, 2).reshape(x.shape[0], -1), add=x)
 
     def fed(self, x: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
-        """Residual stream after the layer's feed-forward."""
+        """Return the residual stream after the layer's MLP."""
         gate, up = self.gate_up(norm(self.between, x)).chunk(2, -1)
         return self.down(nn.functional.silu(gate, inplace=True).mul_(up), add=x)
 
 
 def has_twin(model: PreTrainedModel) -> bool:
-    """Whether a model's architecture, dtype and device are such that a lean decoder can be made of it."""
+    """Whether a lean decoder supports a model's architecture, dtype and device."""
     config = text_config(model.config)
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     trunk = model.get_decoder() if hasattr(model, "get_decoder") else None
@@ -131,11 +131,11 @@ def has_twin(model: PreTrainedModel) -> bool:
 
 
 class LeanDecoder:
-    """A whole model. Make it with `leancheck.lean_of`, which compares it with its model."""
+    """Lean version of a whole model. Create it with `self_test.lean_of`, which compares it with its model."""
 
     def __init__(self, model: PreTrainedModel, capacity: int) -> None:
         if stored(model) == torch.int8:
-            quantise(model)  # what was changed, or copied, since
+            quantise(model)  # rounds layers that were replaced or copied since
         trunk, head = model.get_decoder(), model.get_output_embeddings()
         assert isinstance(trunk, nn.Module)
         assert head is not None
@@ -153,10 +153,10 @@ class LeanDecoder:
         half = cos.shape[-1] // 2
         self._rope = torch.cat(
             [cos[0], -sin[0, :, :half], sin[0, :, half:]], -1
-        )  # the sign of the turned half is kept here
+        )  # the sines of the first half are negated here, once
 
     def fresh(self) -> LeanDecoder:
-        """This, or a new one if somebody changed the weights."""
+        """Return this decoder, or a new one if the model's weights have changed."""
         if self._versions() == self._seen:
             return self
         new = LeanDecoder(self._model, self.capacity)
@@ -180,24 +180,24 @@ class LeanDecoder:
         without: Collection[int] = (),
         everywhere: bool = False,
     ) -> tuple[Float[Tensor, "B m V"], Float[Tensor, "B k D"], dict[int, Tensor]]:
-        """A forward over a cache whose window is set.
+        """Run a forward over a KV cache whose window is set.
 
         Args:
-            ids: tokens.
-            mask: additive.
-            positions: in the sequence.
-            cache: written and read at its window.
+            ids: token ids.
+            mask: additive mask.
+            positions: positions in the sequence.
+            cache: KV cache, written and read at its window.
             layers: indices of the layers to run; all by default.
             last_only: logits of the last position only (m = 1).
-            taps: layers whose residual stream is wanted.
-            head: compute logits; without them there are none, and in the place of what the LM head reads stands the
-                stream behind the last of `layers`, as this pass computes it: compiled ones do so in float32.
+            taps: layers after which hidden states are captured.
+            head: compute logits. Without them the first result is empty, and the second is the residual stream after
+                the last of `layers` instead of the LM head's input; compiled passes return it in float32.
             states: residual stream before the first of `layers`; None: the tokens' embeddings.
             without: halves that are left out (see `workbench.kernels.layers`).
-            everywhere: with `last_only`, what the LM head would read at every position (k = n, else m).
+            everywhere: with `last_only`, return the LM head's input at every position (k = n, else m).
 
         Returns:
-            Logits; what the LM head read; and [B, n, D] after each tapped layer.
+            Logits; the LM head's input; and captured hidden states [B, n, D] by tapped layer.
         """
         order = range(len(self.layers)) if layers is None else layers
         n_rows, size = ids.shape[0], self.table.shape[0]
@@ -223,7 +223,7 @@ class LeanDecoder:
         taps: Collection[int] = (),
         without: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
-        """The residual stream behind some layers, and [B, n, D] after each tapped one. Arguments as of a forward."""
+        """Return the residual stream after some layers, and the captured hidden states. Arguments: see `__call__`."""
         if self.fused is not None and self.fused.takes(positions.shape):
             return self.fused(x, mask, positions, cache, order, taps, without)
         x, (rope, store) = x.to(self.table.dtype), self.places(positions, cache)
@@ -241,15 +241,15 @@ class LeanDecoder:
         return x, found
 
     def places(self, positions: Int[Tensor, "B n"], cache: TreeCache) -> tuple[tuple[Tensor, Tensor], Store]:
-        """What all layers of a forward share: cosines and sines of its positions, and its part of the cache."""
+        """Return inputs shared by all layers: cosines and sines of the positions, and the forward's cache views."""
         first = self.layers[0]
         store = Store(cache.buffer(first.kv_heads, first.head_size, self._rope), cache.window, positions.shape[1])
         cos, sin = torch.embedding(self._rope, positions).unsqueeze(1).chunk(2, -1)
         return (cos, sin), store
 
     def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T V"], Float[Tensor, "T D"]]:
-        """Logits of a residual stream behind the last layer, and what the LM head read."""
-        if x.dtype != self.table.dtype:  # from compiled layers
+        """Return the logits of the last layer's residual stream, and the LM head's input."""
+        if x.dtype != self.table.dtype:  # float32, from compiled layers
             assert self.fused is not None
             said, hidden = self.fused.read(x)
             if isinstance(self.head, TrimmedLinear):
@@ -266,13 +266,13 @@ def attend(
     mask: Float[Tensor, "B 1 n used"],
     scale: float,
 ) -> Float[Tensor, "B H n D"]:
-    """What each query reads; H / G heads share keys and values.
+    """Return the attention output of each query; H / G query heads share keys and values.
 
-    In bfloat16 torch multiplies a single query by all keys several times slower than two of them. So where few tokens
-    are read, the heads that share keys are laid out as so many queries of one head, and a lone query is asked twice.
-    Measured on one core (AMD EPYC, AVX-512 with bfloat16, torch 2.13; µs, as it is → like this): 9 heads over 3, one
-    token, 200 keys 186 → 42, 800 keys 795 → 123; eight rows 4593 → 307, 21809 → 5166; 15 heads over 15, 200 keys
-    431 → 135. On that machine the products are the same to the bit, on any other up to rounding.
+    In bfloat16 torch multiplies a single query by all keys several times slower than two queries. So for few tokens,
+    heads that share keys are laid out as several queries of one head, and a single query is duplicated. Measured
+    on one core (AMD EPYC, AVX-512 with bfloat16, torch 2.13; µs, plain → regrouped): 9 heads over 3, one token, 200
+    keys 186 → 42, 800 keys 795 → 123; eight rows 4593 → 307, 21809 → 5166; 15 heads over 15, 200 keys 431 → 135. On
+    that machine the products are equal to the bit, on any other up to rounding.
     """
     n_rows, n_heads, n, size = queries.shape
     groups = keys.shape[1]
@@ -290,7 +290,7 @@ def attend(
 
 
 def norm(module: nn.Module, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-    """RMS norm with a module's weight; in float32 inside for float64 too, as the Hugging Face classes have it."""
+    """Apply RMS norm with a module's weight; float64 is computed in float32, as in the Hugging Face classes."""
     weight: Tensor = module.weight  # type: ignore[assignment]
     eps: float = module.variance_epsilon  # type: ignore[assignment]
     if x.dtype != torch.float64:

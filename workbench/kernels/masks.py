@@ -1,4 +1,4 @@
-"""Who sees whom: attention masks for ragged batches of trees over one cache."""
+"""Attention masks for ragged batches of draft trees over one KV cache."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from torch import Tensor
 from workbench.kernels.attention_span import AttentionSpans
 
 STEP = 512
-"""Positions by which what is read of the cache grows, where it grows in steps; up to this, by a quarter of it."""
+"""Granularity in positions of the part of the cache that is read, if it grows in steps; a quarter of it up to here."""
 
 
 class MaskMaker:
-    """Builds additive masks: 0 where a token may look, the dtype's minimum where it may not."""
+    """Builder of additive masks: 0 where a token attends, the dtype's minimum where it does not."""
 
     def __init__(self, spans: AttentionSpans, dtype: torch.dtype, device: torch.device, reach: int = 4096) -> None:
         self.spans, self.dtype, self.device, self.reach = spans, dtype, device, reach
-        self.positional = spans.limited  # whether some layer looks at positions, not only at order
+        self.positional = spans.limited  # whether the mask of some layer depends on positions, not only on order
         self.floor = torch.finfo(dtype).min
         self._zeros = torch.zeros(1, 1, 1, 64, dtype=dtype, device=device)
         self._strips: dict[int, Tensor] = {}
 
     def zeros(self, used: int) -> Float[Tensor, "1 1 1 used"]:
-        """Mask of one token that sees everything; a view, never written to."""
+        """Return the mask of one token that attends to everything; a view, never written to."""
         if self._zeros.shape[-1] < used:
             self._zeros = torch.zeros(1, 1, 1, 2 * used, dtype=self.dtype, device=self.device)
         return self._zeros[..., :used]
 
     def causal(self, n: int) -> Float[Tensor, "n n"]:
-        """Upper triangle of n tokens in a chain, the diagonal left free."""
+        """Return the causal mask of n tokens: the upper triangle above the diagonal is blocked."""
         return torch.full((n, n), self.floor, dtype=self.dtype, device=self.device).triu_(1)
 
     def chain(self, start: int, n: int, used: int) -> Float[Tensor, "1 1 n used"]:
-        """Mask of n tokens in a chain behind `start` entries that all see: a view into a kept strip, never written to.
+        """Return the mask of n chained tokens after `start` entries that all attend to: a view of a cached strip.
 
-        The strip is [free … free | triangle | shut … shut]; sliding along it gives the mask for every length. On a GPU
-        it is a copy of that view: torch's attention reads masks 16 bytes at a time there, and looks at their strides
-        but not at where they begin ("CUDA error: misaligned address", torch 2.11 on an H200).
+        The view is never written to. The strip is [open … open | triangle | blocked … blocked]; sliding along it gives
+        the mask for every length. On a GPU the result is a copy of the view: torch's attention reads masks 16 bytes at
+        a time there, and checks their strides but not the alignment of their start ("CUDA error: misaligned address",
+        torch 2.11 on an H200).
         """
         if n == 1 and used == start + 1:
             return self.zeros(used)
@@ -54,18 +55,18 @@ class MaskMaker:
         if start > self.reach or used - start > n + STEP:
             return self.tree([start], [None], n, used)
         mask = strip[..., self.reach - start : self.reach - start + used]
-        return mask if self.device.type == "cpu" else mask.clone()  # of one token it would be its own contiguous copy
+        return mask if self.device.type == "cpu" else mask.clone()  # for n = 1, `contiguous()` would not copy
 
     def tree(
         self, starts: Sequence[int], sees: Sequence[Tensor | None], n: int, used: int
     ) -> Float[Tensor, "B 1 n used"]:
-        """Full-attention mask of a ragged batch.
+        """Return the full-attention mask of a ragged batch.
 
         Args:
-            starts: of each row; every entry before is seen by all of the row's tokens.
-            sees: for each row a bool [n_i, s_i + n_i] from `starts` on (s_i older nodes and the n_i new ones), or None
+            starts: per sequence, the number of entries that all its tokens attend to.
+            sees: per sequence, a bool [n_i, s_i + n_i] from `starts` on (s_i older nodes and the n_i new ones), or None
                 for a chain of n tokens.
-            n: tokens a row, padding included. Padding sees the committed part and itself.
+            n: tokens per sequence, padding included. Padding attends to the committed part and itself.
             used: positions read from the cache.
         """
         mask = torch.full((len(starts), 1, n, used), self.floor, dtype=self.dtype, device=self.device)
@@ -78,13 +79,13 @@ class MaskMaker:
             n_i, width = seen.shape
             row[:n_i, start : start + width].masked_fill_(seen, 0)
             if start == 0 and n_i < n:
-                row[n_i:, 0] = 0  # a token that sees nothing would be NaN
+                row[n_i:, 0] = 0  # a token that attends to nothing would be NaN
         return mask
 
     def of_kinds(
         self, full: Float[Tensor, "B 1 n used"], query: Int[Tensor, "B n"], key: Int[Tensor, "B used"] | None
     ) -> Tensor | dict[str, Tensor]:
-        """Return what the model takes: one mask, or one by layer type. `query`, `key`: positions in the text."""
+        """Return the model's mask argument: one mask, or one by layer type. `query`, `key`: sequence positions."""
         if not self.positional or key is None:
             return full
         q, k = query[:, None, :, None], key[:, None, None, :]

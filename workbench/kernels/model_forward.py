@@ -1,4 +1,4 @@
-"""A model's own forward over a tree cache, and what is read of it besides logits."""
+"""A model's own forward over a tree cache, with captured hidden states."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from workbench.kernels.kv_cache import TreeCache
 from workbench.kernels.segment import Output
 
 Mask = Tensor | dict[str, Tensor]
-"""[B, 1, n, used], or one by layer type."""
+"""Additive mask [B, 1, n, used], or a dict of masks by layer type."""
 
 
 class OwnForward:
-    """Calls a model with an explicit mask, explicit positions and our cache; hooks keep what its parts hand on.
+    """Call a model with an explicit mask, explicit positions and our KV cache; hooks capture hidden states.
 
     Args:
-        head: its LM head.
-        layers: its decoder layers.
+        head: the model's LM head.
+        layers: the model's decoder layers.
     """
 
     def __init__(self, head: nn.Module, layers: nn.ModuleList) -> None:
@@ -41,16 +41,16 @@ class OwnForward:
         taps: Collection[int] = (),
         last_only: bool = False,
     ) -> Output:
-        """One forward.
+        """Run one forward.
 
         Args:
-            model: the whole, a part of it or a twin, with the same head and layers.
-            cache: whose window says where it writes and how far it reads.
+            model: the whole model, a part of it or a weight-sharing copy, with the same LM head and layers.
+            cache: KV cache whose window says which positions are written and read.
             ids: int64 [B, n].
-            mask: who sees whom.
+            mask: attention mask.
             positions: int64 [B, n], or [3, B, n].
-            taps: indices of the layers whose residual stream is wanted.
-            last_only: the head reads the last position alone.
+            taps: indices of the layers after which hidden states are captured.
+            last_only: compute logits of the last position only.
         """
         self._taps, self._asked = {}, taps
         try:
@@ -59,7 +59,7 @@ class OwnForward:
                 use_cache=True, logits_to_keep=int(last_only),
             ).logits  # fmt: skip
         finally:
-            self._asked = ()  # whoever calls the model itself taps nothing
+            self._asked = ()  # direct calls of the model capture nothing
         assert self._hidden is not None
         return Output(logits, self._hidden, self._taps)
 

@@ -1,4 +1,4 @@
-"""Work in which the host must not read what a GPU computes: it would wait for it."""
+"""A mode that forbids operations on which the host would wait for a GPU result."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ READS = {
     "_local_scalar_dense", "item", "equal", "allclose", "is_nonzero", "masked_select", "nonzero", "nonzero_numpy",
     "argwhere", "unique_consecutive", "unique_dim", "_unique", "_unique2", "bincount",
 }  # fmt: skip
-"""Operators whose result, or the size of it, the host has to know."""
+"""Operators whose result, or whose result's size, the host has to read."""
 
 
 class Unread(TorchDispatchMode):
-    """While it lasts an operator for which the host waits raises RuntimeError, by name. Of this thread alone.
+    """Mode in which an operator that the host would wait for raises RuntimeError with its name; for this thread only.
 
     Args:
-        kind: type of the device that must not be waited for.
+        kind: type of the device that the host must not wait for.
     """
 
     def __init__(self, kind: str = "cuda") -> None:
@@ -40,7 +40,7 @@ class Unread(TorchDispatchMode):
 
 
 def _read_by(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The name of an operator that is waited for; empty for others."""
+    """Return the name of an operator that the host waits for; empty for other operators."""
     name = func.__name__.partition(".")[0]
     if name in READS:
         return name

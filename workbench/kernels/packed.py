@@ -1,10 +1,10 @@
-"""Linear layers whose weights are laid out for few rows at a time, which is all that decoding ever asks for.
+"""Linear layers whose weights are laid out for few rows at a time, as in decoding.
 
-On a CPU a plain matrix product of five rows spends much of its time on rearranging the weights. Kept rearranged, the
-step from one row to five, which verification lives on, becomes small. Measured on one core (AMD EPYC, AVX-512, torch
-2.13, µs, plain / transposed / packed): float32 4096×288 one row 555 / 227 / 323, five rows 867 / 732 / 254; 768×288
-five rows 154 / 116 / 62; 128×128 five rows 6 / 6 / 16; bfloat16 4096×288 five rows 369 / 367 / 155. The baseline and
-every method run on the same layers.
+On a CPU a plain matrix product of five rows spends much of its time on rearranging the weights. With weights stored in
+that order, going from one row to five, as verification does, costs little. Measured on one core (AMD EPYC, AVX-512,
+torch 2.13, µs, plain / transposed / packed): float32 4096×288 one row 555 / 227 / 323, five rows 867 / 732 / 254;
+768×288 five rows 154 / 116 / 62; 128×128 five rows 6 / 6 / 16; bfloat16 4096×288 five rows 369 / 367 / 155. The
+baseline and every method run on the same layers.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from torch import Tensor, nn
 _M = TypeVar("_M", bound=nn.Module)
 
 LARGEST_MODEL = 200_000_000
-"""Parameters above which a model is left alone: the copies would cost more memory than they save time."""
+"""Parameters above which a model is not packed: the copies would take too much memory for the time that they save."""
 SMALLEST = 150_000
 """Weights below which packing does not pay in float32."""
 WIDENED = 8
-"""Rows from which a product in bfloat16 is made in float32, where the CPU does not multiply it."""
+"""Rows from which a bfloat16 product is computed in float32 on CPUs without bfloat16 instructions."""
 
 
 def has_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 (AVX-512 and newer); emulation is many times slower than float32."""
+    """Whether this CPU has bfloat16 products (AVX-512 and newer); emulation is many times slower than float32."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class Matrix:
-    """One weight, or several that read the same input, in the layouts that are fast for one row and for a few.
+    """One weight, or several that read the same input, in layouts that are fast for one row and for a few.
 
     Args:
         weight: [o, i], bfloat16, float32 or (never packed) float64, on the CPU.
@@ -52,13 +52,13 @@ class Matrix:
 
     @classmethod
     def of(cls, *linears: nn.Module) -> Matrix:
-        """The weights of linear layers that read the same input, one below the other."""
+        """Stack the weights of linear layers that read the same input."""
         biases = [getattr(linear, "bias", None) for linear in linears]
         weight = torch.cat([linear.get_parameter("weight").detach() for linear in linears])
         return cls(weight, torch.cat([b.detach() for b in biases if b is not None]) if biases[0] is not None else None)
 
     def __call__(self, x: Float[Tensor, "T i"], add: Float[Tensor, "T o"] | None = None) -> Float[Tensor, "T o"]:
-        """The product x Wᵀ + bias + add."""
+        """Return x Wᵀ + bias + add."""
         if self._emulated is not None:
             found = emulated(x, self._emulated)
             found = found if self._bias is None else found + self._bias
@@ -74,11 +74,11 @@ class Matrix:
 
 
 def emulated(x: Float[Tensor, "T i"], weight: Float[Tensor, "o i"]) -> Float[Tensor, "T o"]:
-    """The product x Wᵀ in bfloat16 on a CPU that does not multiply it.
+    """Return x Wᵀ in bfloat16 on a CPU without bfloat16 products.
 
-    torch has a loop for two rows or more there, so that a lone one is asked twice; for many that is far slower than to
-    widen the weight each time. Measured (AMD EPYC with AVX2, 2 cores, torch 2.13; 1536×576, µs, as it is / wide):
-    1 row 5031 / 567, 2 rows 189 / 623, 8 rows 885 / 881, 32 rows 3570 / 1306, 200 rows 21309 / 3415.
+    torch has a fast loop for two rows or more there, so a single row is duplicated; for many rows that loop is far
+    slower than widening the weight each time. Measured (AMD EPYC with AVX2, 2 cores, torch 2.13; 1536×576, µs, plain /
+    widened): 1 row 5031 / 567, 2 rows 189 / 623, 8 rows 885 / 881, 32 rows 3570 / 1306, 200 rows 21309 / 3415.
     """
     n = x.shape[0]
     if n >= WIDENED:
@@ -87,17 +87,17 @@ def emulated(x: Float[Tensor, "T i"], weight: Float[Tensor, "o i"]) -> Float[Ten
 
 
 class PackedLinear(nn.Linear):
-    """`nn.Linear` with rearranged copies of its weight, made at first use, and again if the weight changed."""
+    """`nn.Linear` with rearranged copies of its weight, created at first use and again when the weight changes."""
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        """The same product as `nn.Linear`, up to rounding."""
+        """Return the same product as `nn.Linear`, up to rounding."""
         seen = (self.weight._version, self.weight.data_ptr())
         if self.__dict__.get("_seen") != seen:
             self._matrix, self._seen = Matrix(self.weight, self.bias), seen
         return self._matrix(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies are not copied: a deep copy or a pickle makes its own."""
+        """Leave out the rearranged copies: a deep copy or an unpickled layer creates its own."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_matrix", "_seen")}
 
 
@@ -109,13 +109,13 @@ def is_small_on_cpu(model: nn.Module) -> bool:
 
 
 def may_pack(model: nn.Module) -> bool:
-    """Whether rearranged copies help: a small float32 or bfloat16 model on a CPU."""
+    """Whether packing helps: a small float32 or bfloat16 model on a CPU."""
     return is_small_on_cpu(model) and {w.dtype for w in model.parameters()} <= {torch.float32, torch.bfloat16}
 
 
 @contextmanager
 def unpacked(model: nn.Module) -> Iterator[None]:
-    """Meanwhile the model's packed layers work as plain ones, and make no copies of their weights."""
+    """Make the model's packed layers plain ones for a while, so that they create no copies of their weights."""
     packed = [module for module in model.modules() if type(module) is PackedLinear]
     for module in packed:
         module.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]
@@ -127,7 +127,7 @@ def unpacked(model: nn.Module) -> Iterator[None]:
 
 
 def pack(model: _M) -> _M:
-    """Turn a model's linear layers into packed ones, in place; does nothing where that would not help."""
+    """Turn a model's linear layers into packed ones, in place; does nothing if packing would not help."""
     if not may_pack(model):
         return model
     for module in model.modules():

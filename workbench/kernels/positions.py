@@ -1,4 +1,4 @@
-"""Where the new tokens of a batch stand: in the cache, in the sequence, and before whose eyes."""
+"""Positions of a batch's new tokens in the KV cache and in the sequence, and their masks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Geometry:
     """Masks and positions for one model's forwards.
 
     Args:
-        masks: makes the model's masks.
-        reach: positions that its cache holds.
-        multi_rope: whether it counts time, height and width apart (Qwen-VL).
+        masks: builder of the model's masks.
+        reach: positions that the KV cache holds.
+        multi_rope: whether positions have time, height and width components (Qwen-VL).
 
     Attributes:
-        in_steps: as on a GPU, more of the cache is read than is needed, so that forwards have few shapes and what was
-            recorded of one can be played again.
+        in_steps: whether the length read from the cache is rounded up, as on a GPU, so that forwards have few shapes
+            and recorded ones can be replayed.
     """
 
     def __init__(self, masks: MaskMaker, reach: int, multi_rope: bool) -> None:
@@ -35,13 +35,13 @@ class Geometry:
     def of(
         self, rows: Sequence[Segment | None], slots: Sequence[Slot], lo: int, cache: TreeCache, n: int
     ) -> tuple[Tensor | dict[str, Tensor], Tensor]:
-        """Mask and positions of a batch; sets the cache's window.
+        """Return the mask and positions of a batch; sets the cache's window.
 
         Args:
-            rows: what each of the cache's rows from `lo` on reads; None: padding.
-            slots: all open rows, by their place in the cache.
+            rows: segment of each cache row from `lo` on; None: padding.
+            slots: all open slots, by cache row.
             lo: first row.
-            cache: written behind what each row holds.
+            cache: KV cache, written after the entries of each row.
             n: tokens of the longest segment.
 
         Returns:
@@ -100,7 +100,7 @@ class Geometry:
         return mask, positions
 
     def _used(self, needed: int, cache: TreeCache, end: int | None = None) -> int:
-        """Positions to read back where `needed` ones are held, of which none is seen from `end` on."""
+        """Return the number of positions to read back: `needed`, or `end` if no token attends further, rounded up."""
         if needed > cache.capacity:
             raise CapacityError(
                 f"A forward needs {needed} positions; the cache holds {cache.capacity}.", "Draft a smaller tree."
@@ -112,7 +112,7 @@ class Geometry:
         return min(-(-needed // step) * step, cache.capacity)
 
     def _key_positions(self, slots: Sequence[Slot], positions: Tensor, begins: list[int], n: int, used: int) -> Tensor:
-        """Position in the sequence of every cache entry, remembered for scratch nodes of earlier forwards."""
+        """Return the sequence position of every cache entry; those of scratch nodes are stored for later forwards."""
         key = torch.arange(used, device=self.device).repeat(len(slots), 1)
         for b, slot in enumerate(slots):
             if slot.scratch and slot.positions is not None:

@@ -1,19 +1,19 @@
-"""Weight-only int8: a model whose products' weights are signed bytes, with one scale for each 64 inputs of an output.
+"""Weight-only int8: linear layers with signed 8-bit weights and one scale per 64 inputs of an output.
 
-A lone token's pass takes as long as reading the weights, and bytes are half of bfloat16. The rounded weights *are* the
-model: `quantise` puts them, as bfloat16, where the model's own were, so that prompts, heads that share the LM head and
-the model's own forward compute with them, and passes over few tokens read the bytes (`workbench.kernels.fused`).
-Between the two lies the rounding of bfloat16, 2⁻⁹ of a weight at most. Embeddings that are no product's weight, norms
-and biases stay.
+A pass over one token takes as long as reading the weights, and int8 takes half the bytes of bfloat16. The rounded
+weights *are* the model: `quantise` stores them, as bfloat16, in the model's own parameters, so that prefill, heads that
+share the LM head and the model's own forward use them, and passes over few tokens read the int8 copy
+(`workbench.kernels.fused`). The two copies differ by the rounding of bfloat16, at most 2⁻⁹ of a weight. Embeddings that
+are not tied to the LM head, norms and biases stay unrounded.
 
-So decoding is lossless for *this* model, as it is in bfloat16: within compiled passes drafted text is plain decoding's
-bit for bit. It is not the text of the model that was rounded. Measured with SmolLM2-135M (two cores, Intel Xeon,
-AVX-512 with bfloat16, no AMX; context 200, one process, medians of 12; ms for 1 / 2 / 4 / 8 / 16 tokens): bfloat16
-12.3 / 15.0 / 15.7 / 19.1 / 32.0, int8 8.4 / 10.2 / 10.9 / 15.0 / 30.2. Next-token laws at 1,250 positions of its own
-answers to 20 questions of MT-bench, greedy, at most 64 tokens each (total variation in the mean, how often the
-likeliest token is the same): int8 against bfloat16 0.021, 97.4 %; int8 against float32 0.019, 97.0 %; bfloat16 against
-float32 0.008, 98.5 %. One scale for a whole output instead of 64 inputs, computed in float32: 0.027, 96.4 %, where
-groups of 64 have 0.018, 97.7 %, and weights in bfloat16 0.003, 99.8 %.
+So decoding is lossless for *this* model, as it is in bfloat16: within compiled passes, speculative and plain decoding
+give the same text bit for bit. It is not the text of the unrounded model. Measured with SmolLM2-135M (two cores, Intel
+Xeon, AVX-512 with bfloat16, no AMX; context 200, one process, medians of 12; ms for 1 / 2 / 4 / 8 / 16 tokens):
+bfloat16 12.3 / 15.0 / 15.7 / 19.1 / 32.0, int8 8.4 / 10.2 / 10.9 / 15.0 / 30.2. Next-token distributions at 1,250
+positions of its own answers to 20 questions of MT-bench, greedy, at most 64 tokens each (mean total variation, share of
+equal argmax tokens): int8 against bfloat16 0.021, 97.4 %; int8 against float32 0.019, 97.0 %; bfloat16 against float32
+0.008, 98.5 %. Computed in float32: one scale per output 0.027, 96.4 %; one scale per 64 inputs 0.018, 97.7 %; weights
+in bfloat16 0.003, 99.8 %.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from workbench.kernels.devices import why_not_compiled
 from workbench.kernels.packed import LARGEST_MODEL
 
 GROUP = 64
-"""Inputs of an output that share a scale; the width of a product is a multiple of it."""
+"""Inputs of an output that share a scale; the width of a product has to be a multiple of it."""
 STEPS = 127
-"""Magnitudes of a byte; −128 is left out, so that a scale is the same for both signs."""
+"""Largest magnitude of an int8 weight; −128 is unused, so that both signs have the same scale."""
 
 
 class Bytes(NamedTuple):
-    """What a product reads, and the state of the weight that was left in its place.
+    """int8 weights of a linear layer, their scales, and the state of the bfloat16 weight stored in the layer.
 
-    `numbers` are in the order in which compiled products take them: of 32 those at even places, then the others.
+    `numbers` are in the order that compiled products read: of each 32 inputs first the even ones, then the odd ones.
     """
 
     numbers: Int8[Tensor, "o i"]
@@ -48,10 +48,10 @@ class Bytes(NamedTuple):
 
 
 def rounded(weight: Float[Tensor, "o i"]) -> tuple[Int8[Tensor, "o i"], Float[Tensor, "o groups"]]:
-    """The nearest bytes to a weight, and their scales, float32: the largest magnitude of each 64 becomes 127.
+    """Round a weight to int8; return it with its scales, float32: the largest magnitude of each 64 becomes 127.
 
     Args:
-        weight: i is a multiple of 64.
+        weight: weight [o, i]; i is a multiple of 64.
     """
     groups = weight.detach().float().unflatten(1, (-1, GROUP))
     scale = groups.abs().amax(2, keepdim=True) / STEPS
@@ -60,25 +60,25 @@ def rounded(weight: Float[Tensor, "o i"]) -> tuple[Int8[Tensor, "o i"], Float[Te
 
 
 def restored(numbers: Int8[Tensor, "o i"], scale: Float[Tensor, "o groups"]) -> Float[Tensor, "o i"]:
-    """The weight that bytes and scales stand for, in float32."""
+    """Return the weight that int8 numbers and scales represent, in float32."""
     return (numbers.unflatten(1, (-1, GROUP)) * scale.unsqueeze(2)).flatten(1)
 
 
 def dealt(numbers: Int8[Tensor, "o i"]) -> Int8[Tensor, "o i"]:
-    """The inputs in the order in which compiled products take them (`workbench.kernels.compiled.layer_steps.deal`)."""
+    """Return the inputs in the order that compiled products read (`workbench.kernels.compiled.layer_steps.deal`)."""
     return numbers.unflatten(1, (-1, 16, 2)).transpose(2, 3).flatten(1)
 
 
 def quantise(model: PreTrainedModel) -> None:
-    """Round the weights of a decoder's products and of its LM head, in place; those that are as they were left stay.
+    """Round the weights of a decoder's linear layers and LM head, in place; unchanged rounded weights are skipped.
 
-    A tied embedding is the LM head's weight, and rounded with it.
+    A tied embedding is the LM head's weight and is rounded with it.
 
     Args:
-        model: in bfloat16, on the CPU.
+        model: model in bfloat16, on the CPU.
 
     Raises:
-        ModelError: a product's width is no multiple of 64; nothing was changed.
+        ModelError: a layer's width is not a multiple of 64; nothing was changed.
     """
     trunk, head = model.get_decoder(), model.get_output_embeddings()
     assert isinstance(trunk, nn.Module)
@@ -91,27 +91,27 @@ def quantise(model: PreTrainedModel) -> None:
             numbers, scale = rounded(linear.weight)
             with torch.no_grad():
                 linear.weight.copy_(restored(numbers, scale))
-            linear.__dict__["int8"] = Bytes(dealt(numbers), scale, _state(linear))  # no buffer, which casts would touch
+            linear.__dict__["int8"] = Bytes(dealt(numbers), scale, _state(linear))  # casts would change a buffer
 
 
 def bytes_of(linear: nn.Module) -> Bytes | None:
-    """What `quantise` left at a product, or None."""
+    """Return the int8 weights that `quantise` attached to a linear layer, or None."""
     return getattr(linear, "int8", None)
 
 
 def stored(model: PreTrainedModel) -> torch.dtype:
-    """In what a model's weights are read: int8 where they were rounded to it, else the type it computes in."""
+    """Return the dtype in which a model's weights are read: int8 if quantised, else the dtype it computes in."""
     head = model.get_output_embeddings()
     return torch.int8 if head is not None and bytes_of(head) is not None else model.dtype
 
 
 def computing(dtype: torch.dtype) -> torch.dtype:
-    """What a model with such weights computes and caches in: bfloat16 for int8."""
+    """Return the dtype for computation and KV cache of a model with such weights: bfloat16 for int8."""
     return torch.bfloat16 if dtype == torch.int8 else dtype
 
 
 def refuse_int8(model: PreTrainedModel) -> NoReturn:
-    """Say that a model's bytes are of no use here, as nothing reads them.
+    """Raise the error for a model that int8 does not support because compiled passes do not.
 
     Raises:
         ModelError: always.

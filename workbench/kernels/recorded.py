@@ -1,9 +1,10 @@
-"""Forwards of a GPU, recorded once and played again: all that one launches is then launched as one.
+"""Recorded GPU forwards: a forward is recorded as a CUDA graph once and replayed, so that its kernels launch as one.
 
-A forward is some forty kernels a layer, and for a few tokens the host takes longer to launch one than the GPU to run
-it: of 12.6 ms that a round of plain decoding took on an H200 (16 layers of 2,048, bfloat16), kernels ran for 2.2. A
-CUDA graph holds them all. It reads and writes where it did when it was recorded, so that what changes from one forward
-to the next (tokens, masks, positions, places in the cache) is put there first, and what it gives is copied from there.
+A forward has some forty kernels per layer, and for a few tokens the host takes longer to launch a kernel than the GPU
+to run it: of the 12.6 ms that a round of plain decoding took on an H200 (16 layers of width 2,048, bfloat16), kernels
+ran for 2.2 ms. A CUDA graph contains them all. It reads and writes the memory that it was recorded with, so the inputs
+that change between forwards (tokens, masks, positions, cache positions) are copied there first, and its outputs are
+copied from there.
 """
 
 from __future__ import annotations
@@ -27,46 +28,46 @@ from workbench.kernels.self_test import logits_error
 log = logging.getLogger(__name__)
 
 MOST_TOKENS = 64
-"""Of all rows of a forward that is recorded: a longer one keeps a GPU busy for longer than its launches take."""
+"""Most tokens, over all sequences, of a recorded forward: a longer one computes for longer than its launches take."""
 MOST_RECORDS = 48
-"""Kept by a model. The one played longest ago goes first."""
+"""Records per model. The least recently replayed one is dropped first."""
 MOST_BYTES = 2**29
-"""Of what the records of a model read and give."""
+"""Largest memory of the inputs and outputs of a model's records, in bytes."""
 AGAIN = 16
-"""Times that a shape whose record has gone is seen before it is recorded anew: with more shapes than records each would
-otherwise be recorded whenever it comes, which takes as long as several forwards."""
+"""Times that a shape whose record was dropped is seen before it is recorded again: with more shapes than records each
+would otherwise be recorded whenever it comes, which takes as long as several forwards."""
 SAME = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-"""Largest difference of logits, as a share of the largest, from the forward that a record is of: the kernels are the
-same, but for products that a library splits otherwise."""
+"""Largest difference of logits between a replay and its forward, as a share of the largest logit: the kernels are the
+same, except for products that a library splits differently."""
 
 Work = Callable[[Tensor, Mask, Tensor, Tensor | None], Output]
-"""A forward: ids [B, n], mask, positions [B, n], and the states [B, n, D] that it begins from, if any."""
+"""A forward of ids [B, n], mask, positions [B, n], and the states [B, n, D] that it starts from, if any."""
 
 
 @runtime_checkable
 class Recorder(Protocol):
-    """Records work."""
+    """Recorder of work on a device."""
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        """Where the results of some work will be, and what does it again."""
+        """Record some work; return its output tensors and a function that runs it again into them."""
         ...
 
     def forget(self) -> None:
-        """Nothing that was recorded will be played again."""
+        """Drop shared memory: no earlier record will be replayed."""
         ...
 
 
 @dataclass(slots=True)
 class Record:
-    """One forward that can be played again.
+    """One forward that can be replayed.
 
     Attributes:
-        fed: what it reads: ids, masks, positions, states.
-        index: where in the cache it writes.
-        made: what it gives.
-        play: does it again.
-        place: position at which it was recorded; None: its rows stood at different ones.
-        left: how often it will be compared once more, with the forward at other positions.
+        fed: input tensors: ids, masks, positions, states.
+        index: cache positions that it writes.
+        made: output tensors.
+        play: function that replays it.
+        place: cache position at which it was recorded; None: its sequences stood at different positions.
+        left: number of further comparisons with the forward, at other positions.
     """
 
     fed: list[Tensor]
@@ -78,25 +79,25 @@ class Record:
 
     @property
     def n_bytes(self) -> int:
-        """Of what it reads and gives."""
+        """Memory of its inputs and outputs."""
         held = [*self.fed, self.index, self.made.logits, self.made.hidden, *self.made.taps.values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
 
 class Replays:
-    """What one model has recorded: a shape is recorded the second time that it is seen, and played from then on.
+    """Records of one model's forwards: a shape is recorded when it is seen the second time, and replayed from then on.
 
-    A record is compared with the forward that it is of, where it was made and at the first other place (of several rows
-    the first two times that it is played). Where it gives something else, or cannot be made at all (a forward that
-    waits for the GPU in between, as some mixtures of experts do), all are dropped, and nothing is recorded from then
-    on. What a hook or an adapter that is put on the model later does is not seen by records made before; a text that is
-    opened behind a change of weights or of their places begins without any (`check`).
+    A record is compared with its forward when it is recorded and at the first other position (with several sequences,
+    the first two times that it is replayed). If the results differ, or the forward cannot be recorded (it waits for the
+    GPU in between, as some mixtures of experts do), all records are dropped, and nothing is recorded from then on.
+    Hooks or adapters added to the model later do not affect existing records; a sequence opened after a change of
+    weights or of their addresses starts without records (`check`).
 
     Args:
-        recorder: records for the device.
+        recorder: recorder for the device.
 
     Attributes:
-        why_not: why nothing is recorded; empty while it is.
+        why_not: why nothing is recorded; empty while recording works.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -105,21 +106,21 @@ class Replays:
         self._seen: dict[Hashable, int] = {}
         self._records: dict[Hashable, Record] = {}
         self._stand: object = None
-        self._rest = 0  # forwards until it is tried again: there was no room
+        self._rest = 0  # forwards until recording is tried again after it ran out of memory
 
     def __len__(self) -> int:
         return len(self._records)
 
     @property
     def n_bytes(self) -> int:
-        """Memory of what the records read and give; what they compute with in between is shared."""
-        return sum(record.n_bytes for record in list(self._records.values()))  # others ask while it records
+        """Memory of the records' inputs and outputs; intermediate memory is shared."""
+        return sum(record.n_bytes for record in list(self._records.values()))  # other threads read while it records
 
     def check(self, stand: object) -> None:
-        """Forget all where the model is not what it was.
+        """Drop all records if the model has changed.
 
         Args:
-            stand: tells where weights and buffers are, and how the model is set.
+            stand: addresses of weights and buffers, and settings of the model.
         """
         if stand != self._stand:
             self._clear()
@@ -135,16 +136,16 @@ class Replays:
         positions: Tensor,
         states: Tensor | None = None,
     ) -> Output:
-        """A forward, played if there is a record of its like.
+        """Run a forward, replayed if there is a record for its shape.
 
         Args:
-            kind: tells it from others of the same shape: which layers, what is asked of them.
+            kind: distinguishes forwards of the same shape: layers run, outputs requested.
             work: the forward.
-            cache: whose window says where it writes and how far it reads.
-            ids: [B, n].
-            mask: who sees whom.
-            positions: [B, n].
-            states: [B, n, D], what it begins from in place of the tokens.
+            cache: KV cache whose window says which positions are written and read.
+            ids: token ids, [B, n].
+            mask: attention mask.
+            positions: positions in the sequence, [B, n].
+            states: [B, n, D], starting states instead of token embeddings.
         """
         window, n = cache.window, ids.shape[1]
         key = (kind, n, window.rows.start, window.rows.stop, window.used)
@@ -157,7 +158,7 @@ class Replays:
             if self.why_not or seen < 2 or self._rest:
                 return work(ids, mask, positions, states)
             return self._record(key, work, cache, ids, mask, positions, states)
-        self._records[key] = record  # the latest stands last
+        self._records[key] = record  # the most recent one is last
         start = window.start
         for kept, new in zip(record.fed, _tensors(ids, mask, positions, states), strict=True):
             kept.copy_(new)
@@ -167,7 +168,7 @@ class Replays:
         out = Output(made.logits.clone(), made.hidden.clone(), {at: tap.clone() for at, tap in made.taps.items()})
         if not record.left or (start is not None and start == record.place):
             return out
-        truth = work(ids, mask, positions, states)  # which writes once more what the record has written
+        truth = work(ids, mask, positions, states)  # overwrites the cache entries that the record has written
         record.left -= self._compare(out, truth)
         return truth
 
@@ -181,11 +182,11 @@ class Replays:
         positions: Tensor,
         states: Tensor | None,
     ) -> Output:
-        """Do it as it is, and record it."""
+        """Run the forward and record it."""
         asked = ids, mask, positions, states
         truth, window = work(*asked), cache.window
         if bool(truth.logits.isnan().any()):
-            return truth  # nothing can be compared with it
+            return truth  # NaN cannot be compared
         ids, positions = ids.clone(), positions.clone()
         mask = {name: one.clone() for name, one in mask.items()} if isinstance(mask, dict) else mask.clone()
         states = None if states is None else states.clone()
@@ -201,7 +202,7 @@ class Replays:
             self._compare(made, truth)
         except (RuntimeError, MemoryError) as error:
             self._clear()
-            if is_out_of_memory(error):  # others may leave room again
+            if is_out_of_memory(error):  # other processes may free memory later
                 self._rest = AGAIN
             else:
                 self._give_up(str(error).strip().split("\n")[0] or type(error).__name__)
@@ -213,7 +214,7 @@ class Replays:
                 self._keep(key, record)
         finally:
             cache.window = window
-        return work(*asked) if is_played and key not in self._records else truth  # it may have written wrongly
+        return work(*asked) if is_played and key not in self._records else truth  # the replay may have written wrongly
 
     def _keep(self, key: Hashable, record: Record) -> None:
         self._records[key] = record
@@ -223,7 +224,7 @@ class Replays:
             self._seen[gone] = 1 - AGAIN
 
     def _compare(self, played: Output, truth: Output) -> bool:
-        """Give up where they differ. Gives whether there was something to compare: no number is like no other."""
+        """Stop recording if the outputs differ. Return whether they could be compared (no NaN)."""
         error = logits_error(played.logits, truth.logits)
         if not error <= SAME.get(truth.logits.dtype, 0.0) and not bool(truth.logits.isnan().any()):
             self._give_up(f"what is played differs by {error:.1e}")
@@ -241,13 +242,13 @@ class Replays:
 
 
 def standing_of(model: PreTrainedModel) -> list[object]:
-    """Where a model's weights and buffers are, and how it attends."""
+    """Return the addresses of a model's weights and buffers, and its attention implementation."""
     held = [*model.parameters(), *model.buffers()]
     return [getattr(model.config, "_attn_implementation", ""), *((one.data_ptr(), one.dtype) for one in held)]
 
 
 def _index(window: Window, ids: Int[Tensor, "B n"]) -> Int[Tensor, "B n"]:
-    """Where each token is written."""
+    """Return the cache position that each token is written to."""
     if window.index is not None:
         return window.index
     assert window.start is not None

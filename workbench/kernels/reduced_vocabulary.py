@@ -1,10 +1,9 @@
-"""Draft models that never say the rare words: an LM head over a part of the vocabulary.
+"""Draft models with a reduced output vocabulary: an LM head over a subset of the tokens (VocabTrim).
 
-A small drafter of a model with a large vocabulary spends most of a pass on columns that it almost never picks. Which
-tokens it keeps stands in its `config.json` as `draft_vocabulary`; all others get the logit −∞, hence q = 0, which any
-exact rule allows: what the drafter cannot propose the target still says. The model stays an ordinary Hugging Face
-model with all embeddings, and for whoever does not know the entry a drafter with a whole head.
-
+A small drafter of a model with a large vocabulary spends most of a pass on output columns that it almost never picks.
+Its `config.json` lists the remaining tokens as `draft_vocabulary`; all others get the logit −∞, hence q = 0, which any
+exact acceptance rule allows: the target can still sample the tokens that the drafter cannot propose. The model stays
+an ordinary Hugging Face model with all embeddings; software that ignores the entry uses the whole LM head.
 Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3.
 """
 
@@ -28,16 +27,16 @@ from workbench.kernels.packed import Matrix, is_small_on_cpu
 from workbench.kernels.single_thread import filled_alone
 
 KEY = "draft_vocabulary"
-"""In `config.json`: ids of the tokens that the model can propose, increasing."""
+"""Key in `config.json`: ids of the tokens that the model can propose, in increasing order."""
 
 
 class TrimmedLinear(nn.Linear):
-    """An LM head of which only some rows are computed; the other logits are −∞. Made by `trim`."""
+    """LM head that computes only some rows; the other logits are −∞. Created by `trim`."""
 
     kept: Tensor
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b V"]:
-        """Logits of all tokens."""
+        """Return logits of all tokens."""
         seen = (self.weight._version, self.weight.data_ptr(), self.kept.device)
         if self.__dict__.get("_seen") != seen:
             self._rows, self._seen = product_with(self, self.kept), seen
@@ -45,36 +44,36 @@ class TrimmedLinear(nn.Linear):
         return spread(said, self.kept, self.out_features).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies are not copied: a deep copy or a pickle makes its own."""
+        """Leave out the copied rows: a deep copy or an unpickled head creates its own."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_rows", "_seen")}
 
 
 def rows_of(head: nn.Module, kept: Int[Tensor, " K"]) -> Float[Tensor, "K D"]:
-    """Some rows of an LM head, copied."""
+    """Return a copy of some rows of an LM head."""
     weight = head.get_parameter("weight").detach()
     return weight[kept.to(weight.device)]
 
 
 def product_with(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Tensor], Tensor]:
-    """The product with some rows of an LM head, [T, D] → [T, K], laid out for few rows at a time."""
+    """Return the product with some rows of an LM head, [T, D] → [T, K], laid out for few inputs at a time."""
     rows = rows_of(head, kept)
     return Matrix(rows) if is_small_on_cpu(head) else partial(nn.functional.linear, weight=rows)
 
 
 def spread(said: Float[Tensor, "T K"], kept: Int[Tensor, " K"], size: int) -> Float[Tensor, "T V"]:
-    """Logits of all tokens from those of the kept ones: the others' are −∞."""
+    """Return logits of all tokens from those of the `kept` ones; all others are −∞."""
     return filled_alone(said.new_empty(said.shape[0], size), -torch.inf).index_copy_(1, kept, said)
 
 
 class SharedHead:
-    """A target's LM head as trained heads draft with it: of all its tokens, or of those alone that they keep.
+    """A target's LM head as trained heads use it for drafting: with all of its tokens, or with a subset.
 
     Args:
-        head: the target's.
-        config: of the trained heads; its `draft_vocabulary` says which, and where it has none all are.
+        head: the target's LM head.
+        config: configuration of the trained heads; `draft_vocabulary` lists the tokens; without it all are used.
 
     Raises:
-        ModelError: what they keep is no increasing list of the target's tokens.
+        ModelError: `draft_vocabulary` is not an increasing list of the target's token ids.
     """
 
     def __init__(self, head: nn.Module, config: Mapping[str, Any]) -> None:
@@ -90,34 +89,34 @@ class SharedHead:
 
     @cached_property
     def vocabulary(self) -> frozenset[int] | None:
-        """The tokens kept; None: all are."""
+        """Token ids in the draft vocabulary; None: all tokens."""
         return None if self.kept is None else frozenset(listed(self.kept))
 
     @property
     def rows(self) -> Float[Tensor, "K D"] | None:
-        """A copy of the weights of the tokens kept; None where all are, or the head has a bias."""
+        """Copy of the weights of the draft vocabulary; None if it has all tokens or the head has a bias."""
         if self.kept is None or getattr(self._head, "bias", None) is not None:
             return None
         return rows_of(self._head, self.kept)
 
     def __call__(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b K"]:
-        """Logits, one for each token kept."""
+        """Return logits over the draft vocabulary."""
         if self._product is None:
-            return self._head.forward(x)  # without the hooks that watch the target
+            return self._head.forward(x)  # without the hooks that capture the target's hidden states
         return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
     def whole(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b V"]:
-        """Logits of all of the target's tokens; −∞ for those not kept."""
+        """Return logits of all of the target's tokens; −∞ outside the draft vocabulary."""
         return self.spread(self(x))
 
     def spread(self, said: Float[Tensor, "*b K"]) -> Float[Tensor, "*b V"]:
-        """Logits of all of the target's tokens from those of the tokens kept; −∞ for the others."""
+        """Return logits of all of the target's tokens from those of the draft vocabulary; −∞ for the others."""
         if self.kept is None:
             return said
         return spread(said.flatten(0, -2), self.kept, self._size).view(*said.shape[:-1], self._size)
 
     def ranked(self, logits: Float[Tensor, "w K"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Log-probabilities, plain, and ids of the k likeliest tokens of logits that it gave, in any type."""
+        """Return log-probabilities and ids of the k most probable tokens, for logits of this head in any dtype."""
         k = min(k, logits.shape[1])
         if (found := weigh(logits, k)) is not None:
             return found.logs, self.tokens(found.top)
@@ -126,19 +125,19 @@ class SharedHead:
         return (top.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), self.tokens(top.indices)
 
     def tokens(self, places: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
-        """Token ids of places among the logits."""
+        """Return the token ids of indices into the logits."""
         return places if self.kept is None else self.kept[places]
 
 
 def trim(model: PreTrainedModel, name: str) -> None:
-    """Let a model whose configuration keeps a part of the vocabulary compute no more than that, in place.
+    """Restrict a model's LM head to the draft vocabulary in its configuration, in place.
 
     Args:
-        model: any model; one that keeps everything is left alone.
-        name: for the message.
+        model: any model; one without a draft vocabulary is left unchanged.
+        name: name of the model, for the message.
 
     Raises:
-        ModelError: what it keeps is no increasing list of its tokens.
+        ModelError: the draft vocabulary is no increasing list of token ids, or the head is no plain linear layer.
     """
     ids = getattr(text_config(model.config), KEY, None)
     if ids is None:
@@ -155,13 +154,13 @@ def trim(model: PreTrainedModel, name: str) -> None:
 
 
 def _are_tokens(ids: Any, size: int) -> bool:
-    """Whether it is an increasing list of numbers from 0 to below `size`, and not empty."""
+    """Whether `ids` is a non-empty increasing list of integers from 0 to below `size`."""
     if not isinstance(ids, list) or not ids or any(type(i) is not int for i in ids):
         return False
     return ids[0] >= 0 and all(a < b for a, b in itertools.pairwise([*ids, size]))
 
 
 def n_kept(model: PreTrainedModel) -> int | None:
-    """How many tokens a trimmed model can propose; None for one with a whole head."""
+    """Return how many tokens a trimmed model can propose; None for a model with a whole LM head."""
     head = model.get_output_embeddings()
     return len(head.kept) if isinstance(head, TrimmedLinear) else None

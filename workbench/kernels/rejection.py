@@ -1,8 +1,8 @@
-"""Recursive rejection, exact or relaxed, compiled where functions are: what rules of acceptance ask of wide laws.
+"""Recursive rejection, exact or relaxed, with compiled kernels for large vocabularies.
 
-What it is stands in `workbench.core.rejection` and `workbench.core.relaxed`; here are the same numbers from one pass
-over the vocabulary a test. Machines without compiled functions, other kinds of numbers and mixed trees take the forms
-that stand there.
+`workbench.core.rejection` and `workbench.core.relaxed` define the algorithms; here the same numbers come from one pass
+over the vocabulary per test. Machines without compiled kernels, other dtypes and mixed trees use those modules' torch
+implementations.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from workbench.engine.feedback import Verification
 
 _ONE_LAW = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
-"""Kinds of siblings that were all drawn from one law."""
+"""Kinds of siblings that were all drawn from one distribution."""
 NOTHING = Lift()
 
 
 def lossless(v: Verification) -> Ruling:
-    """The exact rule for every draft: greedy match where nothing is drawn, else recursive rejection."""
+    """Apply the exact rule for any draft: greedy match without sampling, else recursive rejection."""
     if v.u_stop is None:
         return greedy_match(v.tree, v.likeliest())
     return recursive_rejection(v.tree, v.p, v.u_stop, v.late)
@@ -74,17 +74,17 @@ def relaxed_rejection(
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of the tests at some places.
+    """Results of the acceptance tests at R nodes with up to F children each.
 
     Attributes:
-        accept: float [R, F], each child's chance of being kept if it is tested; 0 where it is not.
-        residual: float [R, F], what its elders left of p at its token.
-        q_left: float [R, F], its chance in the drafter's law, elders taken out where they were when it was drawn.
-        lifted: float [R, F], what it was tested with.
-        left: float [R, V], the law of the token if none was kept; p where nobody asked for it.
-        at_tokens: float [R, F], the same at the children's tokens, if that was asked for.
-        beside: float [R], what it has at all others.
-        apart: float [R], see `Relaxed.apart`; None where nobody asked for it.
+        accept: float [R, F], each child's acceptance probability if it is tested; 0 if it is not.
+        residual: float [R, F], residual probability of its token after the siblings before it were rejected.
+        q_left: float [R, F], its draft probability, with earlier siblings removed if they were removed when drafting.
+        lifted: float [R, F], the target probability that the test used (after the lift).
+        left: float [R, V], distribution of the next token if no child was accepted; p if not requested.
+        at_tokens: float [R, F], `left` at the children's tokens, if requested.
+        beside: float [R], probability of `left` on all other tokens.
+        apart: float [R], see `Relaxed.apart`; None if not requested.
     """
 
     accept: Float[Tensor, "R F"]
@@ -98,14 +98,14 @@ class Tried:
 
 
 def passes(p: Tensor, q: Tensor) -> bool:
-    """Whether laws [·, V] are for compiled passes: wide ones of float32 on a host where functions are compiled."""
+    """Whether compiled passes support distributions [·, V]: float32, large, contiguous, on a CPU with compilation."""
     if p.dtype != torch.float32 or q.dtype != torch.float32 or p.shape[1] < WIDE or not on_host(p.device):
         return False
     return p.is_contiguous() and q.is_contiguous() and compiled("siblings") is not None
 
 
 def make_ready(vocabulary: int) -> None:
-    """Have it compiled, which takes seconds once: no round shall stand still for it."""
+    """Compile the kernels, which takes seconds once, so that no round waits for it."""
     law = torch.full((1, vocabulary), 1 / vocabulary)
     if passes(law, law):
         fans = one_place(law)
@@ -113,13 +113,13 @@ def make_ready(vocabulary: int) -> None:
 
 
 def one_place(law: Float[Tensor, "1 V"]) -> Fans:
-    """A place with one child, to have something compiled with."""
+    """Return a node with one child, as an input for compilation."""
     rows = RowsOf(law, torch.zeros(1, dtype=torch.long))
     return Fans(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows)
 
 
 def _is_for(tree: DraftTree, p: Tensor) -> bool:
-    """Whether compiled passes are for this draft."""
+    """Whether compiled passes support this draft."""
     if tree.q is None or tree.q_of is None or tree.law_of is not None or tree.sampling not in _ONE_LAW:
         return False
     return passes(p, tree.q) and bool((tree.q_of[tree.parents + 1] >= 0).all())
@@ -134,16 +134,16 @@ def tried(
     priced: bool = False,
     tokens: bool = False,
 ) -> Tried:
-    """Test siblings one after the other, compiled.
+    """Test siblings one after the other in a compiled pass.
 
     Args:
-        fans: places with children; laws of which `passes` said that they may be.
-        which: children that are tested; others come before them and are taken out of q if `without`.
-        without: whether siblings were drawn from what their elders left of q.
-        lift: what they are tested with.
-        ends: whether `left` is wanted.
-        priced: whether `apart` is.
-        tokens: whether `at_tokens` and `beside` are.
+        fans: nodes with children, with distributions that `passes` accepts.
+        which: children that are tested; untested earlier ones are only removed from q if `without`.
+        without: whether siblings were drawn without replacement from q.
+        lift: relaxation of the test.
+        ends: whether `left` is requested.
+        priced: whether `apart` is requested.
+        tokens: whether `at_tokens` and `beside` are requested.
     """
     siblings = compiled("siblings")
     assert siblings is not None

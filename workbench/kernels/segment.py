@@ -1,4 +1,4 @@
-"""What goes into a forward and what comes out: a row's place in the cache, its new tokens, and what they give."""
+"""Inputs and outputs of a forward: cache slots, segments of new tokens, logits and hidden states."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from workbench.kernels.image_layout import Pictured
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which states of the target are taken.
+    """Selection of the target's hidden states to capture.
 
     Attributes:
-        features: what the LM head reads.
-        layers: indices of those whose residual streams are taken.
+        features: whether to capture the LM head's input.
+        layers: indices of the layers whose residual streams are captured.
     """
 
     features: bool = False
@@ -27,12 +27,12 @@ class Wanted:
 
 @dataclass(slots=True)
 class Heard:
-    """States at the positions of a text from its first on, in pieces as they were read. By default none are kept.
+    """Hidden states captured during prefill, from the first position on, one piece per forward. Default: none.
 
     Attributes:
-        wanted: which states.
-        n: positions.
-        features: pieces of [1, n, D].
+        wanted: which states are captured.
+        n: number of positions.
+        features: pieces of [1, n, D], the LM head's input.
         streams: layer → pieces of [1, n, D].
     """
 
@@ -42,7 +42,7 @@ class Heard:
     streams: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def take(self, out: Output, n: int) -> None:
-        """Keep what a forward over n more positions gave."""
+        """Add the states of a forward over n more positions."""
         self.n += n
         if self.wanted.features:
             self.features.append(out.hidden)
@@ -50,14 +50,14 @@ class Heard:
             self.streams.setdefault(layer, []).append(out.taps[layer])
 
     def behind(self, first: int) -> States:
-        """The states at positions from `first` on."""
+        """Return the states at positions from `first` on."""
         streams = {layer: torch.cat(pieces, 1)[0, first:] for layer, pieces in self.streams.items()}
         return States(torch.cat(self.features, 1)[0, first:] if self.features else None, streams)
 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Of the positions of a text, each [n, D]; `features` is None where they were not wanted, or n is 0."""
+    """Hidden states at n positions, each [n, D]; `features` is None if not captured or n is 0."""
 
     features: Float[Tensor, "n D"] | None
     streams: Mapping[int, Float[Tensor, "n D"]]
@@ -65,13 +65,13 @@ class States:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A row of a runner's cache. `length` positions are committed, `scratch` nodes are written behind them.
+    """A row of a runner's KV cache. `length` positions are committed; `scratch` nodes are written after them.
 
-    `positions` holds the scratch nodes' places in the sequence, for models whose attention looks at them. `pictured`
-    says what the pictures of the prompt became. `shift` is by how much the target's sequence is longer than this
-    model's, which was given the same prompt with fewer tokens for its pictures. `owner` is the `id` of the row of the
-    engine that it serves, so that a forward is counted for those who asked for it. `heard` is what the row's drafter
-    takes of the prompt while that is read; it goes when the drafter has it.
+    `positions` holds the sequence positions of the scratch nodes, for models whose masks depend on positions.
+    `pictured` holds embeddings and hidden states of a prompt with images. `shift` is the number of tokens by which the
+    target's sequence is longer than this model's, which got the same prompt with fewer image tokens. `owner` is the
+    `id` of the engine's sequence that the slot serves, so that forwards are counted for their sequences. `heard` holds
+    the hidden states captured for the drafter during prefill; it is dropped when the drafter has read them.
     """
 
     index: int
@@ -87,24 +87,25 @@ class Slot:
 
     @property
     def n_pictured(self) -> int:
-        """Positions of the prompt up to the end of its last picture; 0 without one."""
+        """Positions of the prompt up to the end of its last image; 0 without one."""
         return 0 if self.pictured is None else len(self.pictured.embeds)
 
 
 @dataclass(slots=True)
 class Segment:
-    """New tokens of one row.
+    """New tokens of one sequence.
 
     Attributes:
-        slot: the row.
+        slot: slot of the sequence.
         tokens: int64 [n].
-        sees: bool [n, scratch + n] over the nodes behind the committed part; None for a chain that goes on from the
-            last of them and sees them all. Tokens that see none of their own may leave those out: [n, scratch], of
-            which some is seen wherever nothing is committed. What they write is read by none of them then.
-        depth: int64 [n], distance behind the committed part, 0 for its first successor; None for a chain.
-        states: [n, D], what is read in place of the tokens: their residual stream before the first layer that is run,
-            or, where that is the model's first, input embeddings. None: the tokens themselves. Behind the first layer
-            either all segments of a forward have them, or none.
+        sees: bool [n, scratch + n], attention over the nodes after the committed part; None for a chain that continues
+            the last node and attends to all nodes. If no new token attends to itself or another new one, it may be
+            [n, scratch]; each must then attend to some node if nothing is committed. In this case none of the tokens
+            reads the entries that they write.
+        depth: int64 [n], distance from the committed part, 0 for its first successor; None for a chain.
+        states: [n, D], read instead of the tokens: their residual stream before the first layer that runs, or input
+            embeddings if that is the model's first layer. None: the tokens themselves. If the first layer that runs is
+            not layer 0, either all segments of a forward have states or none.
     """
 
     slot: Slot
@@ -116,11 +117,11 @@ class Segment:
 
 @dataclass(slots=True)
 class Output:
-    """What a forward gives, in the order of the rows in the cache.
+    """Results of a forward, in the order of the cache rows.
 
     Attributes:
         logits: [B, n, V], padded to the longest segment; float.
-        hidden: [B, k, D], what the LM head reads; k is n, and more only where a forward was asked for it everywhere.
+        hidden: [B, k, D], the LM head's input; k is the number of logits, or n if requested at every position.
         taps: layer index → [B, n, D], residual stream after that layer.
     """
 
@@ -132,12 +133,12 @@ class Output:
 def states_of(
     rows: Sequence[Segment | None], n: int, embed: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "B n D"] | None:
-    """What a forward begins from, padded to its longest segment; None: from embeddings.
+    """Return the states that a forward starts from, padded to its longest segment; None: start from embeddings.
 
     Args:
-        rows: segments, or padding.
-        n: tokens of the longest.
-        embed: of tokens, for segments without states beside some that have them.
+        rows: segments; None: padding.
+        n: tokens of the longest segment.
+        embed: embedding of tokens, for segments without states in a batch where others have them.
     """
     given = [None if segment is None else segment.states for segment in rows]
     like = next((states for states in given if states is not None), None)

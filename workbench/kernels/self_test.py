@@ -1,11 +1,12 @@
-"""Whether a lean decoder computes what its model computes, found out before anything is decoded with it.
+"""Self-test of lean decoders: compare one with its model before it is used.
 
-In float64 and float32 the logits of a short text say so. In bfloat16 they cannot: rounding grows from layer to layer,
-and a token whose activations are huge (the attention sink that most real models make of the first one) carries little
-else. SmolLM2-135M's own logits are off by 0.23 of the largest one there, the lean ones by 0.13. So each layer is judged
-alone: both get the input that the model's own layers hand on, the same layer in float32 is the truth, and the lean one
-may err, token by token, little more than the model's own does: 1.6 times as much at most (SmolLM2, the bundled text
-models, random models of all kinds), and 77 times and more where a layer lacked its sliding window.
+In float64 and float32 the logits of a short text suffice. In bfloat16 they do not: rounding errors grow from layer to
+layer, and a token with huge activations (the attention sink that most real models make of the first token) carries
+little else. SmolLM2-135M's own logits are off by 0.23 of the largest one there, the lean ones by 0.13. So each layer is
+tested alone: both versions get the input from the model's own layers, the same layer in float32 is the reference, and
+for each token the lean layer's error may be little more than the model's own: measured 1.6 times as much at most
+(SmolLM2, the bundled text models, random models of all kinds), and 77 times and more if a layer lacked its sliding
+window.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ PROBE = 12
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4}
 """Largest difference of logits from the model's own, as a share of their largest magnitude."""
 TIMES = 4.0
-"""In bfloat16: how many times the error of the model's own layer a lean layer's may be, for each token."""
+"""In bfloat16: largest ratio of a lean layer's error to the error of the model's own layer, for each token."""
 HEAD = 4.0
-"""In bfloat16: largest difference of logits from the same stream, in units of the type's rounding."""
+"""In bfloat16: largest difference of logits from the same residual stream, in units of the dtype's rounding."""
 
 
 def lean_of(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
-    """The lean twin of a model, or None where there is none: another architecture, dtype or device, or it differs.
+    """Return the lean decoder of a model; None if architecture, dtype or device are unsupported or results differ.
 
     Args:
         model: any model.
-        capacity: longest sequence with its scratch, in tokens.
+        capacity: longest sequence including scratch positions, in tokens.
     """
     if not has_twin(model):
         return None
@@ -57,26 +58,26 @@ def lean_of(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
 
 
 def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
-    """The first passes are compiled, and kept on disk, as they are made; a disk that is full is no reason to fail."""
+    """Run the comparison while passes are compiled and cached on disk; a failure (a full disk) is returned as text."""
     try:
         return difference(lean, model)
-    except Exception as error:  # numba raises many kinds
+    except Exception as error:  # numba raises many types
         return f"its compilation failed ({type(error).__name__}: {error})".split("\n")[0]
 
 
 def difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
-    """How the lean decoder differs from its model by more than rounding, in words; empty where it does not.
+    """Return how the lean decoder differs from its model by more than rounding, in words; empty if it does not.
 
     Args:
-        lean: idle.
-        model: the one it was made from.
+        lean: lean decoder that is not in use.
+        model: model that it was created from.
     """
     n = min(PROBE, getattr(text_config(model.config), "sliding_window", None) or PROBE)
     ids, places = torch.arange(n).unsqueeze(0) * 7 % lean.table.shape[0], torch.arange(n).unsqueeze(0)
     mask = torch.full((1, 1, n, n), torch.finfo(model.dtype).min, dtype=model.dtype).triu_(1)
     cache = TreeCache(len(lean.layers), 1, n)
     cache.window = Window(slice(0, 1), 0, None, n)
-    with torch.no_grad(), unpacked(model):  # copies for a forward that will not be used again would double the memory
+    with torch.no_grad(), unpacked(model):  # packed copies for a forward that is not used again would double the memory
         if model.dtype not in TOLERANCE:
             return _by_layers(lean, model, ids, mask, places, cache)
         found = logits_error(lean(ids, mask, places, cache)[0], model(input_ids=ids, use_cache=False).logits)
@@ -106,23 +107,23 @@ def _by_layers(
         stream = _first(made)
         truth = _first(copy.deepcopy(layer).float()(*_wide(args), **_wide(named)))[0]
         mine = lean.through([number], given[0], mask, places, cache)[0]
-        size = truth.square().mean(0).sqrt() + torch.finfo(torch.float32).tiny  # or one huge direction hides the others
+        size = truth.square().mean(0).sqrt() + torch.finfo(torch.float32).tiny  # else one huge dimension hides the rest
         error, own, room = ((some / size).norm(dim=-1) for some in (mine - truth, stream[0] - truth, truth))
-        # an own error of nothing, as of a layer of zeros, leaves room for the rounding of the result
+        # if the model's own error is 0, as for a layer of zeros, allow the rounding of the result
         if not bool((error <= TIMES * own + room * eps / 16).all()):
             return f"layer {number} errs by {float(error.max()):.1e}, its own by {float(own.max()):.1e}"
-    # compiled layers hand their stream on in float32, and it goes on as it came
+    # compiled layers return their residual stream in float32, and the next part reads it so
     last = stream[0] if lean.fused is None else stream[0].float()
     found = logits_error(lean.read(last)[0], logits[0])
     return "" if found <= HEAD * eps else f"the head differs by {found:.1e}"
 
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
-"""Largest share of the largest logit that two ways of computing the same forward may differ by."""
+"""Largest difference between two computations of the same forward, as a share of the largest logit."""
 
 
 def logits_error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:
-    """Largest difference, as a share of the largest magnitude; tokens that neither knows (−∞) are left out."""
+    """Return the largest difference, as a share of the largest magnitude; tokens that are −∞ in both are left out."""
     said = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()
     mine, own = mine[said].double(), own[said].double()
     return 0.0 if not len(own) else float((mine - own).abs().max() / own.abs().max())
@@ -133,7 +134,7 @@ def _first(made: Any) -> Tensor:
 
 
 def _wide(given: Any) -> Any:
-    """The same in float32: tensors, and what holds them."""
+    """Return tensors, also within containers, converted to float32."""
     if isinstance(given, Tensor):
         return given.float() if given.is_floating_point() else given
     if isinstance(given, tuple | list):

@@ -1,7 +1,7 @@
-"""Writing to tensors on a CPU without torch's threads.
+"""Writes to CPU tensors on the calling thread, without torch's thread pool.
 
-torch shares what has more than 32,768 numbers among its threads. For so little the system then moves threads about for
-milliseconds, and those of the compiled pass that comes next find themselves on one core: that pass was measured to take
+torch splits work on more than 32,768 numbers among its threads. For such small work the operating system then moves
+threads between cores for milliseconds, and the threads of the next compiled pass end up on one core: that pass took
 2 ms longer (Intel Xeon, 2 cores, AMX; 9 tokens of SmolLM2, 11.7 → 14.4 ms).
 """
 
@@ -18,11 +18,11 @@ from workbench.core.transfer import on_host, to_device
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LINE = 64
-"""Bytes of a cache line, at which torch's own memory begins, too."""
+"""Bytes of a CPU cache line; torch aligns its own memory to it, too."""
 
 
 def filled_alone(tensor: Tensor, value: float) -> Tensor:
-    """The same tensor, contiguous, with one value everywhere; on a CPU the calling thread writes it."""
+    """Fill a contiguous tensor with one value and return it; on a CPU the calling thread writes it."""
     if not on_host(tensor.device):
         return tensor.fill_(value)
     bits = _BITS[tensor.element_size()]
@@ -32,10 +32,10 @@ def filled_alone(tensor: Tensor, value: float) -> Tensor:
 
 
 def zeros_untouched(size: Sequence[int], like: Tensor) -> Tensor:
-    """Zeros of the type and on the device of `like`; on a CPU the system gives their memory as it is first touched.
+    """Return zeros with the dtype and device of `like`; on a CPU, memory is only allocated as it is first touched.
 
-    `torch.zeros` writes each of them. Most of a buffer for a long context never comes into use, and to touch it takes
-    seconds and its memory (measured: 1.3 s for two rows of SmolLM2's 8,192 tokens, AMD EPYC in a sandbox).
+    `torch.zeros` writes every element. Most of a buffer for a long context is never used, and touching it takes seconds
+    and its memory (measured: 1.3 s for two rows of SmolLM2's 8,192 tokens, AMD EPYC in a sandbox).
     """
     if not on_host(like.device):
         return like.new_zeros(size)
@@ -46,12 +46,12 @@ def zeros_untouched(size: Sequence[int], like: Tensor) -> Tensor:
 
 
 def move_alone(tensor: Tensor, places: Sequence[int], to: int) -> None:
-    """Copy entries of the last dimension but one to `to` and the places behind it, in place; likewise.
+    """Move entries of the second-to-last dimension to consecutive places from `to` on, in place, on the calling thread.
 
     Args:
-        tensor: [*b, C, D], a part of a larger one.
-        places: of it, as they are before anything is written.
-        to: first place that is written.
+        tensor: [*b, C, D], a view of a larger tensor.
+        places: indices of the entries to move, as they are before anything is written.
+        to: first index that is written.
     """
     if not on_host(tensor.device):
         tensor[..., to : to + len(places), :] = tensor.index_select(-2, to_device(places, tensor.device))

@@ -1,4 +1,4 @@
-"""A copy of a model that shares most of its weights, and runs in its place over its cache."""
+"""A copy of a model that shares most of its weights and runs instead of it, over its KV cache."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from transformers import PreTrainedModel
 from workbench.kernels.lean import LeanDecoder
 
 
-@dataclass(frozen=True, eq=False)  # without slots: it is referred to weakly
+@dataclass(frozen=True, eq=False)  # without slots: weak references point to it
 class Twin:
-    """What `Runner.forward` runs instead of its own model.
+    """Weight-sharing copy that `Runner.forward` runs instead of its own model.
 
     Attributes:
-        model: with the layers of the runner's own, or others in their places.
+        model: model with the layers of the runner's own, or replacements for them.
         lean: the same as a lean decoder; None: the model's own forward runs.
     """
 

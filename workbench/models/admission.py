@@ -1,4 +1,4 @@
-"""Whether a model is taken in: what `probe` finds of it is asked once, and remembered on this machine."""
+"""Admission of models: run the checks of `probe` once and cache the result on this machine."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from workbench.models.probe import Standing, standing
 from workbench.models.runner import Runner
 
 FACTS = "verified.json"
-"""File of what was found, in the folder of remembered facts."""
+"""Name of the file with cached check results, in the cache folder."""
 
 MOST_FACTS = 500
-"""The oldest are forgotten."""
+"""Number of cached results; the oldest are dropped."""
 
 
 def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
-    """Take a model in: from then on its runner refuses trees, where these do not hold.
+    """Check a model before its first use; its runner refuses draft trees from then on if they are not exact.
 
     Args:
-        runner: idle; of a target or of a draft model.
-        name: what users call the model.
-        folder: of its files, by which the finding is remembered on this machine; else it is with the model's object.
+        runner: runner of a target or of a draft model, not in use.
+        name: name of the model that users see.
+        folder: folder of its files, for caching the result on disk; None: cached with the model object.
 
     Raises:
-        ModelError: not even chains hold.
+        ModelError: not even chains can be verified.
     """
     found = _recall(runner, folder)
     kind = getattr(runner.model.config, "model_type", "") or type(runner.model).__name__
@@ -51,7 +51,7 @@ _of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, Standing]]
 
 
 def _recall(runner: Runner, folder: str | Path | None) -> Standing:
-    """What was found earlier of the same weights, dtype, device and code; else it is found now."""
+    """Return the cached result for the same weights, dtype, device and code; else run the checks."""
     if folder is None or not Path(folder).is_dir():
         seen = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]
         before = _of_objects.get(runner.model)
@@ -71,7 +71,7 @@ def _version(weight: Tensor) -> tuple[int, int]:
 
 
 def _key(runner: Runner, folder: Path) -> str:
-    """Of the weights as files, of what they are run as, and of the code that runs them."""
+    """Return a cache key of the weight files, the configuration, dtype, device and code."""
     files = sorted(folder.glob("*.safetensors"))
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     config = runner.model.config.to_json_string()
@@ -81,7 +81,7 @@ def _key(runner: Runner, folder: Path) -> str:
 
 @cache
 def _code() -> str:
-    """Of the engine's source, and of what it stands on."""
+    """Return a hash of the source files of this package and the versions of torch and transformers."""
     found = hashlib.sha256()
     for name in ("torch", "transformers"):
         found.update(importlib.metadata.version(name).encode())

@@ -1,4 +1,4 @@
-"""The bundled models: where they lie, and that nothing but files lies there."""
+"""The bundled models: their folder, and checks of a model folder's files."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from workbench.trace.files import check_regular
 DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
 VISION_TARGET = "vision-target"
 SOURCE = "source.json"
-"""In each copy that was made of a model: of what it was made."""
+"""File in each converted copy of a model that describes the original."""
 Told = Callable[[int, int], None]
-"""Called with bytes of a file that are done, and their number in all."""
+"""Progress callback: bytes of a file that are done, and bytes in total."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def bundled_folder() -> Path:
-    """Folder of the bundled models; `WORKBENCH_MODELS` names another."""
+    """Return the folder of the bundled models; the environment variable `WORKBENCH_MODELS` overrides it."""
     return Path(os.environ.get("WORKBENCH_MODELS", _ROOT / "assets" / "models"))
 
 
 def bundled() -> dict[str, Path]:
-    """Bundled models and heads by name."""
+    """Return the folders of bundled models and heads by name."""
     folder = bundled_folder()
     if not folder.is_dir():
         return {}
@@ -34,7 +34,7 @@ def bundled() -> dict[str, Path]:
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """The configuration of a model or a head; {} where its file holds none: others must not suffer from it."""
+    """Return the configuration of a model or a head; {} if the file is missing or damaged."""
     try:
         found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -43,10 +43,10 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def check_nesting(folder: Path) -> None:
-    """Refuse a model whose JSON is nested deeper than can be read.
+    """Refuse a model whose JSON files are nested too deeply to parse.
 
     Raises:
-        ModelError: naming the file.
+        ModelError: a file is nested too deeply; the message names it.
     """
     for path in sorted(folder.glob("*config.json")):
         if not path.is_file():
@@ -58,14 +58,14 @@ def check_nesting(folder: Path) -> None:
                 f"{path} is nested too deeply for a model configuration.", "Fetch the folder again."
             ) from None
         except (OSError, ValueError):
-            continue  # what is wrong with it, whoever reads it says
+            continue  # the code that reads the file reports these errors
 
 
 def check_files(folder: Path) -> None:
-    """Refuse a model's folder in which something stands for a file that is none: whoever opened it would wait.
+    """Refuse a model folder that contains pipes, devices or the like: opening one would block.
 
     Raises:
-        ModelError: naming it.
+        ModelError: an entry is not a regular file; the message names it.
     """
     check_nesting(folder)
     for path in sorted([*folder.iterdir(), *folder.glob("additional_chat_templates/*")]):

@@ -1,3 +1,3 @@
-"""What the bundled models write between what is said: who speaks, where a text ends, where a picture stands."""
+"""Text markers of the bundled models: user turn, assistant turn, end of text, image placeholder."""
 
 USER, ASSISTANT, END, IMAGE = "<|user|>", "<|assistant|>", "<|endoftext|>", "<|image|>"

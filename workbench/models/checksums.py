@@ -1,6 +1,6 @@
-"""Bundled weights are what they were when they were made: SHA-256 sums beside them, checked when they are loaded.
+"""SHA-256 checks of the bundled weights when they are loaded.
 
-`SHA256SUMS` has the form that `sha256sum -c SHA256SUMS` reads. Training writes it anew with the weights.
+`SHA256SUMS`, next to the weights, has the format that `sha256sum -c SHA256SUMS` reads. Training rewrites it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _POINTER = b"version https://git-lfs"
 
 
 def write_sums(folder: Path, pattern: str = "*.safetensors") -> None:
-    """Write down what the weights in a folder, or the files of another pattern, are now."""
+    """Write the checksums of the files in a folder that match a pattern (default: weights)."""
     files = sorted(folder.glob(pattern))
     write_whole(folder / NAME, "".join(f"{sum_of(file)}  {file.name}\n" for file in files).encode())
 
 
 def check_weights(folder: Path) -> None:
-    """Refuse bundled weights that were cut or changed since they were made. Each file is read once in a process.
+    """Refuse bundled weights that are truncated or changed. Each file is read once per process.
 
-    A folder of somebody's own is not asked for sums; what lies in it may be no pipe and no device.
+    A user's own folder needs no checksums, but must contain no pipes or devices.
 
     Raises:
-        ModelError: naming the file and what to do.
+        ModelError: a file fails the check; the message names it and says what to do.
     """
     check_files(folder)
     sums = folder / NAME
@@ -54,7 +54,7 @@ _REMEDY = (
 
 
 def what_is_wrong(file: Path, wanted: str) -> str:
-    """Why a file is not the one with this sum, in words that follow its name; empty when it is."""
+    """Return why a file does not have this checksum, as words that follow its name; empty if it does."""
     if not file.is_file():
         return "is missing"
     if sum_of(file) == wanted:
@@ -69,14 +69,14 @@ def what_is_wrong(file: Path, wanted: str) -> str:
 
 
 def sum_of(file: Path) -> str:
-    """The SHA-256 sum of a file, which is read once in a process for as long as its size and date stay."""
+    """Return the SHA-256 sum of a file; the file is read again only when its size or modification time changes."""
     now = file.stat()
     return _read(str(file), now.st_size, now.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
 def _read(file: str, n_bytes: int, changed: int) -> str:
-    """The sum of a file; its size and date decide when it is read anew."""
+    """Return the SHA-256 sum of a file; size and modification time are part of the cache key."""
     digest = hashlib.sha256()
     with Path(file).open("rb") as opened:
         while piece := opened.read(_PIECE):

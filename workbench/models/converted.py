@@ -1,8 +1,8 @@
-"""Copies of models that lie in another format: made once, kept in a cache folder, there as a whole or not at all.
+"""Converted copies of models in other formats: made once and stored in a cache folder, whole or not at all.
 
-A copy is made in a folder beside its place and renamed when it is complete, its sums written last, so that a kill at
-any point leaves nothing that counts as done; the next start clears it away and begins again. A lock lets one process
-make it while others wait.
+A copy is written in a temporary folder next to its final one and renamed when it is complete, with the checksums
+written last. So a kill at any point leaves nothing that counts as complete; the next start deletes the remains and
+begins again. A lock lets one process convert while others wait.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from workbench.trace.files import PART, check_regular
 LOG = logging.getLogger(__name__)
 
 FORMAT = 3
-"""Grows when copies are made differently: older ones are then made again, and go."""
+"""Version of the conversion: raise it when copies are made differently, so that older ones are replaced."""
 MAGIC = b"GGUF"
 WAIT_S = 0.2
-"""Between two words of how far a copy is that another process makes."""
+"""Seconds between progress calls while another process makes the copy."""
 
 
 def source_of(place: Path) -> dict[str, str]:
-    """Of what a copy was made: {"file", "title", "licence", "family"}, as far as its file said so."""
+    """Return the origin of a copy: {"file", "title", "licence", "family"}, as far as the original file had them."""
     try:
         return json.loads((place / SOURCE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ def source_of(place: Path) -> dict[str, str]:
 
 
 def copies() -> list[Path]:
-    """All that are there."""
+    """Return the folders of all copies."""
     folder = cache_folder()
     try:
         return sorted(sums.parent for sums in folder.glob(f"*/{NAME}")) if folder.is_dir() else []
@@ -52,23 +52,23 @@ def copies() -> list[Path]:
 
 
 def is_gguf(name: str) -> bool:
-    """Whether a name is that of a GGUF file on this machine, or means to be."""
+    """Whether a name looks like the path of a GGUF file."""
     return name.lower().endswith(".gguf") and "\0" not in name
 
 
 def place_of(stem: str, digest: str) -> Path:
-    """Where the copy of a file with this SHA-256 sum is, or would be."""
+    """Return the folder of the copy of a file with this SHA-256 sum, whether it exists or not."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip(".-")[:60]
     return cache_folder() / f"{readable or 'model'}-{digest[:16]}-v{FORMAT}"
 
 
 def is_there(place: Path) -> bool:
-    """Whether a copy was completed; `is_whole` reads it."""
+    """Whether a copy was completed; `is_whole` also checks its files."""
     return is_file(place / NAME)
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there to be read; where looking is refused, as in somebody else's home, it is not."""
+    """Whether a file exists and is accessible; False in a folder without permission."""
     try:
         return path.is_file()
     except OSError:
@@ -76,10 +76,10 @@ def is_file(path: Path) -> bool:
 
 
 def copy_of(file: Path) -> Path | None:
-    """The copy of a GGUF file where there is one; only asked, nothing is made. The file is read once in a process.
+    """Return the existing copy of a GGUF file, or None; nothing is converted. The file is read once per process.
 
     Raises:
-        ModelError: there is no such file.
+        ModelError: there is no such file, or it is not a GGUF file.
     """
     check_gguf(file)
     place = place_of(file.stem, sum_of(file))
@@ -87,10 +87,10 @@ def copy_of(file: Path) -> Path | None:
 
 
 def check_gguf(file: Path) -> None:
-    """Refuse what cannot be a GGUF file, from its first bytes.
+    """Refuse a file that cannot be GGUF, by its first bytes.
 
     Raises:
-        ModelError: naming it.
+        ModelError: the file is unreadable or not GGUF; the message names it.
     """
     try:
         check_regular(file)
@@ -103,17 +103,17 @@ def check_gguf(file: Path) -> None:
 
 
 def convert(file: Path, told: Told = lambda done, total: None, stem: str | None = None) -> Path:
-    """The folder with a GGUF file's model, made now where it is not there yet.
+    """Return the folder with a GGUF file's converted model; convert it now if there is none.
 
-    A copy that is there is compared with its sums, and made anew where they do not hold.
+    An existing copy is checked against its checksums and made again if they do not match.
 
     Args:
-        file: of the model.
-        told: bytes of the file that are done, and their number in all.
-        stem: how the copy's name begins; None: as the file's.
+        file: GGUF file of the model.
+        told: progress callback: bytes of the file that are done, and bytes in total.
+        stem: start of the copy's name; None: the file's name.
 
     Raises:
-        ModelError: the file is broken, or no model that can be a target.
+        ModelError: the file is damaged, or its model cannot be a target.
         CapacityError: the disk is full.
         WorkbenchError: the cache folder cannot be written, or the package `gguf` is missing.
     """
@@ -133,7 +133,7 @@ def convert(file: Path, told: Told = lambda done, total: None, stem: str | None 
 
 @contextlib.contextmanager
 def _held(lock: FileLock, told: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock, and be told now and then while another process has it: what `told` raises ends the wait."""
+    """Hold a lock; call `told` every `WAIT_S` while another process has it. An exception from it ends the wait."""
     while True:
         try:
             lock.acquire(timeout=WAIT_S)
@@ -147,7 +147,7 @@ def _held(lock: FileLock, told: Callable[[], None]) -> Iterator[None]:
 
 
 def is_whole(place: Path) -> bool:
-    """Whether a copy is there, with every file that its sums name, as it was. Read once in a process."""
+    """Whether a copy exists and all files match its checksums. Files are read once per process."""
     if not is_there(place):
         return False
     lines = [line.split("  ", 1) for line in (place / NAME).read_text(encoding="utf-8").splitlines()]
@@ -155,21 +155,21 @@ def is_whole(place: Path) -> bool:
 
 
 def _make(file: Path, place: Path, told: Told) -> None:
-    from workbench.models.gguf import dequantise  # brings PyTorch, which whoever only asks for a copy needs not
+    from workbench.models.gguf import dequantise  # imports PyTorch, not needed to look up a copy
 
     fill(place, lambda part: dequantise(file, part, told))
-    for number in range(1, FORMAT):  # of the same file, as it was made before
+    for number in range(1, FORMAT):  # copies of the same file in older formats
         shutil.rmtree(place.with_name(f"{place.name.rpartition('-v')[0]}-v{number}"), ignore_errors=True)
 
 
 def fill(place: Path, write: Callable[[Path], object]) -> None:
-    """Make a copy whole or not at all, with its sums, in place of what is there.
+    """Write a copy whole or not at all, with its checksums; replaces an existing one.
 
-    Only called by the holder of the lock: parts that lie about belong to nobody.
+    Call it only while holding the lock: temporary folders found here are then left over from killed processes.
 
     Args:
-        place: the copy's folder.
-        write: puts the files into the folder that it is given.
+        place: folder of the copy.
+        write: function that writes the files into the given folder.
     """
     for left in place.parent.glob(f".{place.name}.*{PART}"):
         shutil.rmtree(left, ignore_errors=True)
@@ -190,7 +190,7 @@ def fill(place: Path, write: Callable[[Path], object]) -> None:
 
 
 def _to_disk(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk. Windows opens no folder, and syncs no reader."""
+    """Flush a file, or a folder's entries, to disk. Windows cannot open folders and syncs only writable files."""
     if os.name == "nt":
         if path.is_file():
             with path.open("rb+") as file:
@@ -204,10 +204,10 @@ def _to_disk(path: Path) -> None:
 
 
 def _unwritten(error: OSError, place: Path) -> WorkbenchError:
-    """What is said of a copy that could not be written; nothing of it is left."""
+    """Return the error for a copy that could not be written; nothing of it is left."""
     words = error.strerror or str(error)
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    if full or re.search(r"No space left|File too large|quota", words):  # safetensors keeps the words alone
+    if full or re.search(r"No space left|File too large|quota", words):  # safetensors loses errno, not the message
         left = shutil.disk_usage(_above(place)).free
         return CapacityError(
             f"{place.parent} is full: {left / 1e6:.0f} MB are free, too few for the converted copy of the model.",

@@ -1,7 +1,7 @@
-"""Downloads from the Hugging Face Hub that end when nobody wants them any more: at Ctrl-C, or when told so.
+"""Downloads from the Hugging Face Hub that can be interrupted: by Ctrl-C or by an exception in the progress callback.
 
-The Hub's library fetches files in threads of its own and waits for all of them, whatever happens. What a progress bar
-raises there ends a file's download, unless Xet's threads fetch it: so files come over HTTP.
+The Hub's library downloads in its own threads and waits for all of them, even on errors. An exception from a progress
+bar ends a file's download, but not if Xet's threads fetch it: so files are downloaded over HTTP.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ FILES: dict[str, Any] = {
 
 
 def fetched(hub_id: str, told: Callable[[int], None] | None = None, **options: Any) -> str:
-    """The folder of a model's files, once all are there.
+    """Download a model's files and return their folder.
 
     Args:
-        hub_id: of the model.
-        told: bytes that have come; what it raises ends the download. None: a bar in the terminal tells of them.
-        **options: for `snapshot_download`.
+        hub_id: Hub id of the model.
+        told: progress callback: bytes downloaded; an exception from it ends the download. None: a bar in the terminal.
+        **options: further arguments of `snapshot_download`.
 
     Raises:
-        KeyboardInterrupt: at Ctrl-C, at once; the threads that download end with the next bytes.
-        Exception: what `told` raises, and the Hub's library.
+        KeyboardInterrupt: at Ctrl-C, at once; the download threads stop when their next bytes arrive.
+        Exception: errors of `told` and of the Hub's library.
     """
     over = threading.Event()
     folder: Future[str] = Future()
@@ -60,10 +60,10 @@ _before = False
 
 @contextmanager
 def _over_http() -> Iterator[None]:
-    """Xet is not asked while this lasts.
+    """Disable Xet for a while.
 
-    It is what HF_HUB_DISABLE_XET=1 does, which the Hub's library reads once, when it is imported. The last of several
-    downloads at once gives back what was said before.
+    This does the same as HF_HUB_DISABLE_XET=1, which the Hub's library reads only at import. When several downloads run
+    at once, the last one restores the previous setting.
     """
     global _users, _before
     with _LOCK:
@@ -81,11 +81,11 @@ def _over_http() -> Iterator[None]:
 
 
 def _bar(told: Callable[[int], None] | None, over: threading.Event) -> Any:
-    """A progress bar for the Hub's library that ends a download which is over."""
+    """Return a progress bar class for the Hub's library whose next update raises once `over` is set."""
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            self.counts_bytes = kwargs.get("unit") == "B"  # others count files
+            self.counts_bytes = kwargs.get("unit") == "B"  # other bars count files
             kwargs.pop("name", None)
             super().__init__(*args, **{**kwargs, "disable": None if told is None else True})  # None: on a terminal
 

@@ -1,7 +1,7 @@
 """Read GGUF files of Llama-like models: dequantise, rename and write a folder that `from_pretrained` opens.
 
-Numbers come from llama.cpp's package `gguf`. This module decides which file can be a target and where each weight goes;
-`workbench.models.gguf_tokenizer` builds the tokenizer.
+llama.cpp's package `gguf` decodes the numbers. This module decides which files can be targets and where each weight
+goes; `workbench.models.gguf_tokenizer` builds the tokenizer.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from workbench.models.gguf_metadata import WHOLE, config_of, first_line, refuse
 from workbench.models.gguf_tokenizer import tokenizer_of
 
 SHARD = 1 << 30
-"""Bytes after which a file of weights is closed and the next one is begun: no more lies in memory at once."""
+"""Bytes after which a shard is written and the next one begins; at most this much is in memory at once."""
 
 
 def dequantise(file: Path, folder: Path, told: Told = lambda done, total: None) -> None:
     """Write a GGUF model as configuration, safetensors, tokenizer and chat template into an empty folder.
 
     Quantised matrices are written as float16: their scales are float16, so that rounding adds at most 2⁻¹¹ of a
-    weight, a hundredth of what Q4_1 itself left out, at half the size of float32 (measured in `tests/engine`). What
-    the file has in 16 or 32 bits stays as it is.
+    weight, a hundredth of the error of Q4_1, at half the size of float32 (measured in `tests/engine`). Weights that
+    have 16 or 32 bits in the file keep their format.
 
     Args:
-        file: of the model; read by pages, never whole.
-        folder: that is there and empty.
-        told: how far it is.
+        file: GGUF file of the model; it is memory-mapped, never read whole.
+        folder: existing, empty folder.
+        told: progress callback.
 
     Raises:
-        ModelError: the file is broken or cut, or no model that is read here.
+        ModelError: the file is damaged or truncated, or its model is not supported.
         WorkbenchError: the package `gguf` is not installed.
         OSError: the folder cannot be written.
     """
@@ -58,7 +58,7 @@ def dequantise(file: Path, folder: Path, told: Told = lambda done, total: None) 
 
 
 def package() -> Any:
-    """The package `gguf`.
+    """Import the package `gguf`.
 
     Raises:
         WorkbenchError: it is not installed.
@@ -71,19 +71,19 @@ def package() -> Any:
 
 
 def _opened(gguf: Any, file: Path) -> Any:
-    """A reader of the file, whose tables hang together; its numbers are not looked at."""
+    """Return a reader of the file; its tables are checked, its weights are not read."""
     try:
         return gguf.GGUFReader(file)
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror}.", WHOLE) from None
-    except Exception as error:  # whatever the bytes make of the reader: Value, Index, Key, Unicode, Overflow …
+    except Exception as error:  # damaged bytes raise any of ValueError, IndexError, KeyError, UnicodeError, …
         raise ModelError(
             f"{file} is not a GGUF file, or is damaged or truncated ({first_line(error)}).", WHOLE
         ) from None
 
 
 def _source(reader: Any, file: Path, folder: Path) -> None:
-    """Where the copy comes from, for lists of what is there."""
+    """Write the origin of the copy, for lists of available models."""
     said = {"title": "general.name", "licence": "general.license", "family": "general.architecture"}
     facts = {name: reader.fields[key].contents() for name, key in said.items() if key in reader.fields}
     (folder / SOURCE).write_text(json.dumps({"file": str(file), **facts}, indent=2) + "\n", encoding="utf-8")
@@ -100,14 +100,14 @@ def _generation(config: PretrainedConfig, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    """A weight under transformers' name, and how many bytes of the file lie behind it when it is written."""
+    """A weight and its name in Transformers."""
 
     name: str
     value: torch.Tensor
 
 
 def _weights(gguf: Any, reader: Any, config: Any, file: Path, told: Told) -> Iterator[_Weight]:
-    """The model's weights in the file's order, each of the shape that the model wants, all of them."""
+    """Yield all weights of the model in the file's order, each with the shape that the model expects."""
     wanted = _wanted(gguf, config)
     have = {tensor.name for tensor in reader.tensors}
     if missing := sorted(wanted.keys() - have):
@@ -129,7 +129,7 @@ def _weights(gguf: Any, reader: Any, config: Any, file: Path, told: Told) -> Ite
 
 
 def _wanted(gguf: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """GGUF's name of each weight of the model → transformers' name and its shape."""
+    """Return a dict from the GGUF name of each weight to its Transformers name and shape."""
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == config.model_type)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     with torch.device("meta"):
@@ -144,7 +144,7 @@ def _wanted(gguf: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
-    """Its numbers in float32, by the library that wrote them."""
+    """Return a tensor's numbers in float32, dequantised by the `gguf` package."""
     try:
         return np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
     except NotImplementedError:
@@ -154,8 +154,8 @@ def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
 
 
 def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
-    """A weight in the number format in which it is written; see `dequantise`."""
-    whole = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the file's pages may not be written to
+    """Return a weight in the dtype in which it is written; see `dequantise`."""
+    whole = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the memory-mapped file is read-only
     if not torch.isfinite(whole).all():
         raise ModelError(f"{what} contains NaN or infinite values.", WHOLE)
     if kind == "BF16":
@@ -167,13 +167,13 @@ def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
 
 
 def halves(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Dimensions of each head half a head apart, as transformers rotates them; llama.cpp has them side by side."""
+    """Reorder query or key rows from llama.cpp's RoPE layout (adjacent pairs) to Transformers' (half a head apart)."""
     rows = weight.shape[0]
     return weight.reshape(heads, rows // heads // 2, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
 def _write_weights(weights: Iterator[_Weight], folder: Path) -> None:
-    """Safetensors in shards, with the index that transformers reads when there are several."""
+    """Write safetensors shards, and the index that Transformers reads if there are several."""
     shards: list[list[str]] = []
     held: dict[str, torch.Tensor] = {}
     n_bytes = total = 0
@@ -182,7 +182,7 @@ def _write_weights(weights: Iterator[_Weight], folder: Path) -> None:
         nonlocal n_bytes
         try:
             save_file(held, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
-        except Exception as error:  # safetensors' own kind, which keeps the system's words and not its number
+        except Exception as error:  # safetensors' own error type keeps the system's message but not its errno
             raise OSError(first_line(error)) from error
         shards.append(list(held))
         held.clear()

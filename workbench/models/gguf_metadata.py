@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself: transformers' configuration of the model in it, or why it cannot be a target."""
+"""Metadata of a GGUF file: the Transformers configuration of its model, or the reason why it cannot be a target."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from transformers import LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 from workbench.core.errors import ModelError
 
 FAMILIES: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
-"""Architectures that are read: decoders like Llama. Mistral's, SmolLM's and TinyLlama's files say "llama" too."""
+"""Supported architectures: Llama-like decoders. Files of Mistral, SmolLM and TinyLlama also declare "llama"."""
 INSTEAD = "Give a GGUF file of a Llama, Mistral, Qwen2 or Qwen3 model, or a folder with *.safetensors."
-"""What to do where a file is none of these."""
+"""Advice in errors about files with an unsupported model."""
 WHOLE = "Fetch the file again; its download may have ended early."
-"""What to do where a file is broken."""
+"""Advice in errors about damaged files."""
 
 
 def config_of(reader: Any, file: Path) -> PretrainedConfig:
-    """What transformers must know of the model, or why it cannot be had."""
+    """Return the Transformers configuration of the model in a GGUF file; raises ModelError if it is unsupported."""
     facts = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.ggml.t")}
     try:
         return _from_facts(reader, facts, file)
@@ -27,7 +27,7 @@ def config_of(reader: Any, file: Path) -> PretrainedConfig:
         raise
     except KeyError as error:
         raise ModelError(f"{file} does not contain its {str(error).strip(chr(39))}.", WHOLE) from None
-    except Exception as error:  # whatever numbers and words that no model has make of the configuration
+    except Exception as error:  # a configuration class may raise anything for impossible values
         raise ModelError(f"{file} has impossible metadata ({first_line(error)}).", WHOLE) from error
 
 
@@ -51,14 +51,14 @@ def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedCon
         eos_token_id=_ends(facts),
         pad_token_id=facts.get("tokenizer.ggml.padding_token_id"),
     )
-    if family != "qwen2":  # which has no such field: its heads share the width
+    if family != "qwen2":  # Qwen2Config has no such field: its head size is always width / heads
         config.head_dim = own.get("attention.key_length") or own["embedding_length"] // heads
     config.architectures = [type(config).__name__.replace("Config", "ForCausalLM")]
     return config
 
 
 def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
-    """Why a file cannot be a target, from what it says of itself; empty when it can."""
+    """Return why a file cannot be a target, by its metadata; empty if it can."""
     scaling = facts.get(f"{family}.rope.scaling.type", "none")
     if family not in FAMILIES:
         return f"its family is {family!r}"
@@ -76,7 +76,7 @@ def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
 
 
 def _positions(facts: dict[str, Any], family: str) -> str:
-    """Why its positions are none of those that are read here, which no weight's shape would betray."""
+    """Return why a model's positional encoding is unsupported, which no weight's shape would show; empty if it is."""
     own = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
     if {own.get("rope.scale_linear", 1), own.get("rope.scaling.factor", 1)} - {0, 1}:
         return "its positions are scaled, which its metadata tells only in part"
@@ -89,16 +89,16 @@ def _positions(facts: dict[str, Any], family: str) -> str:
 
 
 def refuse(why: str, file: Path) -> None:
-    """Raise ModelError where there is a reason."""
+    """Raise ModelError if there is a reason."""
     if why:
         raise ModelError(f"{file.name} cannot be used as a target: {why}.", INSTEAD)
 
 
 def special_id(facts: dict[str, Any], name: str) -> int | None:
-    """Return the id of a special token: as the file says, or as llama.cpp takes it in a SentencePiece vocabulary.
+    """Return the id of a special token: from the file, or llama.cpp's default for a SentencePiece vocabulary.
 
     Args:
-        facts: the file's, with or without "tokenizer." before the names.
+        facts: metadata of the file, with or without the prefix "tokenizer.".
         name: "bos", "eos", "eot", "unknown" or "padding".
     """
     own = {key.removeprefix("tokenizer."): value for key, value in facts.items()}
@@ -107,17 +107,17 @@ def special_id(facts: dict[str, Any], name: str) -> int | None:
 
 
 def _ends(facts: dict[str, Any]) -> int | list[int] | None:
-    """Ids that end a text: the end of the sequence, and of a turn where that is another."""
+    """Return the ids that end a text: end of sequence, and end of turn if it is another token."""
     found = [special_id(facts, name) for name in ("eos", "eot")]
     ids = sorted({i for i in found if i is not None})
     return ids if len(ids) > 1 else ids[0] if ids else None
 
 
 def _short(value: float) -> float:
-    """A float32 of the metadata as it was meant: 1e-05, not 9.999999747378752e-06."""
+    """Return a float32 of the metadata as the shortest decimal: 1e-05, not 9.999999747378752e-06."""
     return float(str(np.float32(value)))
 
 
 def first_line(error: Exception) -> str:
-    """What a library said, short enough for a sentence."""
+    """Return the first line of a library's error message, shortened to fit a sentence."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

@@ -1,8 +1,8 @@
-"""How llama.cpp cuts text before byte-pair encoding, by the name in `tokenizer.ggml.pre`.
+"""llama.cpp's pre-tokenisation before byte-pair encoding, by the name in `tokenizer.ggml.pre`.
 
-llama.cpp applies the expressions of a name in order, each to the pieces that the one before left; what no expression
-matches stays a piece. Where llama.cpp rewrote an expression because its engine lacks a feature, the tokenizer's own
-stands here. Source: `llama_vocab::impl::load` and `llm_tokenizer_bpe` in llama.cpp's `src/llama-vocab.cpp`.
+llama.cpp applies the regular expressions of a name in order, each to the pieces from the one before; text that no
+expression matches stays one piece. If llama.cpp rewrote an expression because its regex engine lacks a feature, this
+module has the original. Source: `llama_vocab::impl::load` and `llm_tokenizer_bpe` in llama.cpp's `src/llama-vocab.cpp`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def _expression(
 
 
 def _cased(suffix: str = "") -> str:
-    """Words of upper and then lower case, as in GPT-4o's expression."""
+    """Return an expression for words of upper-case, then lower-case letters, as in GPT-4o's expression."""
     upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
     before = r"[^\r\n\p{L}\p{N}]?"
     return f"{before}{upper}*{lower}+{suffix}|{before}{upper}+{lower}*{suffix}"
 
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""GPT-2's expression, which `ByteLevel(use_regex=True)` has built in."""
+"""GPT-2's expression, the one built into `ByteLevel(use_regex=True)`."""
 _LLAMA3 = _expression(r"\p{N}{1,3}")
 _QWEN2 = _expression(r"\p{N}")
 _SIGNS_AND_SLASHES = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
@@ -66,18 +66,18 @@ _CASED_LETTERS = (
     r"\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}"
     r"\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}"
 )
-"""Cased letters of DeepSeek LLM's expression."""
+"""Cased letters in DeepSeek LLM's expression."""
 
 
 @dataclass(frozen=True)
 class Splitting:
-    """What a name means.
+    """Pre-tokenisation of one name.
 
     Attributes:
-        expressions: in Oniguruma's syntax, applied in order.
-        ignores_merges: a piece that is a token of the vocabulary is that token, whatever the merges make of it.
-        adds_bos: texts begin with BOS where the file does not say (`tokenizer.ggml.add_bos_token`).
-        has_bytes: pieces are spelled in GPT-2's byte alphabet; else in UTF-8, with "▁" for a space.
+        expressions: regular expressions in Oniguruma's syntax, applied in order.
+        ignores_merges: whether a piece that is a token of the vocabulary becomes that token without any merges.
+        adds_bos: whether texts begin with BOS if the file does not say (`tokenizer.ggml.add_bos_token`).
+        has_bytes: whether pieces use GPT-2's byte alphabet; else UTF-8, with "▁" for a space.
     """
 
     expressions: tuple[str, ...]
@@ -86,7 +86,7 @@ class Splitting:
     has_bytes: bool = True
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
-        """Return the pre-tokenizer that cuts so."""
+        """Return a pre-tokenizer with these settings."""
         cuts: list[pre_tokenizers.PreTokenizer] = [
             pre_tokenizers.Split(Regex(expression), behavior="isolated") for expression in self.expressions
         ]
@@ -96,7 +96,7 @@ class Splitting:
 
 
 def name_of(expressions: Iterable[str], ignores_merges: bool) -> str | None:
-    """Return llama.cpp's name for byte-level expressions, applied in order; None where it has none."""
+    """Return llama.cpp's name for byte-level expressions, applied in order; None if it has no name for them."""
     wanted = (tuple(expressions), ignores_merges, True)
     return next(
         (name for name, own in SPLITTINGS.items() if (own.expressions, own.ignores_merges, own.has_bytes) == wanted),
@@ -246,4 +246,4 @@ SPLITTINGS: dict[str, Splitting] = {
     ),
     **_named(Splitting((_LINES,), has_bytes=False), "gemma4 granite-embed-multi-311m sarvam-moe"),
 }
-"""Every name that llama.cpp reads for decoders; "whitespace" alone, of an embedding model, is left out."""
+"""All names that llama.cpp supports for decoders; only "whitespace", of an embedding model, is left out."""

@@ -1,9 +1,11 @@
-"""The tokenizer of a GGUF file, from the file's metadata alone.
+"""Tokenizer of a GGUF file, built from the file's metadata alone.
 
-Transformers builds one from a class (`GPT2Tokenizer`, `LlamaTokenizer`) whose defaults fill what it does not read: it
-adds `<|endoftext|>`, `<s>` and `</s>` to vocabularies that have none, knows no `ignore_merges`, and puts a space before
-texts whatever `add_space_prefix` says. Right values: llama.cpp's `src/llama-vocab.cpp`. Like llama.cpp, and unlike the
-`tokenizer.json` of some models (Qwen2's), this one does not normalise text to NFC: no field says so.
+Transformers builds one from a class (`GPT2Tokenizer`, `LlamaTokenizer`) whose defaults replace fields that it does not
+read: it adds `<|endoftext|>`, `<s>` and `</s>` to vocabularies that have none, ignores `ignore_merges`, and puts a
+    space
+before texts whatever `add_space_prefix` says. The reference is llama.cpp's `src/llama-vocab.cpp`. Like llama.cpp, and
+unlike the `tokenizer.json` of some models (Qwen2's), this tokenizer does not normalise text to NFC, as no field asks
+for it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from workbench.models.gguf_metadata import WHOLE, refuse, special_id
 from workbench.models.gguf_pretokenizer import SPLITTINGS, Splitting
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""Kinds of tokens in `tokenizer.ggml.token_type`."""
+"""Token types in `tokenizer.ggml.token_type`."""
 _SPACE = "\u2581"
 _SENTENCEPIECE = Splitting((), adds_bos=True, has_bytes=False)
 
@@ -30,10 +32,10 @@ def tokenizer_of(reader: Any, file: Path) -> PreTrainedTokenizerFast:
 
     Args:
         reader: a `gguf.GGUFReader` of the file.
-        file: names it in errors.
+        file: path of the file, for errors.
 
     Raises:
-        ModelError: its kind or its way to cut text is not known here, or its tables do not fit each other.
+        ModelError: the tokenizer's kind or pre-tokenisation is not supported, or its tables do not match.
     """
     facts = {
         name.removeprefix("tokenizer."): field.contents()
@@ -62,7 +64,7 @@ def tokenizer_of(reader: Any, file: Path) -> PreTrainedTokenizerFast:
 
 
 def _splitting(kind: Any, pre: Any, file: Path) -> Splitting:
-    """How text is cut before the merges."""
+    """Return the pre-tokenisation before the merges."""
     if kind == "llama":
         return _SENTENCEPIECE
     name = "gemma4" if kind == "gemma4" else pre
@@ -85,7 +87,7 @@ def _splitting(kind: Any, pre: Any, file: Path) -> Splitting:
 def _model(
     kind: Any, facts: dict[str, Any], ids: dict[str, int], kinds: list[int], splitting: Splitting, file: Path
 ) -> models.BPE:
-    """The merges: those of the file, or those that the scores of a SentencePiece vocabulary stand for."""
+    """Return the BPE model with the file's merges, or with merges computed from SentencePiece scores."""
     if kind == "llama":
         scores = facts.get("ggml.scores")
         if scores is None or len(scores) < len(ids):
@@ -93,7 +95,7 @@ def _model(
         merged = {token: i for token, i in ids.items() if kinds[i] not in (CONTROL, UNKNOWN, BYTE)}
         merges = generate_merges(merged, {token: float(scores[i]) for token, i in merged.items()})
     elif "ggml.merges" in facts:
-        # The first character of a piece may be a space, so the separator is looked for after it.
+        # The first character of a piece may be a space, so the separator is searched for after it.
         places = [(merge, merge.find(" ", 1)) for merge in facts["ggml.merges"]]
         merges = [(merge[:place], merge[place + 1 :]) for merge, place in places]
     else:
@@ -105,15 +107,15 @@ def _model(
             vocab=ids, merges=merges, ignore_merges=splitting.ignores_merges, byte_fallback=not splitting.has_bytes,
             unk_token=_text([*ids], unknown) if not splitting.has_bytes else None, fuse_unk=not splitting.has_bytes,
         )  # fmt: skip
-    except Exception as error:  # of the Rust library: a merge of pieces that are no tokens
+    except Exception as error:  # the Rust library raises it, e.g. for a merge of pieces that are not tokens
         raise ModelError(f"The tokenizer in {file} cannot be read: {error}.", WHOLE) from error
 
 
 def _spaces(backend: Tokenizer, kind: Any, facts: dict[str, Any], splitting: Splitting) -> None:
-    """Set what happens to spaces and bytes, there and back.
+    """Set how spaces and bytes are encoded and decoded.
 
-    llama.cpp puts a space before the text and after each special token; a normalizer does the same, as it is applied
-    to each piece between special tokens. Byte-level vocabularies never get one.
+    llama.cpp puts a space before the text and after each special token. A normalizer does the same, as it is applied
+    to each piece between special tokens. Byte-level vocabularies never get such a space.
     """
     if splitting.has_bytes:
         backend.pre_tokenizer = splitting.pre_tokenizer()
@@ -131,7 +133,7 @@ def _spaces(backend: Tokenizer, kind: Any, facts: dict[str, Any], splitting: Spl
 def _ends(
     backend: Tokenizer, facts: dict[str, Any], splitting: Splitting, special: dict[str, str | None], file: Path
 ) -> None:
-    """Put BOS before a text and EOS after it, where the file says so, or its way to cut text implies it."""
+    """Add BOS before a text and EOS after it, if the file or its pre-tokenisation says so."""
     added = {"bos": facts.get("ggml.add_bos_token", splitting.adds_bos), "eos": facts.get("ggml.add_eos_token", False)}
     for name, is_added in added.items():
         refuse(
@@ -155,5 +157,5 @@ def _of(kinds: list[int], kind: int) -> list[int]:
 
 
 def _text(tokens: list[str], token: int | None) -> str | None:
-    """The text of a token; None where there is none of that number."""
+    """Return the text of a token; None if there is no token with this id."""
     return tokens[token] if token is not None and 0 <= token < len(tokens) else None

@@ -1,4 +1,4 @@
-"""A prompt with pictures is read by the model's own forward, pixels and all, into a row of our cache."""
+"""Prefill of a prompt with images: the model's own forward, with pixels, writes a row of our KV cache."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from workbench.models.runner import Runner
 def prefill_pictures(
     runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts: Sequence[int] | None = None
 ) -> None:
-    """Prefill of an empty row; the prompt's last token is left to verify.
+    """Prefill an empty row; the prompt's last token is left for the first verification.
 
-    Afterwards `slot.pictured` holds what the pictures became.
+    Afterwards `slot.pictured` holds the embeddings and hidden states of the prompt with its images.
 
     Args:
-        runner: of a model that reads pictures.
-        slot: an empty row of it.
-        inputs: what the model's processor returns for one prompt, `input_ids` [1, n] among it.
-        counts: vision tokens of each picture, where the tensors do not say it; see `vision.layout`.
+        runner: runner of a model that reads images.
+        slot: empty slot of this runner.
+        inputs: output of the model's processor for one prompt, including `input_ids` [1, n].
+        counts: vision tokens of each image, if the tensors do not determine them; see `image_layout.layout`.
 
     Raises:
-        ContextError: it does not fit the context.
-        ModelError: the model cannot go on from pictures token by token.
+        ContextError: the prompt does not fit the context.
+        ModelError: the model does not read images here, or cannot continue token by token after them.
     """
     n, model = inputs["input_ids"].shape[1], runner.model
     runner.refuse_beyond(n)
@@ -62,7 +62,7 @@ def prefill_pictures(
 
 
 def _try_to_go_on(runner: Runner, slot: Slot, last: int, wanted: Float[Tensor, " V"]) -> None:
-    """Once a model: the prompt's last token, verified as all others will be, must give the model's own logits."""
+    """Check once per model that verifying the prompt's last token alone gives the logits of the prefill."""
     out = runner.forward([Segment(slot, torch.tensor([last], device=runner.device))])
     slot.scratch = 0
     error = logits_error(out.logits[0, -1], wanted)

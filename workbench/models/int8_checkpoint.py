@@ -1,8 +1,8 @@
-"""Trained heads on disk in half the room: bytes, and a scale for each 64 (or 32) inputs of an output.
+"""int8 checkpoints of trained heads, at half the file size: signed bytes, and one scale per 64 (or 32) inputs.
 
-Heads draft and never decide, so a file may be coarser than what was trained: rounding moves a weight by 1/254 of the
-largest of its group at most. What is read back are ordinary weights. A tensor `name` of signed bytes comes with
-`name_scale`, as compressed-tensors writes it for groups.
+Heads only draft, they decide no token, so the file may be less precise than the trained weights: rounding moves a
+weight by at most 1/254 of the largest in its group. Reading returns ordinary weights. An int8 tensor `name` comes with
+`name_scale`, in the layout of compressed-tensors' group quantisation.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from workbench.kernels.quantised import STEPS
 
 SCALE = "_scale"
 GROUPS = (64, 32)
-"""Inputs of an output that share a scale: the first of these numbers that divides them."""
+"""Inputs of an output that share a scale: the first of these numbers that divides the number of inputs."""
 LEAST = 4096
-"""Numbers of a weight that is worth it; norms and biases stay what they are."""
+"""Smallest number of elements of a weight that is quantised; norms and biases are stored unchanged."""
 
 
 def to_bytes(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as they go to disk: matrices as int8 [o, i] with bfloat16 scales [o, i / group], all else as it is.
+    """Return the weights as stored: matrices as int8 [o, i] with bfloat16 scales [o, i / group], all else unchanged.
 
     Args:
-        weights: by name. Those whose last dimension no group divides stay, too.
+        weights: weights by name. A matrix whose last dimension no group size divides is stored unchanged, too.
     """
     made: dict[str, Tensor] = {}
     for name, weight in weights.items():
@@ -38,7 +38,7 @@ def to_bytes(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             made[name] = weight
             continue
         groups = weight.detach().float().unflatten(1, (-1, group))
-        scale = (groups.abs().amax(2, keepdim=True) / STEPS * (1 + 2**-8)).bfloat16()  # no less than the true one
+        scale = (groups.abs().amax(2, keepdim=True) / STEPS * (1 + 2**-8)).bfloat16()  # not below the exact scale
         numbers = (groups / scale.float().clamp_min(torch.finfo(torch.float32).tiny)).round_()
         made[name] = numbers.to(torch.int8).flatten(1)
         made[name + SCALE] = scale.squeeze(2)
@@ -46,7 +46,7 @@ def to_bytes(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_bytes(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of `to_bytes`: bytes with their scales become float32, all else is as it was stored."""
+    """Return the inverse of `to_bytes`: int8 weights with scales become float32, all else is returned unchanged."""
     return {
         name: _times(tensor, stored[name + SCALE]) if name + SCALE in stored else tensor
         for name, tensor in stored.items()
@@ -55,24 +55,24 @@ def from_bytes(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The weights of a head's safetensors file, however it keeps them.
+    """Return the weights of a head's safetensors file, int8 or not.
 
     Raises:
-        OSError, SafetensorError: it cannot be read.
-        ValueError: its scales do not fit its bytes.
+        OSError, SafetensorError: the file cannot be read.
+        ValueError: the scales do not fit the int8 tensors.
     """
     return from_bytes(load_file(path))
 
 
 def count_weights(path: Path) -> int:
-    """Weights in a head's file; scales are none."""
+    """Return the number of weights in a head's file, scales not counted."""
     with safe_open(path, "np") as file:
         names = set(file.keys())
         return sum(math.prod(file.get_slice(name).get_shape()) for name in names if not _is_scale(name, names))
 
 
 def _group(weight: Tensor) -> int:
-    """Inputs that share a scale; 0: the weight stays as it is."""
+    """Return the number of inputs that share a scale; 0: the weight is stored unchanged."""
     is_matrix = weight.is_floating_point() and weight.ndim == 2 and weight.numel() >= LEAST
     return next((group for group in GROUPS if is_matrix and weight.shape[1] % group == 0), 0)
 

@@ -1,4 +1,4 @@
-"""A target and what may draft for it: found by name, folder or Hub id; loaded once; checked against each other."""
+"""Loading of a target with its draft model and trained heads, by name, folder or Hub id; checks that they fit."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class HeadInfo:
     """A trained head found on disk.
 
     Attributes:
-        name: of its folder.
-        folder: where it lies.
+        name: name of its folder.
+        folder: path of its folder.
         config: its configuration.
-        problem: why it cannot be used with the target that it names; empty when it can.
-        checkpoint: what lies there, where others trained it; None: it was written here.
+        problem: why it cannot be used with its target; empty if it can.
+        checkpoint: description of its files if another project trained it; None: this workbench wrote it.
     """
 
     name: str
@@ -59,19 +59,19 @@ class Models:
 
     Attributes:
         target: runner of the verified model.
-        tokenizer: the target's.
+        tokenizer: tokenizer of the target.
         target_name: bundled name, folder or Hub id.
         drafter: runner of a separate draft model, or None.
-        drafter_name: its name.
+        drafter_name: name of the draft model.
         drafter_problem: why there is no draft model, or why it does not fit.
-        drafter_error: the error that says so, where one was raised.
+        drafter_error: exception for `drafter_problem`, if one was raised.
         heads: trained heads for this target by kind ("medusa").
-        shared: state that drafters keep across requests, by their own key.
-        meter: stretches of time heads spent computing.
-        processor: reads pictures for the target; None where that reads text only.
-        drafter_processor: the same for the draft model.
-        stranger: a draft model that does not share the target's vocabulary, in place of `drafter`; `drafter_problem`
-            says then why methods that need one cannot run.
+        shared: state that drafters keep across requests, by keys of their own.
+        meter: timings of the heads' forwards.
+        processor: the target's processor for prompts with images; None if it reads text only.
+        drafter_processor: the same for the draft model; None if it reads text only.
+        stranger: draft model with a different vocabulary, in place of `drafter`; `drafter_problem` then says why
+            methods that need a draft model with the target's vocabulary cannot run.
     """
 
     target: Runner
@@ -90,12 +90,12 @@ class Models:
 
     @property
     def writer(self) -> Runner | None:
-        """The draft model, whatever its vocabulary."""
+        """Runner of the draft model, whatever its vocabulary."""
         return self.drafter if self.stranger is None else self.stranger.runner
 
     @property
     def writer_name(self) -> str | None:
-        """The draft model's name, whatever its vocabulary."""
+        """Name of the draft model, whatever its vocabulary."""
         return self.drafter_name if self.stranger is None else self.stranger.name
 
     @property
@@ -107,7 +107,7 @@ class Models:
         return frozenset(ids)
 
     def missing(self, need: str) -> str:
-        """Why `need` cannot be had; empty when it can."""
+        """Return why the requirement `need` is not met; empty if it is."""
         if need == "drafter":
             return "" if self.drafter is not None else self.drafter_problem
         if need == ANY_DRAFTER:
@@ -127,7 +127,7 @@ class Models:
         return no_heads(need, self.target_name)
 
     def why_not(self, needs: tuple[str, ...]) -> str:
-        """Why a method with these needs cannot run; empty when it can."""
+        """Return why a method with these requirements cannot run; empty if it can."""
         reasons = [self.missing(need) for need in needs]
         if self.drafter is not None and {"drafter", "trees"} <= set(needs):
             reasons.append(self.drafter.why_no_trees)
@@ -135,21 +135,21 @@ class Models:
 
     @property
     def meters(self) -> list[Meter]:
-        """Where time in forwards is counted: the target's, the heads', the draft model's."""
+        """Meters of forward times: the target's, the heads', the draft model's."""
         return [self.target.meter, self.meter, *([] if self.writer is None else [self.writer.meter])]
 
     def read_unknown(self) -> None:
-        """Let the draft model read ids of the target that it has no embedding for."""
+        """Let the draft model accept token ids of the target for which it has no embedding."""
         if self.drafter is None:
             return
         named = (getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("unk", "pad", "eos"))
         self.drafter.read_unknown(self.target.vocab_size, next((token for token in named if token is not None), 0))
 
     def with_drafter(self, name: str | None, dtype: str = "auto") -> Models:
-        """The same target with another draft model (None: none). Shares everything else.
+        """Return the same target with another draft model (None: none), sharing everything else.
 
         Raises:
-            ModelError: it cannot be loaded.
+            ModelError: the draft model cannot be loaded.
         """
         twin = dataclasses.replace(self, drafter=None, drafter_name=None, drafter_processor=None, stranger=None)
         twin.drafter_problem, twin.drafter_error = "No draft model was chosen.", None
@@ -159,7 +159,7 @@ class Models:
 
 
 def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
-    """Heads on disk that were trained for a target of this name and width; those for other weights say so."""
+    """Return heads on disk trained for a target of this name and width; `problem` is set if the weights differ."""
     found: dict[str, HeadInfo] = {}
     for name, folder in bundled().items():
         config = config_of(folder)
@@ -176,10 +176,10 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
 
 
 def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
-    """Heads of one's own by kind, the first that was named last, and why one does not suit the target.
+    """Yield the user's own heads by kind, the first named one last, with the reason if one does not fit the target.
 
     Raises:
-        ModelError: a folder that was named cannot be read.
+        ModelError: a folder named by the user cannot be read.
     """
     for head in reversed(list(own_heads())):
         config = dict(head.config)
@@ -195,7 +195,7 @@ def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]
 
 
 def other_weights(name: str, config: dict[str, Any], target_name: str, target: Runner) -> str:
-    """Why a head is not for the weights of this target; empty when it is, or does not say for which it is."""
+    """Return why a head does not fit the weights of this target; empty if it fits or has no fingerprint."""
     wanted = config.get(WEIGHTS)
     if not wanted or not differ(str(wanted), fingerprint(target.model)):
         return ""
@@ -206,7 +206,7 @@ def other_weights(name: str, config: dict[str, Any], target_name: str, target: R
 
 
 def same_vocabulary(target: Any, drafter: Any) -> bool:
-    """Whether two tokenizers give every id the same meaning."""
+    """Whether two tokenizers map all tokens to the same ids."""
     return target.get_vocab() == drafter.get_vocab()
 
 
@@ -223,13 +223,13 @@ def load_models(
 
     Args:
         target: bundled name, local folder, or Hub id.
-        drafter: the same; "auto" takes the bundled drafter for the bundled target and none otherwise; None: none.
+        drafter: the same; "auto" takes the bundled drafter for the bundled target, else none; None: none.
         device: "auto", "cpu", "cuda", ….
-        dtype: of the target; see `resolve_dtype`.
-        drafter_dtype: of the draft model; see `resolve_drafter_dtype`.
+        dtype: dtype of the target; see `resolve_dtype`.
+        drafter_dtype: dtype of the draft model; see `resolve_drafter_dtype`.
         context: longest sequence; by default the model's own, at most 4,096.
-        strict: raise when the draft model does not fit; else `drafter_problem` says why, and one of another vocabulary
-            is there as a stranger.
+        strict: raise an error if the draft model does not fit; else `drafter_problem` says why, and a draft model with
+            a different vocabulary is stored in `stranger`.
 
     Raises:
         ModelError: a model cannot be loaded or verified.
@@ -265,16 +265,16 @@ def load_models(
 
 
 def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
-    """Load a draft model for a loaded target: as its drafter, or as a stranger if they share no vocabulary.
+    """Load a draft model for a loaded target: as `drafter`, or as `stranger` if its vocabulary is different.
 
-    Of a stranger `drafter_error` is a `TokenizerMismatchError`, which says which methods still work.
+    For a different vocabulary, `drafter_error` is a `TokenizerMismatchError` that lists the methods that still work.
 
     Raises:
-        TokenizerMismatchError: it has no tokenizer of its own, and learnt with another than this target's.
+        TokenizerMismatchError: it has no tokenizer of its own, and was trained with that of another target.
         ModelError: it cannot be loaded.
     """
     where = models.target.device
-    lent = lender(Path(locate(name)))  # by whose word the tokenizer itself need not be loaded twice, nor be here
+    lent = lender(Path(locate(name)))  # if it uses the target's tokenizer, that need not be loaded again
     spoken = None if lent else load_tokenizer(name)
     problem = None
     if not (lent.lends(models.tokenizer) if lent else same_vocabulary(models.tokenizer, spoken)):
@@ -287,7 +287,7 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
         )
         try:
             spoken = spoken or load_tokenizer(name)
-        except ModelError as error:  # it has none of its own, and the one that it learnt with is not here
+        except ModelError as error:  # it has no tokenizer of its own, and the one it was trained with is not here
             raise TokenizerMismatchError(problem.message, f"{error} Or: {problem.remedy}") from None
     kind = resolve_drafter_dtype(dtype, where, models.target.dtype, name)
     model = load_model(name, where, kind)

@@ -1,7 +1,8 @@
-"""Names of models in folders and GGUF files of one's own: the last part of a path, and nothing of where that is.
+"""Short names of the user's own model folders and GGUF files: the last part of the path, without the folders above it.
 
-A path says how a machine is laid out and who works on it. It is what one types; in lists, answers, traces and messages
-a model goes by its name. Names are given once in a process: a second path that ends alike gets a number.
+A full path reveals how a machine is organised and who uses it. So users type paths, but lists, responses, traces and
+messages show a model's short name. A name is assigned once per process: a second path with the same last part gets a
+number.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ _LOCK = threading.Lock()
 
 
 class HubId(str):
-    """A name that means a model of the Hub, whatever lies in a folder of this machine that is called like it.
+    """Name of a model on the Hub, even if a local folder has the same name.
 
-    What strangers name is looked for on the Hub alone: an answer that depended on the folder would tell them of it.
+    Names from remote users are only looked up on the Hub: a result that depended on a local folder would reveal it.
     """
 
     __slots__ = ()
 
 
 def named(model: str) -> str:
-    """The name that a model goes by in this process; what is neither a folder with a model nor a file keeps its own.
+    """Return the short name of a model in this process; anything that is no model folder or file is returned unchanged.
 
     Args:
-        model: bundled or published name, folder, GGUF file, one of their names, or Hub id.
+        model: bundled or published name, folder, GGUF file, short name of one of these, or Hub id.
     """
     known = bundled()
     if isinstance(model, HubId) or model in _PLACES or model in known or model in PUBLISHED or not model:
@@ -43,18 +44,18 @@ def named(model: str) -> str:
         place = Path(model).expanduser().resolve()
         if not (place / "config.json").is_file() and not (is_gguf(model) and place.is_file()):
             return model
-    except (OSError, RuntimeError, ValueError):  # no path at all; whoever loads it says what is wrong
+    except (OSError, RuntimeError, ValueError):  # not a valid path; loading it reports the error
         return model
     with _LOCK:
         found = next((name for name, other in {**known, **_PLACES}.items() if other.resolve() == place), None)
         name = found or _free(place)
-        if name not in known:  # nobody types where the bundled ones lie; a stranger's guess must not be confirmed
+        if name not in known:  # a remote user's guess of the path of a bundled model must not be confirmed
             _PLACES[name] = place
     return name
 
 
 def _free(place: Path) -> str:
-    """A name that no other model has: the last part of its path, or with a number."""
+    """Return a name that no other model has: the last part of the path, with a number if necessary."""
     taken, number, name = {*_PLACES, *bundled(), *PUBLISHED}, 1, place.name
     stem, suffix = (place.stem, place.suffix) if is_gguf(place.name) else (place.name, "")
     while name in taken:
@@ -64,18 +65,18 @@ def _free(place: Path) -> str:
 
 
 def path_of(model: str) -> Path:
-    """Where a model lies that goes by the last part of its path; for anything else what it says as a path."""
+    """Return the path of a model given by its short name; any other string is returned as a path."""
     if isinstance(model, HubId):
-        inside = model.replace("\\", "/").replace(":", "").lstrip("/")  # an absolute path would be that path
-        return Path(os.devnull) / inside  # under which nothing lies
+        inside = model.replace("\\", "/").replace(":", "").lstrip("/")  # an absolute path would replace the parent
+        return Path(os.devnull) / inside  # a path that cannot exist
     return _PLACES.get(model) or Path(model).expanduser()
 
 
 def with_paths(text: str) -> str:
-    """Replace the short names of models in folders by their paths in the commands of a text, for a terminal.
+    """Replace the short names of local models by their paths in the commands of a text, for a terminal.
 
-    A short name is no argument: only this process knows it. Texts for a page keep it, since a path says how a machine
-    is laid out.
+    A short name does not work as a command argument: only this process can resolve it. Texts for the web page keep it,
+    since a path reveals how the machine is organised.
 
     Example:
         >>> with_paths("Train some: workbench train eagle-3 --target smollm2.")
@@ -85,12 +86,12 @@ def with_paths(text: str) -> str:
 
 
 def as_argument(model: str) -> str:
-    """Return what a shell takes for a model in any folder: the quoted absolute path of one in a folder or file."""
+    """Return a model's name as a shell argument that works in any folder: local models as quoted absolute paths."""
     place = path_of(model)
     is_own = model not in bundled() and model not in PUBLISHED and not isinstance(model, HubId) and place.exists()
     return shlex.quote(str(place.resolve())) if is_own else model
 
 
 def trained_for(config: dict[str, Any]) -> str:
-    """The name of the target that a head was trained for; empty where its configuration names none."""
+    """Return the name of the target that a head or draft model was trained for; empty if the configuration has none."""
     return named(str(config.get("target") or ""))

@@ -1,4 +1,4 @@
-"""What a measurement was taken on: without it a number of seconds says nothing."""
+"""Facts about the machine of a measurement: processor, accelerator, versions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 
 def machine_facts() -> dict[str, Any]:
-    """Processor, cores, threads, accelerator, versions and the time, as plain JSON."""
-    import torch  # reports name a machine without it
+    """Return processor, cores, threads, accelerator, versions and the time, as JSON values."""
+    import torch  # imported late: reports describe a machine without it
     import transformers
 
     facts: dict[str, Any] = {
@@ -33,19 +33,19 @@ def machine_facts() -> dict[str, Any]:
 
 
 def describe(facts: dict[str, Any]) -> str:
-    """The facts as one line for people."""
+    """Return the facts as one line of text."""
     return f"{make(facts)}; {facts['date']}; load before the run {facts['load']}"
 
 
 def make(facts: dict[str, Any]) -> str:
-    """Those of the facts that stay the same from run to run."""
+    """Return the facts that stay the same from run to run, as text."""
     more = "".join(f", {facts[name]}" for name in ("instructions", "gpu") if facts.get(name))
     versions = f"torch {facts['torch']}, transformers {facts['transformers']}"
     return f"{facts['cpu']}, {facts['cores']} cores{more}; {versions}"
 
 
 def _instructions() -> str:
-    """How widely the processor multiplies, as far as PyTorch says: two of one name may differ in it by half."""
+    """Return the widest instruction set that PyTorch reports: CPUs of one name may differ in speed by half."""
     import torch
 
     asked = {"_is_amx_tile_supported": "AMX", "_is_avx512_bf16_supported": "AVX-512 with bfloat16",
@@ -54,7 +54,7 @@ def _instructions() -> str:
 
 
 def _memory_gib() -> float | None:
-    """Main memory, if psutil is there (the extra `bench` brings it)."""
+    """Return the main memory in GiB, if psutil is installed (the extra `bench` contains it)."""
     try:
         import psutil
     except ModuleNotFoundError:

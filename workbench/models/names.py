@@ -1,4 +1,4 @@
-"""Models by their names: what can be known of them from their files, without PyTorch."""
+"""Models by name: look up their files and configurations without PyTorch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from workbench.models.bundle import bundled, check_files, config_of
 from workbench.models.shards import joined
 
 ANY_DRAFTER = "any-drafter"
-"""Need of a method that accepts a draft model of any vocabulary: it translates its tokens."""
+"""Requirement of a method that accepts a draft model with any vocabulary, because it translates the tokens."""
 
 
 def folder_of(name: str) -> Path | None:
-    """Where a model's files are on this machine now; None for one that would have to be fetched or made first."""
+    """Return the folder of a model's files on this machine; None if it would have to be downloaded or converted."""
     if name in (known := bundled()):
         return known[name]
     if name in published.PUBLISHED:
@@ -29,15 +29,15 @@ def folder_of(name: str) -> Path | None:
 
 
 def locate(name: str) -> str:
-    """What `from_pretrained` should be given for a name: a folder, or a Hub id.
+    """Return the argument for `from_pretrained`: a folder, or a Hub id.
 
-    A published model that is nowhere yet is fetched, and a GGUF file dequantised: `service.hub.fetch` does so with
-    progress told, so that only those who call the engine alone wait for it here.
+    A published model that is not on this machine is downloaded, and a GGUF file is converted. `service.hub.fetch` does
+    this beforehand with progress messages, so that only direct users of the engine wait here.
 
     Raises:
-        ModelError: neither a bundled or published name, nor a folder with a model in it, nor a GGUF file, nor the form
-            of a Hub id; or a pipe or a device lies in the folder.
-        WorkbenchError: a copy that is needed cannot be made.
+        ModelError: not a bundled or published name, a model folder, a GGUF file, or a possible Hub id; or the folder
+            contains a pipe or a device.
+        WorkbenchError: a necessary copy cannot be made.
     """
     known = bundled()
     if name in known:
@@ -69,17 +69,17 @@ def locate(name: str) -> str:
 
 
 def weight_bytes(name: str) -> int:
-    """Bytes of a model's weights on disk; 0 for one that is not on this machine in a folder."""
+    """Return the size of a model's weight files in bytes; 0 if it is not in a folder on this machine."""
     folder = folder_of(name)
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder else 0
 
 
 def own_drafter(target: str, blind: bool = False) -> str | None:
-    """The bundled draft model that belongs to a target, where there is one.
+    """Return the name of the bundled draft model for a target, or None.
 
     Args:
-        target: its name.
-        blind: the method leaves pictures out: one that was trained without them is taken first.
+        target: name of the target.
+        blind: whether the method ignores images: prefer a draft model that was trained without them.
     """
     fitting = [(name, config) for name, _, config in known_targets() if local_models.trained_for(config) == target]
     if blind:
@@ -88,19 +88,19 @@ def own_drafter(target: str, blind: bool = False) -> str | None:
 
 
 def is_drafter(name: str) -> bool:
-    """Whether a model that is on this machine was made to draft: its configuration says for which target."""
+    """Whether a model on this machine is a draft model: its configuration then names its target."""
     folder = folder_of(name)
     return folder is not None and bool(local_models.trained_for(config_of(folder)))
 
 
 def known_targets() -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """Bundled targets and draft models: (name, folder, configuration). A draft model's names its `target`."""
+    """Yield the bundled targets and draft models: (name, folder, configuration). A draft model's names its `target`."""
     for name, folder in bundled().items():
         if (config := config_of(folder)) and "workbench_head" not in config:
             yield name, folder, config
 
 
 def heads_of(target_name: str, kinds: Sequence[str]) -> list[str]:
-    """Names of the bundled heads of these kinds that were trained for a target, from files alone."""
+    """Return the names of the bundled heads of these kinds for a target, from files alone."""
     configs = ((name, config_of(folder)) for name, folder in bundled().items())
     return [n for n, c in configs if c.get("workbench_head") in kinds and local_models.trained_for(c) == target_name]

@@ -1,8 +1,8 @@
-"""A model whose feed-forwards have some of their columns, over its own cache; and how much a text asks of each column.
+"""A model with narrowed MLPs over its own KV cache, and the activity of each MLP column on a text.
 
-A *column* of a feed-forward is one of its inner numbers: a row of what leads in (gate, up) and a column of what leads
-out. Dropping it drops what it would add to the stream. A layer whose feed-forward is made otherwise (a mixture of
-experts) is left whole.
+A *column* of an MLP is one of its inner dimensions: an output of the input projections (gate, up) and an input of the
+output projection (down). Dropping it drops its contribution to the residual stream. A layer with another kind of MLP (a
+mixture of experts) stays whole.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from workbench.models.side_passes import read_again
 
 
 class FeedForward(NamedTuple):
-    """The products of a feed-forward, by their names in it.
+    """The linear layers of an MLP, by their names in it.
 
     Attributes:
-        width: its columns.
-        into: those that lead in, each from the stream to all columns, or to twice as many (gate and up in one).
-        out: the one that leads back.
+        width: number of columns.
+        into: input projections, each from the residual stream to all columns, or to twice as many (gate and up in one).
+        out: output projection.
     """
 
     width: int
@@ -44,11 +44,11 @@ class FeedForward(NamedTuple):
 
 
 def feed_forward_of(module: nn.Module, size: int) -> FeedForward | None:
-    """How a feed-forward is made; None where it is none of products in and one product out.
+    """Return the linear layers of an MLP; None if it is not made of input projections and one output projection.
 
     Args:
-        module: of a layer.
-        size: width of the stream.
+        module: MLP of a layer.
+        size: width of the residual stream.
     """
     parts = {
         name: part for name, part in module.named_modules() if next(part.parameters(recurse=False), None) is not None
@@ -63,15 +63,15 @@ def feed_forward_of(module: nn.Module, size: int) -> FeedForward | None:
 
 @torch.inference_mode()
 def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> dict[int, Float[Tensor, " I"]]:
-    """How much each column adds to the stream, on the average over tokens: |a| · ‖its weights out‖, by layer.
+    """Return each column's mean contribution to the residual stream over tokens, |a| · ‖output weights‖, by layer.
 
-    Layers whose feed-forward is made otherwise are missing.
+    Layers with another kind of MLP are missing.
 
     Args:
-        runner: the model.
-        slot: nothing of it is changed.
-        start: the first position that is read.
-        tokens: what stands there, and behind it; one at least.
+        runner: runner of the model.
+        slot: slot of the sequence; it is not changed.
+        start: first position of the tokens.
+        tokens: tokens from `start` on; at least one.
     """
     found: dict[int, Tensor] = {}
 
@@ -92,13 +92,13 @@ def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> d
 
 
 def narrowed(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Twin:
-    """The model with some columns of some feed-forwards, all of one number. Only these are copied.
+    """Return the model with some columns of some MLPs, equally many in each. Only these MLPs are copied.
 
     Args:
-        runner: the whole.
-        columns: those that stay, in order, by layer; other layers keep theirs.
+        runner: runner of the whole model.
+        columns: columns that remain, in order, by layer; other layers keep all of theirs.
     """
-    with torch.inference_mode(False), torch.no_grad():  # weights know their versions
+    with torch.inference_mode(False), torch.no_grad():  # parameters created here need version counters
         layers = [
             _narrow(layer, columns[i], runner.hidden_size) if i in columns else layer
             for i, layer in enumerate(runner.layers)
@@ -108,7 +108,7 @@ def narrowed(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Twin:
 
 
 def _lean(whole: LeanDecoder, model: PreTrainedModel, columns: Mapping[int, Tensor]) -> LeanDecoder:
-    """The same decoder with the feed-forwards of a narrowed model; compiled where the whole is, and all are alike."""
+    """Return the decoder with a narrowed model's MLPs; compiled if the whole one is and all layers are narrowed."""
     layers, twin = decoder_layers(model)[1], copy.copy(whole)
     twin.layers = [
         own.fed_by(layers[i].get_submodule("mlp")) if i in columns else own for i, own in enumerate(whole.layers)
@@ -140,7 +140,7 @@ def _narrow(layer: nn.Module, columns: Int[Tensor, " k"], size: int) -> nn.Modul
 
 
 def _put(module: nn.Module, name: str, chosen: Int[Tensor, " k"], dim: int) -> None:
-    """Put a product of a shallow copy in its own place with some of its rows (0: outputs) or columns (1: inputs)."""
+    """Replace a linear layer in a shallow copy by one with some of its rows (0: outputs) or columns (1: inputs)."""
     *path, last = name.split(".")
     for part in path:
         module._modules[part] = shallow(module.get_submodule(part))
@@ -158,7 +158,7 @@ def _put(module: nn.Module, name: str, chosen: Int[Tensor, " k"], dim: int) -> N
         new.nf, new.nx = outputs, inputs
     else:
         new.out_features, new.in_features = outputs, inputs
-    for copied in ("_matrix", "_seen", "int8"):  # of the whole weight
+    for copied in ("_matrix", "_seen", "int8"):  # cached copies of the whole weight
         new.__dict__.pop(copied, None)
     module._modules[last] = new
 

@@ -1,4 +1,4 @@
-"""A draft model that speaks of the same text in other tokens than the target."""
+"""A draft model whose vocabulary differs from the target's."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from workbench.models.runner import Runner
 
 @dataclass(frozen=True)
 class Stranger:
-    """What may draft through its text alone.
+    """A draft model with a different vocabulary; drafts have to be translated through their text.
 
     Attributes:
-        runner: of the draft model.
-        tokenizer: its own.
+        runner: runner of the draft model.
+        tokenizer: tokenizer of the draft model.
         name: bundled name, folder or Hub id.
     """
 

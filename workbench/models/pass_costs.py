@@ -1,4 +1,4 @@
-"""What a forward costs on this machine: T(n) for n tokens at once, measured once and kept."""
+"""Cost of a forward on this machine: T(n) seconds for n tokens at once, measured once and cached on disk."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from workbench.models.loading import Models
 from workbench.models.runner import Runner
 
 FACTS = "pass-costs.json"
-"""File of what was measured, in the folder of remembered facts."""
+"""Name of the file with measured costs, in the cache folder."""
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Measured forwards, in seconds.
+    """Measured durations of forwards.
 
     Attributes:
         target_s: seconds of a target forward of n tokens, by n.
-        draft_s: seconds of one single-token forward of the draft model (0 when there is none).
+        draft_s: seconds of one single-token forward of the draft model (0 without a draft model).
     """
 
     target_s: dict[int, float]
     draft_s: float
 
     def verify_s(self, n: int) -> float:
-        """Seconds to verify n tokens (root included), interpolated between measured sizes."""
+        """Return the seconds to verify n tokens (root included), interpolated between measured sizes."""
         sizes = sorted(self.target_s)
         if n >= sizes[-1]:
             return self.target_s[sizes[-1]] * n / sizes[-1]
@@ -47,10 +47,10 @@ class Costs:
 
 
 def costs_of(models: Models, fresh: bool = False) -> Costs:
-    """Costs of these models on this machine; measured at the first call (about half a second for a small model).
+    """Return the costs of these models on this machine; measured once (about half a second for a small model).
 
     Args:
-        models: idle or between rounds; a row of the cache is borrowed.
+        models: models that are idle or between rounds; a slot is borrowed.
         fresh: measure again.
     """
     key = _key(models)
@@ -68,10 +68,10 @@ def costs_of(models: Models, fresh: bool = False) -> Costs:
 
 
 def measure(models: Models, context: int = 128, repeats: int = 6) -> Costs:
-    """Least seconds of forwards of 1 … 64 tokens behind `context` tokens, none dearer than a larger one.
+    """Measure the shortest time of forwards of 1 … 64 tokens after `context` tokens; never above that of more tokens.
 
-    What else the machine does only adds to a time, and these are kept for good: so the least of several, taken in
-    turns, counts.
+    Other load on the machine only lengthens a time, and the results are cached permanently. So the minimum of several
+    repeats counts, with the sizes interleaved.
     """
     target = _time(models.target, SIZES, context, repeats)
     draft = _time(models.writer, (1,), context, repeats)[1] if models.writer is not None else 0.0
@@ -100,7 +100,7 @@ def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) ->
 
 
 def _key(models: Models) -> str:
-    """Of this machine, of the models as they are run, and of their configurations: names are those of two folders."""
+    """Return a cache key of the machine, the models, their dtypes and configurations (two folders may share a name)."""
     runners = [runner for runner in (models.target, models.writer) if runner is not None]
     shapes = hashlib.sha256("\n".join(runner.model.config.to_json_string() for runner in runners).encode())
     parts = [

@@ -1,4 +1,4 @@
-"""One model, its tokenizer and its processor, from a folder or the Hub: what `from_pretrained` gives, made sure of."""
+"""Load one model, its tokenizer and its processor from a folder or the Hub, with checks around `from_pretrained`."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ TRAIN = "Fetch the target again, or train the draft model anew: workbench train 
 
 
 def resolve_device(device: str) -> torch.device:
-    """A device by name; "auto" takes a GPU where there is one.
+    """Return a device by name; "auto" is a GPU if there is one.
 
     Raises:
-        ModelError: no such device on this machine.
+        ModelError: the device does not exist on this machine.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -52,20 +52,21 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.dtype:
-    """A dtype by name; "auto" is bfloat16 on a GPU, and float32 on a CPU.
+    """Return a dtype by name; "auto" is bfloat16 on a GPU, and float32 on a CPU.
 
-    A published target is bfloat16 on a CPU, too, where passes over few tokens are compiled for it: half the bytes, read
-    at memory's pace, are half the time (`workbench.kernels.fused`), whether or not this CPU multiplies bfloat16.
+    On a CPU, "auto" is bfloat16 for a published target if passes over few tokens are compiled: they take as long as
+    reading the weights, so half the bytes take half the time (`workbench.kernels.fused`), whether or not this CPU has
+    bfloat16 instructions.
 
-    In int8 only weights are, and that is another model than the one before rounding: `workbench.kernels.quantised`.
+    In int8 only the weights are 8-bit, and the model differs from the unrounded one: `workbench.kernels.quantised`.
 
     Args:
         dtype: one of `devices.DTYPES` or "auto".
-        device: where it is to run.
+        device: device that the model runs on.
         target: name of the model, if it is a target.
 
     Raises:
-        ModelError: unknown name, or one that this device does not compute in.
+        ModelError: unknown dtype, or one that this device does not support.
     """
     devices.check_dtype(dtype, device.type)
     if dtype != "auto":
@@ -77,19 +78,19 @@ def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.d
 def resolve_drafter_dtype(
     dtype: str, device: torch.device, target: torch.dtype, name: str | None = None
 ) -> torch.dtype:
-    """The dtype of a draft model; "auto" is that of a target on this device, and never narrower than a float64 target.
+    """Return the dtype of a draft model; "auto" is a target's default on this device, or float64 for a float64 target.
 
-    A draft model that was made for a published target goes with it: in bfloat16 where the target is, if passes are
-    compiled for its sizes. Any other would be slower in that.
+    A draft model for a published target uses bfloat16 if the target does and compiled passes support the draft model's
+    sizes. Any other draft model would be slower in bfloat16.
 
     Args:
-        dtype: as of `resolve_dtype`.
-        device: where it is to run.
-        target: the target's, or what an int8 one computes in.
-        name: the draft model's; where it is not in a folder here nothing is known of it.
+        dtype: as in `resolve_dtype`.
+        device: device that the draft model runs on.
+        target: dtype of the target (for int8, the dtype that it computes in).
+        name: name of the draft model; its sizes are only checked if it is in a local folder.
 
     Raises:
-        ModelError: unknown name of a dtype.
+        ModelError: unknown dtype.
     """
     if dtype == "auto" and target == torch.float64:
         return target
@@ -100,7 +101,7 @@ def resolve_drafter_dtype(
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """An unmodified Hugging Face model in eval mode: safetensors only, no remote code.
+    """Load an unmodified Hugging Face model in eval mode: safetensors only, no remote code.
 
     Raises:
         ModelError: not found, unreadable, unsupported, or no network.
@@ -115,7 +116,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         if getattr(config, "is_encoder_decoder", False):
             raise encoder_decoder(name, config)
         if dtype == torch.float64 and hasattr(config, "num_experts_per_tok"):
-            config._experts_implementation = "eager"  # grouped matrix products know no float64
+            config._experts_implementation = "eager"  # grouped matrix products do not support float64
         options["config"] = config
         if hasattr(config, "vision_config"):
             from transformers import AutoModelForImageTextToText as Auto
@@ -128,7 +129,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
                 model = Auto.from_pretrained(place, **options)
     except WorkbenchError:
         raise
-    except Exception as error:  # transformers and safetensors raise many kinds
+    except Exception as error:  # transformers and safetensors raise many types
         if is_out_of_memory(error):
             raise CapacityError(
                 f"{name} does not fit into memory as {dtype}.", "Choose a smaller model or bfloat16."
@@ -145,11 +146,11 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
 
 
 def load_tokenizer(name: str) -> Any:
-    """The tokenizer of a model: its own, or of a draft model that brings none the target's.
+    """Load the tokenizer of a model: its own, or its target's for a draft model without one.
 
     Raises:
-        TokenizerMismatchError: the target's is not what the draft model learnt with.
-        ModelError: none in the folder, or unreadable; the target that lends its own is not on this machine.
+        TokenizerMismatchError: the target's tokenizer is not the one that the draft model was trained with.
+        ModelError: no tokenizer in the folder, or unreadable; or the target with the tokenizer is not on this machine.
     """
     place = locate(name)
     if (found := lender(Path(place))) is not None:
@@ -173,15 +174,15 @@ def load_tokenizer(name: str) -> Any:
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:
-    """Token ids of a prompt.
+    """Return the token ids of a prompt.
 
     Raises:
-        PromptError: the tokenizer fails on it.
+        PromptError: the tokenizer fails on the prompt.
     """
     try:
         with no_panic():
             return tokenizer.encode(text)
-    except Exception as error:  # tokenizers raise many kinds
+    except Exception as error:  # tokenizers raise many types
         raise PromptError(
             f"The target's tokenizer cannot read this prompt: {_first_line(error)}",
             "Change the prompt, or choose another target.",
@@ -189,10 +190,10 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def load_processor(name: str, model: PreTrainedModel) -> Any:
-    """What reads pictures for a model; None for one that reads text only, or that brings no processor.
+    """Load the processor of a vision-language model; None for a text-only model or one without an image processor.
 
     Raises:
-        ModelError: its files cannot be read.
+        ModelError: the processor's files cannot be read.
     """
     if not hasattr(model.config, "vision_config"):
         return None

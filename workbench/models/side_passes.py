@@ -1,4 +1,4 @@
-"""Passes of a model beside the rounds, for drafters that look for the best way to draft: they leave nothing behind."""
+"""Extra forwards outside the rounds, for drafters that tune how they draft; they leave the KV cache unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.kernels.weight_sharing import Twin
 from workbench.models.runner import Runner
 
 AT_ONCE = 96
-"""Streams that the head reads in one pass."""
+"""Hidden states per call of the LM head."""
 
 
 @torch.inference_mode()
@@ -26,17 +26,17 @@ def read_again(
     without: Collection[int] = (),
     twin: Twin | None = None,
 ) -> Float[Tensor, "n V"]:
-    """Logits behind tokens that are read a second time, or for once, by a part of the model.
+    """Return the logits after tokens that a part of the model, or a weight-sharing copy, processes outside the rounds.
 
-    What stands before them is read as the whole model left it.
+    Earlier positions are read from the KV cache as the whole model wrote them.
 
     Args:
-        runner: the model.
-        slot: nothing of it is changed.
-        start: the first position that is read.
-        tokens: what stands there, and behind it.
+        runner: runner of the model.
+        slot: slot of the sequence; it is not changed.
+        start: first position of the tokens.
+        tokens: tokens from `start` on.
         without: halves of layers that are left out (see `workbench.kernels.layers`).
-        twin: what reads them in the model's place.
+        twin: weight-sharing copy that runs instead of the model.
     """
     length, scratch = slot.length, slot.scratch
     with runner.cache.kept(slot.index, start, start + len(tokens)):
@@ -50,15 +50,15 @@ def read_again(
 
 @torch.inference_mode()
 def said_of(runner: Runner, slot: Slot, states: Float[Tensor, "n D"]) -> Float[Tensor, "n V"]:
-    """Logits that final norm and LM head give of residual streams, whatever layers they stand behind.
+    """Return the logits that final norm and LM head give for residual streams after any layers.
 
     Args:
-        runner: the model.
-        slot: for whom it is; nothing of it is changed.
-        states: of any layers and places.
+        runner: runner of the model.
+        slot: slot of the sequence that the time is counted for; it is not changed.
+        states: residual streams, of any layers and positions.
     """
     last = runner.n_layers - 1
-    beside = Slot(slot.index, owner=slot.owner)  # of no place in the text; an attention left out writes nowhere
+    beside = Slot(slot.index, owner=slot.owner)  # a dummy position: without its attention the layer writes nothing
     found = []
     for piece in states.split(AT_ONCE):
         blank = torch.zeros(len(piece), dtype=torch.long, device=runner.device)

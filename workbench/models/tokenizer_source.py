@@ -1,7 +1,8 @@
-"""Whose words a model in a folder speaks: by the tokenizer that lies there, or that of the target it borrows from.
+"""Tokenizer of a model in a local folder: its own, or the one of the target it was trained for.
 
-A draft model has its target's tokenizer, which for a published target is as large as many a drafter and always comes
-with the target. So its configuration names the `target`, and says which tokens and ids it learnt with; no copy is kept.
+A draft model uses its target's tokenizer. A published target's tokenizer is as large as many drafters, and always comes
+with the target. So the draft model's folder has no copy; its configuration names the `target` and the hash of the
+tokens and ids that it was trained with.
 """
 
 from __future__ import annotations
@@ -17,30 +18,30 @@ from workbench.models.names import folder_of
 from workbench.models.published import PUBLISHED, vocabulary_of, words_sum
 
 VOCABULARY = "target_vocabulary"
-"""In a draft model's configuration: `words_sum` of the tokens that it learnt with. It brings no tokenizer then."""
+"""Key in a draft model's configuration: `words_sum` of the tokens it was trained with; its folder has no tokenizer."""
 FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-"""What a tokenizer's folder holds of it."""
+"""Tokenizer files in a model's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lender:
-    """Of whom a draft model borrows its tokenizer.
+    """Target whose tokenizer a draft model uses.
 
     Attributes:
-        target: a published model: no folder of this machine, and nothing else that a stranger's file could name.
-        vocabulary: SHA-256 of the tokens that its tokenizer must have; see `words_sum`.
+        target: a published model; a configuration may not name local folders or anything else here.
+        vocabulary: SHA-256 of the tokens that the tokenizer must have; see `words_sum`.
     """
 
     target: str
     vocabulary: str
 
     def lends(self, tokenizer: Any) -> bool:
-        """Whether a tokenizer gives every id the meaning that the draft model learnt."""
+        """Whether a tokenizer has the tokens and ids that the draft model was trained with."""
         return words_sum(tokenizer.get_vocab()) == self.vocabulary
 
 
 def lender(folder: Path) -> Lender | None:
-    """Of whom the model in a folder borrows its tokenizer; None where it has one of its own, or says nobody."""
+    """Return the target whose tokenizer a local model uses; None if it has its own, or names no valid target."""
     if (folder / FILES[0]).is_file():
         return None
     target, vocabulary = (config_of(folder).get(key) for key in ("target", VOCABULARY))
@@ -49,13 +50,13 @@ def lender(folder: Path) -> Lender | None:
 
 
 def lender_to(name: str) -> Lender | None:
-    """`lender` of a model that lies on this machine; None for any other."""
+    """Return `lender` of a model on this machine; None for any other."""
     folder = folder_of(name)
     return None if folder is None else lender(folder)
 
 
 def spoken(folder: Path) -> str:
-    """SHA-256 of the tokens and ids that the model in a folder speaks, from files alone; empty where they tell none."""
+    """Return the SHA-256 of the tokens and ids of a local model, from files alone; empty if they do not say."""
     if (found := lender(folder)) is not None:
         return found.vocabulary
     file = folder / FILES[0]
@@ -64,5 +65,5 @@ def spoken(folder: Path) -> str:
 
 @lru_cache(maxsize=16)
 def _read(file: str, changed: int) -> str:
-    """`vocabulary_of` a file; its date decides when it is read anew."""
+    """Return `vocabulary_of` a file; the modification time is part of the cache key."""
     return vocabulary_of(json.loads(Path(file).read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""A draft model for any target: the target's own first layers, saved as a model of its own."""
+"""A draft model for any target: the target's first layers, saved as a model of their own."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from workbench.models.names import locate, own_drafter
 from workbench.models.pretrained import load_model, load_processor, load_tokenizer
 
 _made: dict[str, tempfile.TemporaryDirectory[str]] = {}
-"""Folders of the models made, by target; they go with the process."""
+"""Folders of the models created here, by target; deleted when the process ends."""
 
 
 def shorten(target: str, folder: Path, layers: int) -> Path:
-    """Save the first layers of a model, with its embedding, final norm, head and vision tower, as a model of its own.
+    """Save the first layers of a model, with its embedding, final norm, head and vision tower, as a separate model.
 
     Args:
         target: bundled name, local folder, or Hub id.
-        folder: where it is saved, tokenizer and processor included.
-        layers: how many decoder layers it keeps, at least one.
+        folder: output folder; tokenizer and processor are saved there, too.
+        layers: number of decoder layers to keep, at least one.
 
     Raises:
         ModelError: the target cannot be loaded, or its decoder layers were not found.
@@ -54,11 +54,11 @@ def shorten(target: str, folder: Path, layers: int) -> Path:
 
 
 def drafter_for(target: str | None, drafter: str | None = None) -> str:
-    """Name or folder of a draft model for a target: the one that is named, else the bundled one, else its first layers.
+    """Return a draft model for a target: the named one, else the bundled one, else the target's first layers.
 
     Args:
-        target: as `Workbench` takes it; None: the bundled one.
-        drafter: as `Workbench` takes it; None: nobody named one.
+        target: as in `Workbench`; None: the bundled one.
+        drafter: as in `Workbench`; None: none was named.
 
     Raises:
         ModelError: the target cannot be loaded, or its decoder layers were not found.
@@ -77,7 +77,7 @@ def drafter_for(target: str | None, drafter: str | None = None) -> str:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without bars that move while a file is written."""
+    """Hide progress bars while a model is saved."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

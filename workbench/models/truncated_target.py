@@ -1,4 +1,4 @@
-"""The beginning of a model, its first layers or others in their places, over the model's own cache."""
+"""A truncated target: a model's first layers, or replacements for them, over the model's own KV cache."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from workbench.models.runner import Runner
 
 
 def beginning(runner: Runner, layers: Sequence[nn.Module]) -> Twin:
-    """Embedding, these in the places of as many first layers, final norm and LM head.
+    """Return a model of the embedding, the given layers instead of as many first ones, final norm and LM head.
 
-    It runs as the model does, to the bit where a layer is the same: lean where that is, compiled where that is (but not
-    in bytes).
+    A layer that is the model's own gives the same bits as in the model: the copy is lean or compiled if the model is
+    (but not compiled for int8 weights).
 
     Args:
-        runner: the whole.
-        layers: where it has lean ones, of the kind of its own.
+        runner: runner of the whole model.
+        layers: first layers; with a lean decoder they must have the architecture of the model's own.
     """
-    with torch.inference_mode(False), torch.no_grad():  # weights know their versions
+    with torch.inference_mode(False), torch.no_grad():  # parameters created here need version counters
         model, whole = with_layers(runner.model, layers, range(len(layers))), runner.lean
         if whole is None:
             return Twin(model)
@@ -38,7 +38,7 @@ def beginning(runner: Runner, layers: Sequence[nn.Module]) -> Twin:
 
 
 def with_weights(layer: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of a layer that shares all weights but these, which are named as in it: "self_attn.q_proj.weight"."""
+    """Return a copy of a layer that shares all weights but these; names as in the layer: "self_attn.q_proj.weight"."""
     twin = shallow(layer)
     for name, weight in weights.items():
         at, (*path, last) = twin, name.split(".")
@@ -47,6 +47,6 @@ def with_weights(layer: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
             at = at.get_submodule(part)
         own = at.get_parameter(last)
         at._parameters = {**at._parameters, last: nn.Parameter(weight.detach().to(own), requires_grad=False)}
-        for copied in ("_matrix", "_seen", "int8"):  # of the layer's weight
+        for copied in ("_matrix", "_seen", "int8"):  # cached copies of the layer's weight
             at.__dict__.pop(copied, None)
     return twin
