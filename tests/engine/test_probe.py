@@ -222,6 +222,30 @@ def test_a_window_that_the_engine_misses_is_noticed(name: str, monkeypatch: pyte
         admission.admit(Runner(FAR[name]()), "Mine")
 
 
+@pytest.mark.parametrize("package", ["core", "kernels", "models"])
+def test_a_change_in_the_code_that_checks_run_makes_cached_results_invalid(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in admission.CHECKED:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "code.py").write_text(f"NAME = {name!r}")
+    monkeypatch.setattr(admission, "SOURCES", tmp_path)
+    before = admission._code.__wrapped__()
+    (tmp_path / package / "code.py").write_text("NAME = None")
+    assert admission._code.__wrapped__() != before
+
+
+def test_the_code_that_checks_run_is_where_it_is_looked_for() -> None:
+    assert all((admission.SOURCES / name / "__init__.py").is_file() for name in admission.CHECKED)
+    imported = {
+        line.split()[1].split(".")[1]
+        for path in Path(admission.__file__).parent.glob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.startswith("from workbench.")
+    }
+    assert imported - {"trace"} == set(admission.CHECKED), "traces record passes; a forward reads none"
+
+
 def test_a_temperature_that_counts_by_the_caches_length_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_temperature, "ATTENTION", "none")
     with pytest.raises(ModelError, match="other logits than in its whole text"):

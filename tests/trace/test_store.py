@@ -277,7 +277,7 @@ def test_a_file_of_schema_4_is_read_unchanged(kind: str, store: RunStore) -> Non
     wire["header"]["schema"] = 4
     wire["header"]["rules"] = json.loads(json.dumps(trace.to_wire()["header"]["rules"]))  # texts of that time
     assert trace == Trace.from_wire(wire)
-    assert set(trace.header.rules) == set(Trace.from_wire(json.loads((FIXTURES / "chain.json").read_text())).header.rules)
+    assert {"ratio", "residual"} <= set(trace.header.rules)
     assert all(r.probes == [] for r in trace.rounds)
     (run,) = store.import_(old).added
     assert store.load(run) == trace

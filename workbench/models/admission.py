@@ -21,6 +21,9 @@ from workbench.models.runner import Runner
 FACTS = "verified.json"
 """Name of the file with cached check results, in the cache folder."""
 
+SOURCES, CHECKED = Path(__file__).parents[1], ("core", "kernels", "models")
+"""Folder of the packages, and those whose code the checks run: a change in them makes the cached results invalid."""
+
 MOST_FACTS = 500
 """Number of cached results; the oldest are dropped."""
 
@@ -81,10 +84,10 @@ def _key(runner: Runner, folder: Path) -> str:
 
 @cache
 def _code() -> str:
-    """Return a hash of the source files of this package and the versions of torch and transformers."""
+    """Return a hash of the source files that a self-test runs and the versions of torch and transformers."""
     found = hashlib.sha256()
     for name in ("torch", "transformers"):
         found.update(importlib.metadata.version(name).encode())
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(path for package in CHECKED for path in (SOURCES / package).rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()
