@@ -49,7 +49,7 @@ class CompareView:
         return {"made": recorded.example("compare"), "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End a comparison; its results are kept."""
+        """End a comparison; the results measured so far remain available."""
         self._jobs.stop(request.get("job"))
         return {}
 
