@@ -32,7 +32,7 @@ FILES = ("csv", "parquet")
 CELLS = 100
 """Maximum number of cells of a sweep on a page."""
 VISITORS = "workbench-sweeps-"
-"""Begin of the name of the folder with the sweeps of users of other machines; the process's id follows."""
+"""Prefix of the names of the folders with sweeps of users of other machines; the process id follows it."""
 FOLDERS = 64
 """Number of sweeps stored in a folder, so that they can continue after a restart; the oldest are deleted."""
 
@@ -119,7 +119,7 @@ class SweepView:
         return {"made": made, "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End a sweep; finished cells are kept."""
+        """End a sweep; finished cells remain available."""
         self._jobs.stop(request.get("job"))
         return {}
 
@@ -183,7 +183,7 @@ class SweepView:
             request: `axes` (a list of {name, values}), the settings of a `workbench.bench.grid.Sweep`, `channel`, and
                 `anew`: true to measure again; the earlier results stay.
             user: whose runs they are, for limits and fairness.
-            mine: whether this machine's user may have sent it; sweeps of others go to another folder.
+            mine: whether the request may come from this machine's user; sweeps of others go to another folder.
         """
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:

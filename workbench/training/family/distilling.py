@@ -1,7 +1,7 @@
-"""A study of distillation for draft models: the same start, taught by several losses on several kinds of text.
+"""A study of distillation for draft models: the same initial model, trained with several losses on several texts.
 
-Every cell begins with the weights of one drafter, takes as many steps, and drafts on the same held-out prompts through
-the real engine: greedily, and at temperature 1. One cell is that start itself, as it is.
+Every cell begins with the weights of one drafter, trains for the same number of steps, and drafts on the same held-out
+prompts in the real engine: greedily, and at temperature 1. One cell is the initial model itself.
 
 Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461 (losses × data); Goel et al. 2024, Direct Alignment,
 arXiv:2403.00858 (TVD++).
@@ -39,10 +39,11 @@ from workbench.training.resuming import settle
 
 REPORT, START, METHOD = "distilling.json", "start", "draft-model"
 TEXT_ALONE = "forward_kl:0"
-"""The loss of a start, whose text weighs 1: it has seen text, and not what its target thinks of it."""
+"""Loss of the initial model, in which the text weighs 1: it is trained on text only, not on the target's
+distributions."""
 TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
 FREE = {"out", "threads", "losses", "crossed", "made"}
-"""Options that say which cells there are, and not how each comes about."""
+"""Options that select the cells and do not affect a cell's result."""
 
 
 @dataclass
@@ -52,22 +53,22 @@ class DistillingOptions:
     Attributes:
         target: Name or folder of the target.
         readings: Folder written by the `readings` recipe, of the target's answers and, for "given", of the text's own.
-        answers: Folder of the target's answers that were read; its held-out prompts are answered again.
-        out: Folder of the study, with one for each cell.
-        begin: Folder of a drafter that `chat-drafter` made, with which each cell begins; none: one is taught plain text
-            first, `first` steps of the cross-entropy alone.
-        first: Steps of such a start.
+        answers: Folder of the target's answers that were read; cells are measured on its held-out prompts.
+        out: Folder of the study, with a subfolder per cell.
+        begin: Folder of a drafter that `chat-drafter` made, with which each cell begins; none: an initial model is
+            trained on plain text first, `first` steps with the cross-entropy alone.
+        first: Steps of such an initial model.
         steps: Steps of each cell.
-        losses: What is tried on the target's own answers.
-        made: Kinds of text beside these (see `chat-drafter`).
-        crossed: Losses that are tried on each of these, too.
-        anew: Steps after which the drafter writes anew.
-        vocabulary: Tokens that it can propose.
+        losses: Losses to compare on the target's own answers.
+        made: Further kinds of text to compare (see `chat-drafter`).
+        crossed: Losses to compare on each of these, too.
+        anew: Steps after which the drafter generates new text.
+        vocabulary: Number of tokens that it can propose.
         hidden: Hidden size.
         layers: Number of layers.
-        inner: Width of the feed-forward.
-        rows: Texts a step.
-        positions: Places a step at which laws are compared.
+        inner: Width of the MLP.
+        rows: Texts per step.
+        positions: Positions per step at which distributions are compared.
         matrix_rate: Top learning rate of Muon.
         other_rate: Top learning rate of AdamW.
         each: Prompts of each group.
@@ -102,11 +103,11 @@ class DistillingOptions:
 
 
 def distilling(options: DistillingOptions, report: Report) -> dict[str, Any]:
-    """Teach and measure what is missing, cell by cell; the same command goes on after a kill.
+    """Train and measure the missing cells; after an interruption, the same command continues.
 
     Raises:
-        ParameterError: there is no such loss or kind of text, no answers of it, no held-out prompt, or the folder holds
-            a study of other settings.
+        ParameterError: there is no such loss or kind of text, no answers of that kind, no held-out prompt, or the
+            folder holds a study with other settings.
     """
     torch.set_num_threads(options.threads)
     wanted = [(TARGET, loss) for loss in options.losses]
@@ -146,14 +147,14 @@ def _cell(
     prompts: list[tuple[str, list[int]]],
     report: Report,
 ) -> dict[str, Any]:
-    """One cell: read where it is finished, else taught on and measured.
+    """Return one cell: read it if it is finished, else train and measure it.
 
     Args:
-        options: of the study.
-        name: of the cell's folder.
-        taught: text and loss; None: the drafter that was given, as it is.
+        options: options of the study.
+        name: name of the cell's folder.
+        taught: text and loss; None: the given drafter without training.
         same: settings that all cells share, beside the options.
-        prompts: to draft on.
+        prompts: prompts to draft on.
         report: receives progress lines.
     """
     settings = same | {
@@ -203,7 +204,7 @@ def _alpha(counts: dict[str, list[int]]) -> float:
 def _in_use(
     options: DistillingOptions, folder: Path, prompts: list[tuple[str, list[int]]], temperature: float
 ) -> dict[str, list[int]]:
-    """Of each prompt the tokens that were accepted, tested and emitted, and the target's rounds."""
+    """Return per prompt the accepted, tested and emitted tokens, and the target's rounds."""
     row = next(row for row in rows_of("drafter") if row.method == METHOD)
     engine = Engine(load_models(options.target, str(folder), "cpu", "float32", strict=True))
     method, sampling = registry.get(METHOD).with_params(**dict(row.params)), SamplingParams(temperature=temperature)
