@@ -65,11 +65,11 @@ class AcceptanceOptions(RunOptions):
         drafter: Name or folder of the draft model; "auto": the target's own.
         answers: Folder written by the `answers` recipe.
         out: Folder above that of the finished head, which is named after the target.
-        tokens: Largest number of answer tokens for training.
+        tokens: Answer tokens to learn from, at most.
         blocks: Residual blocks D.
         tied: One block for all, as in the paper's code.
-        drawn: Share of an answer's tokens that are replaced by the draft model's.
-        draws: Number of times that each answer is read for training, each time with new samples.
+        drawn: Share of the tokens of an answer that give way to the draft model's.
+        draws: Times that each answer is read with tokens drawn anew, to learn from.
         rejection_weight: Weight of a rejection in the loss.
         swept: Held-out problems of the sweep; 0: no sweep.
         swept_tokens: Length limit of its generations.

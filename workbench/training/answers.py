@@ -64,18 +64,19 @@ class AnswersOptions:
         target: Name or folder of the target.
         data: Folder with the public training text; missing files are skipped.
         out: Folder of the answers: `answers.jsonl`, and `train.bin` and `held.bin`, packed from it.
-        tokens: Answer tokens after which the run ends.
-        minutes: Minutes after which the run ends; none: no limit.
-        after: Number of prompts to skip at the beginning of the list: those that an earlier run has answered.
+        tokens: Answer tokens after which it ends.
+        minutes: Or after so long; none: no limit.
+        after: Prompts left out from the beginning of their list: those that an earlier run has had.
         max_new_tokens: Longest answer.
-        longest_prompt: Prompts with more tokens are skipped.
+        longest_prompt: Prompts of more tokens are left out.
         per_task: Prompts of each of the generators' tasks.
-        rows: Answers generated in one batch.
-        dtype: Number format of the target; "auto" is the fastest on this machine.
+        rows: Answers written at once.
+        dtype: Number format of the target; "auto" is that in which it runs fastest here.
         seed: Order of the prompts, and every random number.
         threads: CPU threads.
-        device: Device of the target: cpu, cuda, cuda:1 …; auto takes a GPU if there is one.
-        given: Take the answers of the public text instead of the target's own. Held-out prompts are skipped.
+        device: Where the target answers: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
+        given: Take the answers that the public text gives, in place of the target's own. Prompts that are kept for
+            measuring are left out.
     """
 
     target: str = "smollm2"

@@ -30,7 +30,7 @@ class EvaluateOptions:
         out: JSON file for the results.
         count: Held-out instances per task.
         tasks: Tasks to measure; empty measures all.
-        rows: Prompts per batch.
+        rows: Prompts generated at once.
         threads: CPU threads.
         hardware: Description of the machine for the model cards.
     """

@@ -53,22 +53,22 @@ class DistillingOptions:
     Attributes:
         target: Name or folder of the target.
         readings: Folder written by the `readings` recipe, of the target's answers and, for "given", of the text's own.
-        answers: Folder of the target's answers that were read; cells are measured on its held-out prompts.
-        out: Folder of the study, with a subfolder per cell.
-        begin: Folder of a drafter that `chat-drafter` made, with which each cell begins; none: an initial model is
-            trained on plain text first, `first` steps with the cross-entropy alone.
-        first: Steps of such an initial model.
+        answers: Folder of the target's answers that were read; its held-out prompts are answered again.
+        out: Folder of the study, with one for each cell.
+        begin: Folder of a drafter that `chat-drafter` made, with which each cell begins; none: one is taught plain text
+            first, `first` steps of the cross-entropy alone.
+        first: Steps of such a start.
         steps: Steps of each cell.
-        losses: Losses to compare on the target's own answers.
-        made: Further kinds of text to compare (see `chat-drafter`).
-        crossed: Losses to compare on each of these, too.
-        anew: Steps after which the drafter generates new text.
-        vocabulary: Number of tokens that it can propose.
+        losses: What is tried on the target's own answers.
+        made: Kinds of text beside these (see `chat-drafter`).
+        crossed: Losses that are tried on each of these, too.
+        anew: Steps after which the drafter writes anew.
+        vocabulary: Tokens that it can propose.
         hidden: Hidden size.
         layers: Number of layers.
-        inner: Width of the MLP.
-        rows: Texts per step.
-        positions: Positions per step at which distributions are compared.
+        inner: Width of the feed-forward.
+        rows: Texts a step.
+        positions: Places a step at which laws are compared.
         matrix_rate: Top learning rate of Muon.
         other_rate: Top learning rate of AdamW.
         each: Prompts of each group.
