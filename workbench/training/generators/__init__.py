@@ -1,4 +1,4 @@
-"""The project's own text generators: tasks whose right answer is known.
+"""The project's own text generators: tasks with known right answers.
 
 >>> instance = next(TASKS["addition"].stream(seed=0, held_out=True))
 >>> TASKS["addition"].check(instance, instance.answer)
