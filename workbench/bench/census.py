@@ -55,8 +55,8 @@ PROMPTS = ((5, 9, 13, 9, 5, 9, 13, 21, 5, 9), tuple((3 + 7 * i) % 61 for i in ra
 NEW_TOKENS = 16
 NOISE = 0.1
 """Noise of the drafter, small enough that it stays near the target: rejected drafts are never continued, and a wrong
-position changes only few of a random model's top tokens. With 0.2, MPT's trees, if they were allowed, generated the
-same twelve tokens as `generate`, so that their error stayed hidden."""
+position changes only few of a random model's top tokens. With 0.2, MPT's trees, if they were allowed, generated
+twelve tokens as `generate` does."""
 TREE, CHAIN = "draft-tree", "draft-model"
 WIDE = {"width": 6, "depth": 4, "nodes": 40}
 """Shape of a second tree. With many siblings, the cache slot of a node is far from its position in the text."""

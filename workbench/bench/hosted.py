@@ -17,7 +17,7 @@ POLL_S = 0.2
 
 @runtime_checkable
 class Host(Protocol):
-    """A backend."""
+    """A backend that runs generations."""
 
     @property
     def start(self) -> Callable[..., Any]:

@@ -76,7 +76,7 @@ class Reader:
         row.plan = replace(planned, grower=planned.grower or row.configured.grower)
 
     def propose(self) -> DraftTree:
-        """Return the draft, and set the drafter's probe tokens."""
+        """Return the draft tree."""
         return self.row.drafter.propose([self.row])[0]
 
     def judge(self, tree: DraftTree, least: int = 1) -> Outcome:

@@ -92,7 +92,10 @@ def states_of(timed: Sequence[Case], vocabulary: int, device: torch.device) -> d
 
 
 def draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, siblings: int = SIBLINGS) -> DraftTree:
-    """Return a draft of n nodes sampled from `q` [positions, V]: a chain, or siblings below the last first sibling."""
+    """Return a draft of n nodes sampled from distributions `q` [positions, V].
+
+    It is a chain, or groups of siblings, each below the first node of the group before it.
+    """
     wide = 1 if kind is Sampling.CHAIN else siblings
     places, generator, device = n // wide, torch.Generator().manual_seed(seed), q.device
     law = q[:places].cpu()

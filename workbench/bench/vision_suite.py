@@ -126,7 +126,7 @@ def measure(
 
 
 def traces_of(setting: Setting, models: Models, asked: Sequence[Asked]) -> list[Trace]:
-    """Run a setting on questions.
+    """Run a setting on questions and return the traces.
 
     Raises:
         MethodUnavailableError: the models lack what it needs.

@@ -154,7 +154,7 @@ def read_swaps(models: Models, found: Sequence[Sequence[Swap]]) -> Tokens:
 def fit(
     models: Models, learnt: Tokens, calibration: Tokens, held: Tokens, options: JudgeOptions, report: Report
 ) -> tuple[RunResult, dict[str, Any]]:
-    """Fit both units of the judge, set their biases, and save it. Arguments and results: see `train_judge`."""
+    """Fit both linear units of the judge, set their biases, and save it. Arguments and results: see `train_judge`."""
     assert models.drafter is not None
     width = models.target.hidden_size
     mean, spread = learnt.states.mean(0), learnt.states.std(0).clamp_min(1e-6)

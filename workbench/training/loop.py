@@ -27,7 +27,7 @@ Report = Callable[[str], None]
 
 @dataclass
 class RunOptions:
-    """What all recipes that train take: how long, from where on, how fast to learn. Each has defaults of its own.
+    """Options of all training recipes: length, resuming, learning rates. Each recipe has its own defaults.
 
     Attributes:
         checkpoint: Checkpoint file; None keeps none.
@@ -72,20 +72,20 @@ class RunOptions:
 
 @dataclass
 class LoopOptions:
-    """What the loop needs to know.
+    """Options of the training loop.
 
     Attributes:
         name: Name of the run in its progress lines.
         clock: Length of the run.
-        checkpoint: Where the state is kept; None keeps none.
-        resume: Go on from the checkpoint if there is one.
+        checkpoint: Checkpoint file; None: no checkpoints.
+        resume: Continue from the checkpoint if there is one.
         every_seconds: Time between checkpoints.
         log_every: Steps between progress lines.
         clip: Largest gradient norm.
         decay: Share of the run in which the learning rate falls.
         curves: Folder for curves as event files; None: none are written.
-        on_policy: What the net as it was last saved does in use, by curve; done at each checkpoint, and its time is not
-            the run's. Without curves it is not done.
+        on_policy: Returns figures of the last saved net in use, by curve; called at each checkpoint, outside the run's
+            time. Not called without curves.
     """
 
     name: str

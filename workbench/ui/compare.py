@@ -1,4 +1,4 @@
-"""The Compare tab: two to four lanes measured alone on the device, then raced on one clock."""
+"""The Compare tab: two to four lanes measured alone on the device, then replayed together as a race."""
 
 from __future__ import annotations
 

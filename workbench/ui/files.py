@@ -60,7 +60,7 @@ def replay_sources(view: str) -> bytes:
 
 
 class Files:
-    """ASGI middleware that serves these files. It looks only in the table of names, never on the disk."""
+    """ASGI middleware that serves these files. Names outside the table are never looked up on the disk."""
 
     def __init__(self, app: Any) -> None:
         self.app = app

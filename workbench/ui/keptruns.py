@@ -46,7 +46,7 @@ class KeptRuns:
 
     @property
     def allowed(self) -> bool:
-        """Whether the request that is being answered may use the store."""
+        """Whether the current request may use the store."""
         return self._allowed and is_user()
 
     @property
@@ -89,7 +89,7 @@ class KeptRuns:
         Args:
             target: name of the target.
             last: largest number of runs.
-            mine: whether the request may come from this machine's user; callers behind Gradio's queue must pass it.
+            mine: whether the request may come from this machine's user; callers in Gradio's queue must pass it.
 
         Raises:
             WorkbenchError: there are none, or runs are not saved here for this caller.

@@ -21,4 +21,4 @@ LAUNCH: dict[str, Any] = {
 }
 """Launch options: nothing leaves the machine, nothing is saved in the browser's run history, and an idle page costs no
 CPU time. Gradio stores a copy of the settings of all components per session (120 kB and 6 ms here), although nothing
-in them ever changes. At most a hundred copies are stored; Gradio creates the copy of a returning older page anew."""
+in them ever changes. At most a hundred copies are stored; Gradio creates the copy of a returning older page again."""

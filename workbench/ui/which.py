@@ -12,7 +12,7 @@ from workbench.ui.jobs import Jobs
 from workbench.ui.keptruns import KeptRuns
 
 LAST = 6
-"""Default number of kept runs whose prompts are measured."""
+"""Default number of saved runs whose prompts are measured."""
 MAX_CHARS = 200_000
 """Maximum number of characters of all prompts together."""
 
@@ -22,7 +22,7 @@ class WhichView:
 
     Args:
         client: runs the measurement.
-        kept: runs whose prompts may be measured.
+        kept: saved runs whose prompts may be measured.
     """
 
     def __init__(self, client: Client, kept: KeptRuns) -> None:
@@ -34,7 +34,7 @@ class WhichView:
         return [self.asking, self.stop]
 
     def asking(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of the form: targets, limits of numbers and text, and whether kept runs may be used."""
+        """Return the data of the form: targets, limits of numbers and text, and whether saved runs may be used."""
         return {
             "targets": self.client.targets(),
             "numbers": Recommending.numbers(),

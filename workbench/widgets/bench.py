@@ -1,4 +1,4 @@
-"""The verifier bench in a notebook: p and q of one position as movable bars, under every rule."""
+"""The verifier bench in a notebook: p and q of one position as movable bars, under every verifier."""
 
 from __future__ import annotations
 

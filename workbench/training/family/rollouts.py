@@ -112,7 +112,7 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
     """Run the loop, and write the report and its page.
 
     Raises:
-        ParameterError: the target has no head of EAGLE's, or fewer than two steps are asked for.
+        ParameterError: the target has no EAGLE head, or fewer than two steps or prompts are requested.
     """
     torch.set_num_threads(options.threads)
     if min(options.steps, options.batch) < 2:

@@ -98,7 +98,7 @@ class Features:
     """Dialogues, and batches of them in an endless random order.
 
     Attributes:
-        dialogues: all of them.
+        dialogues: all dialogues.
     """
 
     dialogues: list[Dialogue] = field(default_factory=list)

@@ -112,7 +112,7 @@ OF_FEATURES = (smooth_l1.__name__, mse.__name__, cosine.__name__)
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """A sum of losses with weights.
+    """A weighted sum of losses.
 
     Example:
         >>> Weighted.parse("smooth_l1:1+ce_soft:0.1").terms
@@ -126,7 +126,7 @@ class Weighted:
         """Parse "name:weight+name:weight".
 
         Raises:
-            ValueError: there is no such loss, or a weight is no number.
+            ValueError: there is no such loss, or a weight is not a number.
         """
         terms = [part.partition(":")[::2] for part in text.split("+")]
         for name, _ in terms:

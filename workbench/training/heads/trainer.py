@@ -29,7 +29,7 @@ Says = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass
 class HeadOptions(RunOptions):
-    """How to train one drafter, beside the options of every run.
+    """Options for training one drafter, besides those of every run.
 
     Attributes:
         method: Name of the method.

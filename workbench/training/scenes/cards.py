@@ -122,7 +122,7 @@ def write_vision_cards(models: Path, results: Figures, hardware: str) -> None:
 
     Args:
         models: Folder with `vision-target` and its drafters.
-        results: What the `vision-evaluate` recipe measured.
+        results: Figures of the `vision-evaluate` recipe.
         hardware: Description of the machine.
     """
     told: dict[str, Callable[[Trained, Figures, str], str]] = {"vision-target": _target}

@@ -24,7 +24,7 @@ from workbench.scenes.scene import (
 from workbench.trace.files import replacing
 
 SHARD = 4096
-VERSION = 3  # of the scenes that a seed draws; pictures of another version are not used
+VERSION = 3  # of the scenes that a seed draws; images of another version are not used
 PATCH = 8
 GRID = SIDE // PATCH
 RELATIONS = ("first", "above", "below", "beside", "overlapping")
@@ -45,12 +45,12 @@ ASPECTS = {
 
 @dataclass(frozen=True)
 class Shard:
-    """Scenes and their pictures.
+    """Scenes and their images.
 
     Attributes:
         scenes: The scenes.
-        pixels: Pictures, uint8 [n, 64, 64, 3].
-        shown: What each pixel shows, see `draw.paint`, uint8 [n, 64, 64].
+        pixels: Images, uint8 [n, 64, 64, 3].
+        shown: Item at each pixel, see `draw.paint`, uint8 [n, 64, 64].
     """
 
     scenes: Sequence[Scene]
@@ -128,9 +128,9 @@ def silhouettes(images: np.ndarray, shown: np.ndarray, share: float, seed: Seque
     An untrained tower cannot separate shapes from colours and pens, so silhouettes make shapes easier; writing is kept.
 
     Args:
-        images: Normalised pictures.
+        images: Normalised images.
         shown: Their maps, uint8 [n, 64, 64].
-        share: Probability for each picture.
+        share: Probability for each image.
         seed: Seed of the choice.
     """
     chosen = np.random.default_rng(seed).random(len(images)) < share

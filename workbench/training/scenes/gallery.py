@@ -17,7 +17,7 @@ from workbench.training.loop import Report
 GALLERY_SEED = 31
 QUESTION = "Describe every object, left to right."
 HARD = {"neighbour"}
-"""Kinds that the bundled target often gets wrong (see its card); they come last."""
+"""Kinds of question that the bundled target often answers wrongly (see its card); they come last."""
 ANY_PICTURE = (
     QUESTION,
     "How many shapes are there?",
