@@ -247,7 +247,7 @@ class Rate:
 
 
 def encode_turn(tokenizer: Any, said: str) -> list[int]:
-    """Return a user's message in the target's chat template if it has one; a base model continues the message."""
+    """Return the token ids of a user's message, in the target's chat template; a base model continues the message."""
     if not getattr(tokenizer, "chat_template", None):
         return [int(token) for token in tokenizer(said)["input_ids"]]
     chat = [{"role": "user", "content": said}]

@@ -86,7 +86,7 @@ class LabView:
         return "" if importlib.util.find_spec("tensorboardX") else NOT_INSTALLED
 
     def runs(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Summarise all runs, newest first; `opened` in full; loss, τ and acceptance at position 1 of `compared`."""
+        """Summarise all runs, newest first; return the run `opened` in full, and all curves of the runs `compared`."""
         lab, opened = self._open(), request.get("opened")
         wanted = request.get("compared")
         compared = {str(name) for name in wanted[:COMPARED]} if isinstance(wanted, list) else set()

@@ -358,7 +358,7 @@ def refuse_same(begin: Path | None, out: Path) -> None:
 
 
 Exam = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]
-"""Batches of readings: their numbers, and tokens [B, n], positions that predict the answer [B, n], and the target's
+"""Batches of readings: their indices, and tokens [B, n], positions that predict the answer [B, n], and the target's
 most probable tokens [N]."""
 
 

@@ -66,7 +66,7 @@ class OwnTexts:
         drafter: the drafter being trained.
         models: models with the target.
         readings: readings with the prompts.
-        rows: numbers of the readings whose prompts may be used.
+        rows: indices of the readings whose prompts may be used.
         kept: tokens that the drafter can propose, int64 [K].
         ends: tokens that end a text.
         seed: seed of the choice of prompts, and of sampling.

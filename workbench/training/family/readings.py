@@ -100,7 +100,7 @@ class Readings:
         return int(self.rows[-1, 1] + self.rows[-1, 3]) if len(self.rows) else 0
 
     def part(self, held: bool) -> list[int]:
-        """Return the numbers of the held-out readings, or of those to train on."""
+        """Return the indices of the held-out readings, or of those to train on."""
         return [row for row, n in enumerate(self.rows[:, 0].tolist()) if is_held(n) == held]
 
     def dialogue(self, row: int) -> Dialogue:

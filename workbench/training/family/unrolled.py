@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     """Padded answers, the data for drafts after their positions.
 
     Attributes:
-        rows: numbers of the readings.
+        rows: indices of the readings.
         ids: token ids.
         embeds: the target's input embeddings of the tokens.
         features: the target's features at the tokens.
