@@ -1,1 +1,1 @@
-"""Measuring and checking: interleaved benches, goodness of fit, promises put to the test."""
+"""Measuring and checking: interleaved benches, goodness-of-fit tests, and tests of the methods' promises."""

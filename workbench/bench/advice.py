@@ -1,8 +1,8 @@
-"""Which method for a user's prompts, measured on a backend that others use too.
+"""Recommendation of a method for a user's prompts, measured on a backend that others use too.
 
-Every run is one of the backend's, alone on its device and in the background: whoever else starts one goes first, and
-the run under way is thrown away and begun again when the device is free. The budget is time of measuring; waiting is in
-no budget.
+Every run is one of the backend's, alone on its device and in the background: other users' runs have priority; they
+interrupt the current run, which starts again when the device is free. The budget is measuring time; waiting does not
+count.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from workbench.models.machine import machine_facts
 from workbench.trace.events import Trace
 
 LOADING = "a"
-"""What the run continues that is there to load the models: a message cannot be put into a chat format before."""
+"""Prompt of a run that only loads the models: chat templates are not available before."""
 
 
 @runtime_checkable
 class Host(Hosting, Protocol):
-    """A backend that says what runs on it."""
+    """A backend that reports whether other runs are active on it."""
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         """See `workbench.client.protocol.Client.methods`."""
@@ -47,16 +47,16 @@ class Host(Hosting, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Where a recommendation is. Plain data, which goes over the wire as it is.
+    """Progress of a recommendation. Plain data, which is sent to clients unchanged.
 
     Attributes:
         spent: seconds of measuring so far.
         seconds: the budget.
-        done: runs.
-        text: what goes on, for people.
+        done: number of finished runs.
+        text: current action, for display.
         waiting: why it waits; empty while it runs.
-        found: what was measured so far, a `Recommendation` as plain JSON; None before anything was.
-        last: nothing comes after it.
+        found: results so far, a `Recommendation` as plain JSON; None before the first.
+        last: whether this is the last message.
     """
 
     spent: float
@@ -68,7 +68,7 @@ class Advice:
     last: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
@@ -87,7 +87,7 @@ def advise(
     """Measure step by step; see `workbench.client.protocol.Client.recommending`.
 
     Raises:
-        WorkbenchError: the request is wrong, before the first step; or plain decoding cannot write on a prompt.
+        WorkbenchError: the request is invalid (raised before the first step), or plain decoding fails on a prompt.
     """
     if not 1 <= len(prompts) <= PROMPTS:
         raise PromptError(f"{len(prompts)} prompts are out of range.", f"Give 1 to {PROMPTS}.")
@@ -126,7 +126,7 @@ def _steps(
     ids = dict[int, list[int]]()
 
     def alone(prompt: str | list[int], method: str, tokens: int, params: dict[str, Any]) -> Generator[str, None, Trace]:
-        """One run, begun again while it has to give way; why it waits, and its trace."""
+        """Do one run, restarted whenever it is interrupted; yield why it waits, and return its trace."""
         nonlocal spent
         start = partial(
             host.start, prompt, method, params={**params, "temperature": 0.0}, target=target, drafter=drafter,
@@ -170,17 +170,17 @@ def _steps(
 
     yield now("loading the models")
     try:
-        with contextlib.closing(alone(LOADING, BASELINE, 1, {})) as loading:  # tells how far it is
+        with contextlib.closing(alone(LOADING, BASELINE, 1, {})) as loading:  # reports its progress
             for waits in loading:
                 yield now("loading the models", waits)
-        for i, each in enumerate(texts):  # that a prompt is too long shows before anything is measured
+        for i, each in enumerate(texts):  # a prompt that is too long fails before anything is measured
             try:
                 prompts.append(each[1] if isinstance(each, tuple) else host_prompt(host, each, Plan(target=target)))
                 writing = plain.write(i, None)
                 with contextlib.closing(writing):
                     for waits in writing:
                         yield now(f"prompt {i + 1} of {len(texts)}", waits)
-            except WorkbenchError as error:  # noqa: PERF203  # named by its prompt
+            except WorkbenchError as error:  # noqa: PERF203  # the message names the prompt
                 said = f"{names[i]}: {error.message}" if len(texts) > 1 else error.message
                 raise type(error)(said, error.remedy) from error
         for text, waits in heats.run(lambda: spent >= seconds or stopped(), lambda: seconds - spent):

@@ -1,7 +1,7 @@
-"""Problems whose answers a program checks: small sums in words, and records to be written or read as JSON.
+"""Problems whose answers a program checks: small word problems, and records to be written or read as JSON.
 
-They are what approximate verifiers are asked, whose text may be another than the target's: how many answers stay right.
-Each is made of a template by a seeded generator, so that the same numbers and names come on every machine.
+They measure approximate verifiers, whose text may differ from the target's: how many answers remain right. Each is made
+from a template by a seeded generator, so that the numbers and names are the same on every machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from workbench.bench.prompts import ARITHMETIC, BenchPrompt, load_prompts
 
 WORD_PROBLEMS, RECORDS = "word problems", "records"
 N = 24
-"""Problems of each group."""
+"""Number of problems of each group."""
 SHOWN: dict[str, tuple[str, ...]] = {
     WORD_PROBLEMS: (
         "Anna has 6 pears. Leo gives Anna 3 more pears. How many pears does Anna have now?",
@@ -31,7 +31,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
         '{"color": "blue"}',
     ),
 }
-"""Conversations before a problem, which show how short an answer is to be."""
+"""Example conversations before a problem, which show how short an answer should be."""
 _NAMES = ("Mia", "Tom", "Nora", "Ben", "Lucy", "Sam", "Rosa", "Paul", "Ella", "Jack")
 _THINGS = ("apples", "books", "pencils", "marbles", "stickers", "coins", "shells", "cards")
 _FIELDS: dict[str, tuple[str, ...]] = {
@@ -42,15 +42,15 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 
 
 def answered() -> list[BenchPrompt]:
-    """All problems whose answers a program checks: sums, which the bundled target has learnt to write, and these."""
+    """Return all problems whose answers a program checks: sums, which the bundled target is trained on, and these."""
     return [*load_prompts(ARITHMETIC), *problems()]
 
 
 def problems(seed: int = 0) -> Iterator[BenchPrompt]:
-    """All problems: `N` of either group, in an order in which templates take turns.
+    """Yield all problems: `N` of each group; the templates of a group take turns.
 
     Args:
-        seed: of names and numbers.
+        seed: seed of names and numbers.
     """
     for group, templates in ((WORD_PROBLEMS, WORDED), (RECORDS, RECORDED)):
         rng = random.Random(f"{group}/{seed}")
@@ -60,7 +60,7 @@ def problems(seed: int = 0) -> Iterator[BenchPrompt]:
 
 
 Template = Callable[[random.Random], tuple[str, str]]
-"""A random source → what the user says, and the answer."""
+"""Function: random source → user message, answer."""
 
 
 def _here_and_there(rng: random.Random) -> tuple[str, str]:

@@ -1,7 +1,7 @@
-"""How many answers stay right under rules that do not keep the target's law: sums, word problems and JSON records.
+"""Share of right answers under approximate verifiers: sums, word problems and JSON records.
 
-`draft-model` answers every problem with each of its verifiers, with the same seeds. What a rule buys is τ, what it
-costs are answers; the table says both, and the suite is small enough to be run again.
+`draft-model` answers every problem with each of its verifiers, with the same seeds. An approximate verifier gains τ and
+loses right answers; the table shows both, and the suite is small enough to be repeated.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ BOARD = "answers.json"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is asked.
+    """Size of the measurement.
 
     Attributes:
         per_group: problems of each group; 0: all.
-        temperature: of all answers.
+        temperature: temperature of all answers.
         tokens: longest answer.
-        seed: of the first problem; each has one of its own.
+        seed: seed of the first problem; each has its own.
     """
 
     per_group: int
@@ -43,7 +43,7 @@ class Scale:
 
 
 def verifiers_of(models: Models) -> list[str]:
-    """Names of the rules that these models can run: the exact one first, and those that are exact for no drafts."""
+    """Return the names of the verifiers that these models can run: the exact one, then those that are never exact."""
     method = registry.get(METHOD)
     own = method.verifier.name
     others = [v for v in method.other_verifiers if not v.exact_for and not models.why_not(v.needs)]
@@ -51,12 +51,12 @@ def verifiers_of(models: Models) -> list[str]:
 
 
 def run_suite(models: Models, scale: Scale, told: Callable[[str], None] = lambda words: None) -> dict[str, Any]:
-    """Ask every problem under every rule.
+    """Answer every problem with every verifier.
 
     Args:
-        models: with a draft model.
-        scale: how much.
-        told: what is asked now.
+        models: models with a draft model.
+        scale: size of the measurement.
+        told: receives progress lines.
 
     Returns:
         `rows` (verifier, τ, and by group 1 for each right answer, else 0), `problems` by group, `target`, `dtype`,
@@ -99,7 +99,7 @@ def run_suite(models: Models, scale: Scale, told: Callable[[str], None] = lambda
 
 
 def table(report: dict[str, Any]) -> str:
-    """A row a rule: τ, right answers of each group and of all, and their ratio to the exact rule's, which is first."""
+    """Return a table, one row per verifier: τ, right answers by group and in total, and the ratio to the exact one."""
     problems: dict[str, int] = report["problems"]
 
     def all_of(row: dict[str, Any]) -> list[int]:
@@ -118,7 +118,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
-    """Right answers / the exact rule's; with the interval, unless so few are right that a redraw may have none."""
+    """Return right answers / the exact verifier's; without interval if a resample may have no right answer."""
     if not sum(exact):
         return span(None)
     found = ratio_of_sums(right, exact)
@@ -128,7 +128,7 @@ def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
 
 
 def page(reports: Sequence[dict[str, Any]]) -> str:
-    """The board: a table a target."""
+    """Return the board: one table per target."""
     lines = [
         "# Correct answers under approximate verifiers",
         "",

@@ -1,4 +1,4 @@
-"""How near the memory's limit a pass is: the rate of a large copy on a device, beside the weights that a pass reads."""
+"""Memory bandwidth of a device, measured by a large copy, to compare with the weights that a forward pass reads."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from workbench.kernels.device_clock import synchronise
 
 COPIES = 7
 COPIED = {"cuda": 2**30, "cpu": 2**28}
-"""Bytes of the copied block: so many times a cache's that caches cannot help."""
+"""Bytes of the copied block: so much larger than the caches that they have no effect."""
 
 
 def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> float:
-    """Bytes a second that a device's memory moves while it copies a block: each byte counts as read and as written.
+    """Return the bytes per second that a device moves while it copies a block: each byte counts as read and as written.
 
-    The median of a few copies behind one that warms up. It is a yardstick, not a bound: reading alone, which is what a
-    pass does, may be a little quicker.
+    It is the median of a few copies after one warm-up. It is a reference, not a bound: a forward pass mainly reads,
+    which may be a little faster.
 
     Args:
         device: a CPU or a GPU.
-        n_bytes: size of the block; by default `COPIED`, or an eighth of a GPU's free memory where that is less.
+        n_bytes: size of the block; by default `COPIED`, or an eighth of a GPU's free memory if that is less.
 
     Raises:
         RuntimeError: no memory for two blocks (`core.errors.is_out_of_memory`).
@@ -41,7 +41,7 @@ def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> fl
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Wall time of some work, the device's own included."""
+    """Return the wall time of a function, including the device's own work."""
     synchronise(device)
     start = time.perf_counter()
     work()
@@ -50,9 +50,9 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
 
 
 def bytes_read(model: Any) -> int:
-    """Bytes of the weights that a pass of a model reads: all of them but the input embedding, of which it takes rows.
+    """Return the bytes of the weights that a forward pass reads: all except the input embedding, which is a row lookup.
 
-    An embedding that is the LM head as well is read whole.
+    An embedding that is also the LM head is read completely.
     """
     table, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     weights = {p.data_ptr(): p.numel() * p.element_size() for p in model.parameters()}

@@ -1,8 +1,8 @@
-"""The boards, generated: how their rows are kept; and the first of them, every method's promise beside its evidence.
+"""Generated boards: storage of their rows, and the exactness board: every method's promise beside its evidence.
 
-Another, of every paper's claim beside what was measured, is in `claimsboard`. A board is a JSON file and the Markdown
-made from it, in `assets/boards`. Rows are replaced one by one, as soon as their evidence is there, so that a run that
-is stopped loses nothing; each carries its date, commit and machine.
+Another board, with every paper's claim beside the measurement, is in `claimsboard`. A board is a JSON file and the
+Markdown made from it, in `assets/boards`. Each row is replaced as soon as its evidence exists, so that a run that is
+stopped loses nothing; each has its date, commit and machine.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from workbench.trace.files import write_whole
 SHOWN, BROKEN, UNPROVEN, NO_PROMISE = "shown", "broken", "unproven", "no promise"
 _ROOT = Path(__file__).resolve().parents[2]
 _EARLIER = ("755932e", "65786a4", "a4972cd", "bbc0800", "d2f7e70")
-"""Commits of a history before this repository's own: what they name can be looked up nowhere."""
+"""Prefixes of commits from before this repository's history, which cannot be looked up."""
 
 
 def save(name: str, key: str, row: dict[str, Any], markdown: Any) -> None:
-    """Put one row into a board, with date, commit and machine, and write the board's Markdown anew.
+    """Save one row of a board, with date, commit and machine, and write the board's Markdown again.
 
     Args:
-        name: of the board.
-        key: of the row.
+        name: name of the board.
+        key: key of the row.
         row: plain JSON.
         markdown: makes the text of the whole board from its saved rows.
     """
     row |= {"date": _now(), "commit": commit(), "machine": machine_facts()}
     folder().mkdir(parents=True, exist_ok=True)
-    with FileLock(folder() / f".{name}.lock"):  # what another process measures meanwhile is not lost
+    with FileLock(folder() / f".{name}.lock"):  # rows that another process saves meanwhile are not lost
         rows = read(name) | {key: row}
         data = json.dumps({"board": name, "rows": rows}, ensure_ascii=False, indent=1)
         write_whole(folder() / f"{name}.json", f"{data}\n".encode())
@@ -54,7 +54,7 @@ def _now() -> str:
 
 
 def commit() -> str:
-    """Short hash of the checkout, "+" behind it where the package's code differs from it; empty outside git."""
+    """Return the short commit hash of the checkout, with "+" if the package's code was changed; empty outside git."""
     run = lambda *args: subprocess.run(  # noqa: E731
         ["git", "-C", str(_ROOT), *args], capture_output=True, text=True, check=True, timeout=10
     ).stdout.strip()
@@ -65,7 +65,7 @@ def commit() -> str:
 
 
 def commit_of(row: dict[str, Any]) -> str:
-    """The commit that a saved row was measured at, for people; one that is not in this repository says so."""
+    """Return the commit of a saved row for display, with a note if it is not in this repository."""
     said = row.get("commit", "")
     return f"{said} of an earlier repository history" if said.startswith(_EARLIER) else said
 
@@ -74,11 +74,11 @@ def commit_of(row: dict[str, Any]) -> str:
 
 
 def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
-    """What the evidence makes of a promise.
+    """Return the standing of a promise, from its evidence.
 
-    - broken: a test of it failed, be it that the method never ran.
-    - shown: every kind of test that the promise calls for passed: greedy text, and for "exact" a sampling law too.
-    - no promise: of an approximate method's law and of a simulation's speed; what holds for their greedy text passed.
+    - broken: a test of it failed; this includes a method that never ran.
+    - shown: every kind of test that the promise requires passed: greedy text, and for "exact" also the distribution.
+    - no promise: the method is approximate or a simulation; the tests that apply to its greedy text passed.
     - unproven: anything less.
     """
     if any(f["verdict"] == FAIL for f in findings):
@@ -91,13 +91,13 @@ def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
 
 
 def save_exactness(method: Method, target: str, findings: Sequence[Finding]) -> None:
-    """Put a method's evidence onto the board."""
+    """Save a method's evidence to the board."""
     row = {"promise": method.promise.value, "target": target, "findings": [asdict(f) for f in findings]}
     save("exactness", method.name, row, lambda rows: exactness_markdown(exactness(known(), rows)))
 
 
 def save_choice(one: Configured, target: str, dtype: str, findings: Sequence[Finding]) -> None:
-    """Put the evidence for one setting of a method on one target onto the board."""
+    """Save the evidence for one setting of a method on one target to the board."""
     promise, key = one.promise.value, choice_key(one)
     row = {
         "promise": promise,
@@ -112,12 +112,12 @@ def save_choice(one: Configured, target: str, dtype: str, findings: Sequence[Fin
 
 
 def choice_key(one: Configured) -> str:
-    """A setting by its method and what is not at its default: "draft-model, verifier=k-seq"."""
+    """Return the key of a setting: its method and non-default parameters: "draft-model, verifier=k-seq"."""
     return combinations.setting(one)
 
 
 def choices(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """A row for each setting of a method with evidence of its own, in the order in which it came.
+    """Return a row for each setting of a method with evidence of its own, in the order in which it was saved.
 
     Args:
         rows: saved rows; by default those of the repository.
@@ -131,7 +131,7 @@ def choices(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 
 
 def choice_standings() -> dict[tuple[str, str], str]:
-    """What the board says of a setting with a promise, on all targets together: one that broke it is not made good."""
+    """Return the standing of each (setting, promise), over all targets: broken on one target is broken."""
     found: dict[tuple[str, str], str] = {}
     for row in choices():
         key = row["choice"], row["promise"]
@@ -141,7 +141,7 @@ def choice_standings() -> dict[tuple[str, str], str]:
 
 
 def known() -> list[tuple[str, str, str]]:
-    """(name, title, promise) of every registered method."""
+    """Return (name, title, promise) of every registered method."""
     from workbench.methods import registry
 
     return [(m.name, m.title, m.promise.value) for m in registry.methods()]
@@ -150,7 +150,7 @@ def known() -> list[tuple[str, str, str]]:
 def exactness(
     methods: Iterable[tuple[str, str, str]] | None = None, rows: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """The board: a row for every method, in the order of the catalogue; without evidence its standing is "unproven".
+    """Return a row for every method, in the order of the catalogue; without evidence its standing is "unproven".
 
     Args:
         methods: (name, title, promise); by default the registered ones.
@@ -167,7 +167,7 @@ def exactness(
 
 
 def _evidence(row: dict[str, Any], promise: str) -> dict[str, Any]:
-    """What a saved row says of a promise; what was found of another promise counts for nothing."""
+    """Return the evidence in a saved row for a promise; evidence for another promise does not count."""
     evidence = row.get("findings", []) if row.get("promise") == promise else []
     return {
         "promise": promise,
@@ -182,7 +182,7 @@ def _evidence(row: dict[str, Any], promise: str) -> dict[str, Any]:
 
 
 def _greedy(findings: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Equal and tried texts, prompts and families, over all greedy tests."""
+    """Return the numbers of equal and compared texts, prompts and families, over all greedy tests."""
     texts = [f for f in findings if f["kind"] in ("greedy", "families")]
     if not texts:
         return None
@@ -203,7 +203,7 @@ def _law(finding: dict[str, Any]) -> dict[str, Any]:
 
 
 def exactness_markdown(rows: Sequence[dict[str, Any]], chosen: Sequence[dict[str, Any]] | None = None) -> str:
-    """The board as a table for people, of methods and of their choices; these by default as saved."""
+    """Return the board as Markdown tables of methods and of their settings; these by default as saved."""
     lines = [
         "# Exactness board",
         "",
@@ -251,7 +251,7 @@ CHOICE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def law_words(law: dict[str, Any]) -> str:
-    """A goodness-of-fit test in one line."""
+    """Return a goodness-of-fit test in one line."""
     apart = (
         f", total variation {law['total_variation']:.3f}"
         if law["verdict"] == MEASURED and "total_variation" in law

@@ -1,4 +1,4 @@
-"""Saved boards: where they are, and their rows. No PyTorch."""
+"""Files of saved boards: their folder and their rows. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def folder() -> Path:
-    """Where the boards are; `WORKBENCH_BOARDS` names another folder."""
+    """Return the folder of the boards; `WORKBENCH_BOARDS` overrides it."""
     return Path(os.environ.get("WORKBENCH_BOARDS", _ROOT / "assets" / "boards"))
 
 
 def read(name: str, place: Path | None = None) -> dict[str, Any]:
-    """The saved rows of a board by their names; empty where nothing was saved.
+    """Return the saved rows of a board by their keys; empty if nothing was saved.
 
     Args:
-        name: of the board.
-        place: where the boards are, if not in `folder`.
+        name: name of the board.
+        place: folder of the boards, if not `folder`.
 
     Raises:
         WorkbenchError: the file is damaged.

@@ -1,4 +1,4 @@
-"""How fast a store of many kept runs is searched."""
+"""Search times of a store with many saved runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from workbench.trace.tokens import Emitted
 
 PAGE = 50
 SETTLED_S = 2.5
-"""After this time without a change, a store trusts its index again."""
+"""Seconds without a change after which a store trusts its index again."""
 _SYLLABLES = ("dra", "gon", "light", "house", "ri", "ver", "bo", "at", "sto", "ry", "se", "ven")
 _WORDS = [a + b for a in _SYLLABLES for b in _SYLLABLES]
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query and how long it took: seconds of each repetition; rows: how many runs it found."""
+    """A query and its times. seconds: time of each repetition; rows: number of runs found."""
 
     name: str
     rows: int
@@ -42,8 +42,8 @@ class Query:
 def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None) -> list[Query]:
     """Fill a store in a temporary folder with runs and search it.
 
-    Every run is a real file; only their texts, methods, tags, figures and dates are made up. A query ends with the rows
-    of a page (`PAGE`) in memory; the first has to make the index, and one finds a run that was kept since.
+    Every run is a real file; only its text, method, tags, figures and date are invented. A query ends with the rows of
+    a page (`PAGE`) in memory; the first one has to build the index, and one finds a run saved just before.
     """
     with tempfile.TemporaryDirectory(prefix="workbench-runs-") as folder:
         kept = RunStore(folder)
@@ -82,7 +82,7 @@ def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None
 
 
 def report(found: list[Query], n_runs: int) -> str:
-    """The times as a table for people."""
+    """Return the times as a table."""
     columns: dict[str, Callable[[Query], str]] = {
         "query": lambda q: q.name,
         "runs found": lambda q: f"{q.rows:,}",
@@ -103,7 +103,7 @@ def _timed(name: str, query: Callable[[], pl.LazyFrame], repeats: int) -> Query:
 
 
 def _write_run(folder: Path, i: int) -> None:
-    """As `RunStore.save` writes it, without waiting for the disk and with a date of its own."""
+    """Write a run like `RunStore.save`, without waiting for the disk and with an invented date."""
     trace = _trace(i)
     run = f"{20260101 + i % 28:08d}-{i % 10**6:06d}-{i:08x}"
     entry = store.entry_of_trace(trace, run, [f"tag-{i % 20}"], "")

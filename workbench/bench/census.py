@@ -1,9 +1,9 @@
-"""Every family that transformers has a causal language model for: does it decode here, or is it refused by name?
+"""Census of model families: can each causal language model of transformers be decoded here, or is it refused by name?
 
-The list is transformers' own mapping, so that a new version brings its new families along. Of each a tiny random model
-is built and asked what a target is asked when it is loaded (`workbench.models.probe`); one that passes then writes
-greedy text, by draft trees and by a chain, which must be that of Hugging Face's `generate`. What cannot be built says
-what stops it, and counts for nothing.
+The list is transformers' own mapping, so that a new version adds its new families. For each family a tiny random model
+is built and checked like a target at loading (`workbench.models.probe`). A model that passes then generates greedy
+text, by draft trees and by a chain, which must equal that of Hugging Face's `generate`. For families that cannot be
+built, the board gives the reason; they do not count.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ MEANINGS = {
     NOT_ASKED: "`workbench check --families` has not come to it yet",
 }
 LARGEST = 10_000_000
-"""Parameters above which a model is not tiny, and not built."""
+"""Number of parameters above which a model is not tiny, and not built."""
 PROMPTS = ((5, 9, 13, 9, 5, 9, 13, 21, 5, 9), tuple((3 + 7 * i) % 61 for i in range(24)))
-"""One that repeats itself, so that there is something to copy, and one that does not."""
+"""A prompt that repeats itself, so that copying methods can draft, and one that does not."""
 NEW_TOKENS = 16
 NOISE = 0.1
-"""Of the drafter, which is near the target: what is never accepted is never gone on from, and a wrong position changes
-few of a random model's likeliest tokens. With 0.2, MPT's trees, were they let through, wrote twelve as
-`generate` does."""
+"""Noise of the drafter, small enough that it stays near the target: rejected drafts are never continued, and a wrong
+position changes only few of a random model's top tokens. With 0.2, MPT's trees, if they were allowed, generated
+twelve tokens as `generate` does."""
 TREE, CHAIN = "draft-tree", "draft-model"
 WIDE = {"width": 6, "depth": 4, "nodes": 40}
-"""Of a tree beside the default one. With many siblings a place in the cache is far from its position in the text."""
+"""Shape of a second tree. With many siblings, the cache slot of a node is far from its position in the text."""
 LONGEST_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What was found of a family.
+    """Result for a family.
 
     Attributes:
-        family: transformers' name of it, `model_type`.
+        family: its `model_type` in transformers.
         model: name of its class.
         verdict: a key of `MEANINGS`.
-        why: the reason, where it is not equal.
+        why: the reason if it is not equal.
     """
 
     family: str
@@ -81,16 +81,16 @@ class Entry:
 
 
 def families() -> dict[str, str]:
-    """All families by name, with their classes, as the installed transformers maps them."""
+    """Return all families by name, with their classes, as the installed transformers maps them."""
     return {name: str(model) for name, model in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items())}
 
 
 def examine(name: str, tokenizer: Any) -> Entry:
-    """Build a tiny random model of a family in float64 and see what becomes of it.
+    """Build a tiny random model of a family in float64 and test it.
 
     Args:
-        name: of the family.
-        tokenizer: any; texts are compared by their token ids.
+        name: name of the family.
+        tokenizer: any tokenizer; texts are compared by their token ids.
     """
     kind = families()[name]
     with _quietly():
@@ -115,7 +115,7 @@ def examine(name: str, tokenizer: Any) -> Entry:
 
 
 def _build(name: str) -> Any:
-    """A tiny random model."""
+    """Build a tiny random model."""
     config = tiny_config(name)
     with torch.device("meta"):
         size = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
@@ -125,7 +125,7 @@ def _build(name: str) -> Any:
 
 
 def _try_alone(models: Models) -> None:
-    """The model's own forward has to run, else it was not built well; in float32 where float64 is too wide (XGLM)."""
+    """Check that the model's own forward runs, else it was built wrongly; in float32 if float64 fails (XGLM)."""
     model = models.target.model
     with torch.inference_mode():
         try:
@@ -136,7 +136,7 @@ def _try_alone(models: Models) -> None:
 
 
 def _said(error: Exception) -> str:
-    """The reason in one line: of nested errors the innermost, without the name that the board gives beside it."""
+    """Return the reason in one line: the innermost of nested errors, without the family name that the board shows."""
     text = error.message if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
     lines = [line.strip() for line in text.splitlines() if len(line.split()) > 1]
     line = next(
@@ -147,7 +147,7 @@ def _said(error: Exception) -> str:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Families warn about much that is of no concern here. One thread: tiny models are faster without more."""
+    """Suppress irrelevant warnings, and use one thread: tiny models are faster without more."""
     threads, level = torch.get_num_threads(), hf_logging.get_verbosity()
     torch.set_num_threads(1)
     hf_logging.set_verbosity_error()
@@ -178,19 +178,19 @@ def save(entries: Sequence[Entry]) -> None:
 
 
 def read() -> dict[str, Any]:
-    """The board as it was saved."""
+    """Return the saved board."""
     return json.loads((board.folder() / f"{BOARD}.json").read_text(encoding="utf-8"))
 
 
 def saved() -> dict[str, Entry]:
-    """The board's entries by family; empty where nothing was saved, or with another transformers."""
+    """Return the board's entries by family; empty if nothing was saved, or with another version of transformers."""
     if not (board.folder() / f"{BOARD}.json").is_file() or read()["transformers"] != transformers.__version__:
         return {}
     return {name: Entry(**row) for name, row in board.read(BOARD).items()}
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """The text of the board."""
+    """Return the text of the board."""
     known = {name: asdict(Entry(name, kind, NOT_ASKED)) for name, kind in families().items()}
     rows = [found["rows"].get(name, row) for name, row in known.items()]
     counts = Counter(row["verdict"] for row in rows)

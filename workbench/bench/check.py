@@ -1,4 +1,4 @@
-"""Promises put to the test: greedy output against Hugging Face's, sampled output against the exact law."""
+"""Tests of promises: greedy output against Hugging Face's, sampled output against the exact distribution."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from workbench.models.runner import Runner
 from workbench.trace.metrics import drafted
 
 FAMILY_PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 1, 4, 1)
-"""It repeats itself, so that methods that copy have something to propose."""
+"""A prompt that repeats itself, so that copying methods can draft."""
 
 
 def check_method(
@@ -55,14 +55,14 @@ def check_method(
     """Test one method.
 
     Args:
-        method: from the registry.
+        method: method from the registry.
         models: target in float64, with its drafter and heads.
-        prompts: token ids, or prompts with pictures; parameter corners are tried on the first.
+        prompts: token ids, or prompts with images; settings with extreme parameters are tested on the first.
         max_new_tokens: length of greedy texts.
-        runs: samples of each setting in each sampling test; a third of them with trained heads, which are slower.
-        families: tiny random models of these families are decoded greedily too, where the method needs no trained head.
-        seconds: to spend on the target, half of them for greedy text; where they are too few for everything, settings
-            and runs are sampled, and the finding says so.
+        runs: samples per setting in each sampling test; a third of them with trained heads, which are slower.
+        families: families whose tiny random models are also decoded greedily, if the method needs no trained head.
+        seconds: time budget on the target, half of it for greedy text; if it is too short for everything, settings and
+            runs are sampled, and the finding says so.
     """
     reason = models.why_not(method.needs)
     if reason:
@@ -86,7 +86,7 @@ def check_method(
 
 
 def _sampled(found: Finding, few: int, runs: int) -> Finding:
-    """The same; it says so where there was time for a part of the runs only."""
+    """Return the finding, with a note if the time sufficed only for part of the runs."""
     if few >= runs:
         return found
     said = f"{found.detail}; {few:,} runs of {runs:,}, as many as there was time for"
@@ -95,7 +95,7 @@ def _sampled(found: Finding, few: int, runs: int) -> Finding:
 
 
 def picture_prompts(models: Models) -> list[Prompt]:
-    """Two drawings, each with a request, for a target that reads pictures."""
+    """Return two drawn images with a request each, for a target that reads images."""
     found = []
     for text, shapes in (
         ("What is in this picture?", [("red", (8, 8, 30, 30)), ("blue", (36, 34, 58, 56))]),
@@ -114,7 +114,7 @@ def picture_prompts(models: Models) -> list[Prompt]:
 
 
 def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new_tokens: int = 24) -> Finding:
-    """Greedy tokens against Hugging Face's, with the defaults, on a tiny random model of each family."""
+    """Compare greedy tokens with Hugging Face's, with the defaults, on a tiny random model of each family."""
     start, usual = time.perf_counter(), method.with_params()
     same, wrong, refused, n_drafted = [], "", [], 0
     with one_thread():
@@ -148,22 +148,22 @@ def check_greedy(
     seconds: float = math.inf,
     usual: Configured | None = None,
 ) -> Finding:
-    """Greedy tokens against Hugging Face's `generate` on the same model, for the defaults and for other settings.
+    """Compare greedy tokens with Hugging Face's `generate` on the same model, for the defaults and for other settings.
 
-    The others, by default all parameter corners, are tried on the first prompt. Whatever a method promises of its law,
-    it promises this: an approximate rule and a simulation are greedy-exact too, but for verifiers that say otherwise
-    (`Verifier.keeps_greedy`), which are left out. A method that refused every setting, or that drafted nothing in any
-    text, has not been tested and fails.
+    The others, by default each parameter at each end of its range, are tested on the first prompt. Approximate methods
+    and simulations must pass this test too; only verifiers that do not preserve greedy text (`Verifier.keeps_greedy`)
+    are left out. A method that refused every setting, or that drafted nothing in any text, has not been tested and
+    fails.
 
     Args:
-        method: from the registry.
+        method: method from the registry.
         models: target in float64.
-        prompts: token ids, or prompts with pictures.
+        prompts: token ids, or prompts with images.
         max_new_tokens: length of the texts.
-        others: settings besides the defaults; None: all parameter corners.
-        seconds: after which no further one of the others is begun. They are taken in an order that leaps from
-            parameter to parameter, the same in every run, so that what was tried is a sample of them all.
-        usual: the setting that is tried on every prompt; None: the defaults.
+        others: settings besides the defaults; None: each parameter at each end of its range.
+        seconds: time after which no other setting is started. Their order jumps from parameter to parameter, the same
+            in every run, so that the tested ones are a sample of all.
+        usual: the setting that is tested on every prompt; None: the defaults.
     """
     start, usual = time.perf_counter(), usual or method.with_params()
     settings = corners(method) if others is None else others
@@ -184,7 +184,7 @@ def check_greedy(
 
 @dataclass(frozen=True, slots=True)
 class _Greedy:
-    """Texts that were equal, of those that were tried; drafted tokens in them; what went wrong first, and refusals."""
+    """Counts of equal, compared and skipped texts and of drafted tokens; the first error, and refused settings."""
 
     equal: int
     tried: int
@@ -236,20 +236,20 @@ class _Greedy:
 
 
 TRIAL, LEAST = 16, 96
-"""Runs by which it is found how long one takes, and the fewest that say anything of a law."""
+"""Number of runs for measuring the time of one, and the smallest number of runs that makes a useful test."""
 
 
 def affordable(
     method: Method, models: Models, prompt: Sequence[int] | Prompt, runs: int, seconds: float, law: Law = LAWS[1]
 ) -> int:
-    """Runs of each setting in a test of a law that end within `seconds` on this target, by trial; `runs` at most."""
+    """Return the runs per setting of a sampling test that fit in `seconds` on this target, by trial; at most `runs`."""
     if seconds == math.inf or runs <= LEAST:
         return runs
     start = time.perf_counter()
     try:
         sample_many(method.with_params(), models, law, TRIAL, prompt)
     except (ParameterError, MethodUnavailableError):
-        return LEAST  # the test itself says what was refused
+        return LEAST  # the test itself reports the refusal
     each = (time.perf_counter() - start) / TRIAL
     return max(LEAST, min(runs, int(seconds / (each * len(choices(method)[0])))))
 
@@ -257,7 +257,7 @@ def affordable(
 def _judged(
     tried: Configured, claim: str, good: bool, detail: str, start: float, kind: str, figures: dict[str, Any]
 ) -> Finding:
-    """Pass where everything tried was right, and where something was tried: that nothing went wrong is no proof."""
+    """Return a finding: passed if all compared texts were right and the test was not empty (no texts, or no drafts)."""
     if not figures["tried"]:
         good, detail = False, f"{NEVER_RAN}: {detail}"
     elif good and not figures["drafted"] and not isinstance(tried.drafter, Nothing):
@@ -269,7 +269,7 @@ def _judged(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Tiny models are faster without threads that wait for each other."""
+    """Use one thread: tiny models are faster without threads that wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -279,7 +279,7 @@ def one_thread() -> Iterator[None]:
 
 
 def greedy_reference(models: Models, prompt: Sequence[int] | Prompt, max_new_tokens: int) -> list[int]:
-    """What Hugging Face's own greedy `generate` writes: asked once, then remembered with the models."""
+    """Return the text of Hugging Face's own greedy `generate`, cached with the models."""
     given = Prompt.of(prompt)
     key = ("greedy", id(models.target), *given.ids, max_new_tokens)
     known = models.shared if given.images is None else {}

@@ -1,8 +1,8 @@
-"""Promises of single choices put to the test: one verifier, grower or policy of a method, or two of them, on a target.
+"""Tests of single settings' promises: one verifier, tree builder or policy of a method, or two of them, on a target.
 
-`check` tests a method: its defaults, and every choice among many others in one line. Here each has a line of its own,
-so that the board says of every name what was seen of it. They come in the order of what they tell: each name with the
-first method that offers it, each verifier on a tree that it is exact for, other methods, and pairs.
+`check` tests a method: its defaults, and all other settings in one line. Here each setting has a line of its own, so
+that the board shows the evidence for every name. They are ordered by how informative they are: each name with the first
+method that offers it, each verifier on a tree that it is exact for, other methods, and pairs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from workbench.trace.metrics import PAID, PAID_AT_MOST, drafted
 KINDS = ("verifier", "grower", "policy")
 WARM = SamplingParams(temperature=1.0)
 TEXTS, TOKENS, CELLS = 6, 48, 16
-"""Of the law on a target that nobody can enumerate: sampled texts, tokens of each, and equal cells for their places."""
+"""Size of the test on a target that cannot be enumerated: sampled texts, tokens per text, and equal cells for their
+positions in the cumulative distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Values of `verifier`, `grower` and `policy` that are not a method's defaults; none are the defaults.
+    """A setting: non-default values of `verifier`, `grower` and `policy`; empty values are the defaults.
 
     Attributes:
-        method: whose.
-        values: by the name of the parameter.
-        rank: the less, the more its evidence tells; see `every`.
+        method: method of the setting.
+        values: values by the name of the parameter.
+        rank: lower is more informative; see `every`.
     """
 
     method: Method
@@ -50,23 +51,23 @@ class Choice:
 
     @property
     def is_telling(self) -> bool:
-        """Whether it is among those that give a name its evidence."""
+        """Whether it is one of the settings that provide the evidence for a name."""
         return self.rank < 2
 
     @property
     def configured(self) -> Configured:
-        """What a row runs."""
+        """Configured method that a row tests."""
         return self.method.with_params(**self.values)
 
 
 def every(methods: Iterable[Method]) -> list[Choice]:
-    """All choices that have a row of their own, the most telling first.
+    """Return all settings with a row of their own, the most informative first.
 
     Rank 0 has every name once, with the first method that offers it; 1 each verifier on trees that it is exact for, one
-    of every kind of drawn siblings; 2 the other methods; 3 verifiers with policies; 4 verifiers on the other trees.
+    per kind of sibling sampling; 2 the other methods; 3 verifiers with policies; 4 verifiers on the other trees.
 
     Args:
-        methods: of the registry, in its order; those whose rounds do not draft have none.
+        methods: methods of the registry, in its order; those whose rounds do not draft have no settings.
     """
     found: list[Choice] = []
     seen: set[tuple[str, str]] = set()
@@ -103,13 +104,14 @@ def every(methods: Iterable[Method]) -> list[Choice]:
 def check_choice(
     choice: Choice, models: Models, prompts: Sequence[Sequence[int] | Prompt], max_new_tokens: int, runs: int
 ) -> Iterator[Finding]:
-    """Test one choice: greedy text on the target, and a law.
+    """Test one setting: greedy text on the target, and a distribution.
 
-    The law is that of tiny models, enumerated, on a target in float64; on one in another format, or with a part that
-    tiny models do not serve, the places of long texts' tokens in the target's own laws (`check_places`).
+    On a target in float64 the distribution is that of tiny models, enumerated. In another format, or if the setting
+    needs a part that tiny models lack, long texts are tested by the positions of their tokens in the target's own
+    distributions (`check_places`).
 
     Args:
-        choice: what; it can run on these models.
+        choice: a setting that can run on these models.
         models: target with its drafter and heads.
         prompts: token ids.
         max_new_tokens: length of greedy texts.
@@ -120,7 +122,7 @@ def check_choice(
         yield check_greedy(choice.method, models, prompts, max_new_tokens, others=(), usual=one)
     of_words = (
         type(one.verifier).probes is not Verifier.probes
-    )  # it says something, which tiny models have no words for
+    )  # it adds a question as probe tokens, which tiny models' vocabularies lack
     if of_words or models.target.dtype != torch.float64 or not set(one.needs) <= {"drafter", "trees"}:
         yield check_places(one, models, prompts)
         return
@@ -133,21 +135,21 @@ def check_choice(
 def check_places(
     one: Configured, models: Models, prompts: Sequence[Sequence[int] | Prompt], texts: int = TEXTS, tokens: int = TOKENS
 ) -> Finding:
-    """Where sampled tokens stand in the laws that plain decoding gives them behind their own text: evenly spread.
+    """Test whether sampled tokens are uniformly placed in plain decoding's distributions after their own text.
 
-    The laws are those of one pass of Hugging Face's model over each text. Of an approximate rule it is told instead
-    what it paid a token (total variation, as each run shows it), and how its places are spread.
+    The distributions come from one pass of Hugging Face's model over each text. For an approximate verifier the result
+    is instead its reported total variation per token, and the spread of the positions.
 
     Args:
         one: the setting.
         models: target with its drafter and heads.
         prompts: token ids; taken in turn.
-        texts: how many are sampled.
-        tokens: of each.
+        texts: number of sampled texts.
+        tokens: tokens per text.
     """
     start, rng, seen = time.perf_counter(), np.random.default_rng(0), dict.fromkeys(range(CELLS), 0)
     engine, n_drafted = Engine(models, max_rows=1), 0
-    paid, at_most = list[float](), False  # by round; some rules do not say, or say a bound
+    paid, at_most = list[float](), False  # by round; some verifiers report none, or only a bound
     for seed in range(texts):
         prompt = Prompt.of(prompts[seed % len(prompts)])
         row = engine.submit(prompt.request(one, WARM, max_new_tokens=tokens, seed=seed, stop_at_eos=False))

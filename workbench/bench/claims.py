@@ -1,8 +1,8 @@
-"""What the papers claim, what was measured here, and the verdict that a rule draws from the two.
+"""Papers' claims, the measurements here, and the verdict that a rule computes from the two.
 
-A claim stands with its method, as data: quantity, setting and figure of the paper, and the function that measures the
-same quantity at a scale of this workbench: on the bundled pair, or on another target. Nobody writes a verdict: `judge`
-computes it.
+Each method declares its claims as data: the paper's quantity, setting and figure, and the function that measures the
+same quantity at a scale of this workbench: on the bundled pair, or on another target. Verdicts are never written by
+hand: `judge` computes them.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ INCONCLUSIVE, CONTRADICTED = "inconclusive", "contradicted"
 BY_CONSTRUCTION, ANSWERS_LOST = "by construction", "answers not kept"
 NOT_MEASURED, NOT_MEASURABLE = "not measured yet", "not measurable here"
 COUNTED = (IN_SIZE, IN_DIRECTION, INCONCLUSIVE, CONTRADICTED)
-"""The verdicts, which a measurement may reach."""
+"""The verdicts that a measurement may reach."""
 VERDICTS = (*COUNTED, BY_CONSTRUCTION, ANSWERS_LOST, NOT_MEASURED, NOT_MEASURABLE)
-"""All that the board says of a claim, in the order in which it counts them."""
+"""All entries of the board for a claim, in the order of its counts."""
 
 COLUMNS = {BUNDLED: "bundled pair", SMOLLM2.name: SMOLLM2.title}
-"""Where the board shows a claim measured: the bundled models that it is made for, and a real chat model."""
+"""Columns of the board: the bundled models that a claim is designed for, and a real chat model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """On what a claim about a text method is measured, and on how much.
+    """Models and size of a measurement of a claim about a text method.
 
     Attributes:
         target: name of the target; its own draft model and heads draft.
         dtype: number format of the target.
-        per_group: prompts of each kind, where a claim is about prompts of all seven kinds: 16 are 112 prompts. A claim
-            about fewer kinds has as many prompts in all. 0: all of them.
-        timed_per_group: the same for claims about time, whose runs cost an idle machine.
+        per_group: prompts of each kind, for a claim about prompts of all seven kinds: 16 means 112 prompts. A claim
+            about fewer kinds has as many prompts in total. 0: all of them.
+        timed_per_group: the same for claims about time, whose runs need an idle machine.
         tokens: length limit of every generation.
-        repeats: timed runs of every prompt.
-        draws: sampled runs of every prompt; their rounds count as one run's. More prompts tell more than more draws.
+        repeats: timed runs per prompt.
+        draws: sampled runs per prompt; their rounds count as one run's. More prompts are more informative than more
+            draws.
     """
 
     target: str = DEFAULT_TARGET
@@ -57,18 +58,18 @@ class Scale:
 
 SCALES = {
     DEFAULT_TARGET: Scale(),
-    # A pass takes 25 ms and more there: the timed claims fit into ten minutes.
+    # A forward pass takes at least 25 ms there: the timed claims must fit into ten minutes.
     SMOLLM2.name: Scale(SMOLLM2.name, "bfloat16", timed_per_group=3, repeats=1),
 }
 
 
 def scale_of(target: str) -> Scale:
-    """What is measured on a target unless one asks for more or less."""
+    """Return the default scale of measurements on a target."""
     return SCALES.get(target) or Scale(target, "auto")
 
 
 def of_speedup(found: Estimate | None, setting: str) -> Measured:
-    """A speed-up as a figure of the board. Rows that were saved before say "median over prompts" or "mean over scenes".
+    """Return a speed-up as a figure of the board. Rows saved earlier have "median over prompts" or "mean over scenes".
 
     Raises:
         WorkbenchError: there are too few prompts for an interval, without which no verdict can be drawn.
@@ -79,7 +80,7 @@ def of_speedup(found: Estimate | None, setting: str) -> Measured:
 
 
 def column_of(claim: Claim, target: str | None) -> str:
-    """The column that a target's figure of a claim stands in; a target of no column gives its own name."""
+    """Return the column of a target's figure of a claim; for a target without a column, its own name."""
     return BUNDLED if target in (None, claim.home) else str(target)
 
 
@@ -96,12 +97,12 @@ def judge(claim: Claim, measured: Measured | None, lacking: str = "") -> str:
     A claim whose paper reports no change (its range contains `neutral`) is an equivalence: reproduced in size if the
     whole interval lies within `tolerance` of the range, contradicted if all of it lies outside, else inconclusive.
 
-    Before any of these: not measurable here (the claim says what is lacking, or nothing can measure it; or nothing was
-    measured, and `lacking` says what is missing yet), not measured yet, by construction. A figure that contradicts
-    its own construction is contradicted all the same, since something is broken.
+    Before any of these: not measurable here (the claim states a missing requirement, or nothing can measure it; or
+    nothing was measured, and `lacking` gives what is still missing), not measured yet, by construction. A figure that
+    contradicts its own construction is still contradicted, since something is broken.
 
-    The gain of an approximate rule (`Claim.matched`) is judged at matched accuracy or not at all: answers not kept if
-    the whole interval of its right answers lies below `KEPT` of the exact rule's, inconclusive if it contains that.
+    The gain of an approximate verifier (`Claim.matched`) is judged only at matched accuracy: answers not kept if the
+    whole interval of its right answers lies below `KEPT` of the exact verifier's, inconclusive if it contains that.
     """
     if claim.lacks or claim.measure is None or (lacking and measured is None):
         return NOT_MEASURABLE
@@ -132,14 +133,14 @@ def _compared(claim: Claim, measured: Measured) -> str:
 
 
 def claims() -> list[Claim]:
-    """All claims, method by method in the order of the catalogue."""
+    """Return all claims, method by method in the order of the catalogue."""
     from workbench.methods import registry  # imports PyTorch
 
     return [claim for method in registry.methods() for claim in method.claims]
 
 
 def of(method: str, key: str | None = None) -> list[Claim]:
-    """The claims of a method.
+    """Return the claims of a method.
 
     Raises:
         UnknownNameError: it has none of that key.

@@ -1,4 +1,4 @@
-"""The claims board: every paper's claim beside what was measured, on the bundled pair and on a real chat model."""
+"""The claims board: every paper's claim beside the measurement, on the bundled pair and on a real chat model."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ BOARD = "claims"
 
 
 def save(claim: Claim, measured: Measured, column: str = BUNDLED) -> None:
-    """Put a measured figure into its column of the board."""
+    """Save a measured figure to its column of the board."""
     board.save(BOARD, claim.row(column), {"measured": asdict(measured)}, lambda saved: markdown(rows(saved)))
 
 
 def of(
     claim: Claim, measured: Measured | None, column: str = BUNDLED, saved: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A claim in one column: its figure, the verdict that follows from both, or what is lacking.
+    """Return a claim in one column: its figure and the verdict that follows from both, or the missing requirement.
 
     Args:
-        claim: of a paper.
+        claim: claim of a paper.
         measured: the figure.
-        column: `COLUMNS` has those of the board; any other is the name of a target.
+        column: one of `COLUMNS`, or the name of another target.
         saved: the row that the figure was read from.
     """
     lacking = claim.lacking(column)
@@ -60,7 +60,7 @@ def of(
 
 
 def rows(saved: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The board: every claim with what its first column shows, and the other columns as `elsewhere`.
+    """Return the board: every claim with the content of its first column, and the other columns as `elsewhere`.
 
     Args:
         saved: the saved rows; by default those of the repository. Verdicts are computed now.
@@ -74,7 +74,7 @@ def rows(saved: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 
 
 def counts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return for each column of the board how many of its rows have each verdict."""
+    """Return for each column of the board the number of rows per verdict."""
     found: dict[str, dict[str, int]] = {}
     for column in (c for row in rows for c in _columns(row)):
         of_column = found.setdefault(column["column"], dict.fromkeys(VERDICTS, 0))
@@ -89,21 +89,21 @@ def _column(claim: Claim, column: str, saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def paper_figure(low: float | None, high: float | None, neutral: float) -> str:
-    """A figure or a range of a paper in words."""
+    """Return a figure or a range of a paper in words."""
     if low is None or high is None:
         return f"more than {neutral:g} (no figure)"
     return f"{low:g}" if low == high else f"{low:g}–{high:g}"
 
 
 def figure_words(measured: dict[str, Any]) -> str:
-    """A measured figure with its interval and its number of observations."""
+    """Return a measured figure with its interval and its number of observations."""
     figure = f"{measured['value']:.3g} ({measured['low']:.3g}–{measured['high']:.3g}, n = {measured['n']})"
     kept = measured.get("answers")
     return figure + (f"; answers {kept['value']:.3g} ({kept['low']:.3g}–{kept['high']:.3g})" if kept else "")
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the board for people: how many of each verdict, the claims with their figures, how each was measured."""
+    """Return the board as Markdown: counts of verdicts, the claims with their figures, and how each was measured."""
     claimed: dict[str, Callable[[dict[str, Any]], str]] = {
         "method": lambda row: f"`{row['method']}`",
         "claim": lambda row: (
@@ -158,7 +158,7 @@ RULES = (
 
 
 def _count_of(verdict: str) -> Callable[[dict[str, Any]], str]:
-    """Return a column of the table of counts: how many rows have a verdict."""
+    """Return a column of the table of counts: the number of rows with a verdict."""
     return lambda row: str(row[verdict])
 
 
@@ -181,7 +181,7 @@ def _columns(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
-    """Return one column of a claim: verdict, figure, and in a few words what is lacking or why it does not hold."""
+    """Return one column of a claim: verdict, figure, and in a few words the missing requirement or the explanation."""
     parts = [f"**{column['verdict']}**"]
     if column["measured"]:
         parts.append(figure_words(column["measured"]))

@@ -1,7 +1,7 @@
-"""Side by side: two to four lanes on the same prompts, alone on the device, interleaved and repeated.
+"""Comparison: two to four lanes on the same prompts, alone on the device, interleaved and repeated.
 
-`measure` asks a backend for one run after the other, so that one implementation serves the library, the command line,
-the API and the app. What the numbers say is in `workbench.bench.paired`.
+`measure` requests one run after the other from a backend, so that one implementation serves the library, the command
+line, the API and the app. `workbench.bench.paired` computes the results.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from workbench.models.machine import machine_facts
 def prepare(
     prompts: Sequence[str | BenchPrompt], lanes: Sequence[Lane | str | dict[str, Any]], plan: Plan
 ) -> Comparison:
-    """A comparison before its first run: everything that can be wrong with it is wrong here.
+    """Return a comparison before its first run; all errors in a request are raised here.
 
     Raises:
-        WorkbenchError: with what to do.
+        WorkbenchError: the request is invalid; the error says what to do.
     """
     wanted = [Lane.of(lane) for lane in lanes]
     if len(wanted) > LANES:
@@ -77,21 +77,21 @@ def measure(
     """Compare, step by step.
 
     The order is that of `workbench.bench.turns`. Each lane has the device to itself while it runs. A lane that fails is
-    left out from there on, and says why. Closing the iterator ends what runs.
+    left out from there on, with the reason. Closing the iterator ends the current run.
 
     Args:
         host: the backend.
         prompts: a text, several, or prompts with names and groups.
-        lanes: up to four; plain decoding is added where it is missing.
+        lanes: up to four; plain decoding is added if it is missing.
         user: opaque key for limits and fairness.
-        stopped: asked often; once it says yes, what was measured is the result.
-        settings: what the lanes have in common, see `Plan`.
+        stopped: called often; once it returns True, the runs so far are the result.
+        settings: common settings of the lanes, see `Plan`.
 
     Yields:
-        where it is; the last one holds the comparison.
+        progress; the last one holds the comparison.
 
     Raises:
-        WorkbenchError: the request is wrong, before the first step.
+        WorkbenchError: the request is invalid (raised before the first step).
     """
     texts = [prompts] if isinstance(prompts, str) else prompts
     comparison = prepare(texts, lanes, Plan(**settings))
@@ -118,13 +118,13 @@ def _steps(host: Host, made: Comparison, user: str, stopped: Callable[[], bool])
         for lane in made.lanes:
             lane.settle(before=len(made.prompts))
         made.complete = True
-    except (StopError, KeyboardInterrupt):  # what was measured is kept
+    except (StopError, KeyboardInterrupt):  # the runs so far are kept
         pass
     yield Step(done, total, "done" if made.complete else "stopped", comparison=made, last=True)
 
 
 def _with(step: Step, done: int, total: int, begun: float, first: int | None = None) -> Step:
-    """The step with its numbers: the time to go is told from the timed runs."""
+    """Return the step with its counts; the remaining time is estimated from the timed runs."""
     left = None
     if first is not None and done > first:
         left = (time.monotonic() - begun) / (done - first) * (total - done)
@@ -140,7 +140,7 @@ def _run(
     user: str,
     stopped: Callable[[], bool],
 ) -> Iterator[Step]:
-    """One run of one lane, repeat None being the warm-up."""
+    """Do one run of a lane; repeat None is the warm-up."""
     if lane.error:
         return
     plan, asked = made.plan, made.prompts[prompt]
@@ -169,14 +169,14 @@ def _run(
 
 
 def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None) -> Comparison:
-    """Go through all steps and return what was measured. Ctrl-C ends the comparison, not the result."""
+    """Run all steps and return the comparison. Ctrl-C ends the measurement; its results so far are returned."""
     found = None
     try:
         for step in steps:
             found = step.comparison or found
             if progress is not None:
                 progress(step)
-    except KeyboardInterrupt:  # it came between two steps; one within a step is answered with a last step
+    except KeyboardInterrupt:  # between two steps; within a step it leads to a last step
         getattr(steps, "close", lambda: None)()
         if found is None:
             raise
@@ -185,14 +185,14 @@ def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None
 
 
 def host_prompt(host: Any, prompt: BenchPrompt, plan: Plan) -> str | list[int]:
-    """A prompt as the host takes it; a message is put into the target's chat format where it has one.
+    """Return a prompt in the host's format; apply the target's chat template to a message if it has one.
 
-    A question about pictures is always a message.
+    A question about images is always a message.
 
     Raises:
         WorkbenchError: the target cannot be loaded.
     """
-    if plan.images:  # as token ids: what looks like a marker in a question stays text
+    if plan.images:  # as token ids: marker-like text in a question stays text
         parts = [*[{"type": "image"}] * len(plan.images), {"type": "text", "text": prompt.prompt}]
         return host.chat_prompt([{"role": "user", "content": parts}], plan.target)
     if not prompt.chat:

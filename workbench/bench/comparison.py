@@ -1,4 +1,4 @@
-"""A comparison as people read it and the wire carries it: what was measured, and every figure that follows."""
+"""A comparison with its figures, as plain data for display and transfer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.trace.events import Trace
 
 
 class Comparison(SideBySide):
-    """Lanes, side by side, with what they say."""
+    """Lanes of a comparison with all figures computed from their runs."""
 
     __slots__ = ()
 
@@ -25,11 +25,11 @@ class Comparison(SideBySide):
 
     @property
     def traces(self) -> dict[str, Trace]:
-        """The trace of the first prompt by the lane's name: of the repeat that the race replays."""
+        """Traces of the first prompt by the lane's name: of the repeat that the race replays."""
         return {lane.name: lane.traces[0] for lane in self.lanes if 0 in lane.traces}
 
     def to_wire(self, traces: bool = False) -> dict[str, Any]:
-        """Everything the page shows, as plain JSON; with `traces`, all that `from_wire` needs."""
+        """Return all data of the page as plain JSON; with `traces`, all that `from_wire` needs."""
         found = figures_of(self)
         for lane, wire in zip(self.lanes, found["lanes"], strict=True):
             wire["runs"] = [asdict(sample) for _, sample in sorted(lane.samples.items())]
@@ -40,7 +40,7 @@ class Comparison(SideBySide):
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Comparison:
-        """The inverse of `to_wire`; without traces, races and texts cannot be told again."""
+        """Return a comparison from `to_wire`'s data; without traces, races and texts are lost."""
         given = data["settings"]
         plan = Plan(
             given["target"],
@@ -67,7 +67,7 @@ class Comparison(SideBySide):
         return cls(plan, prompts, lanes, data["machine"], data["complete"])
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a run, for CSV and Parquet."""
+        """Return one row per run, for CSV and Parquet."""
         found = []
         for lane in self.lanes:
             for (prompt, repeat), sample in sorted(lane.samples.items()):

@@ -1,9 +1,9 @@
-"""Under which conditions something is measured: all that changes a figure besides the settings.
+"""Conditions of a measurement: everything that changes a figure besides the settings.
 
-Two figures may stand beside each other in one sweep only when these are the same: device, number formats, machine,
-versions, the weights of every model that takes part, and the way of measuring itself. What a machine is, is its
-processor, cores, threads, accelerator and system: two machines alike count as one. Its load is not part of it; it is
-told with each result.
+Two figures may appear in one sweep only if these are the same: device, number formats, machine, versions, the weights
+of every model involved, and the measuring method itself. A machine is described by its processor, cores, threads,
+accelerator and system: two identical machines count as one. Its load is not part of the conditions; each result reports
+it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from workbench.models.machine import machine_facts
 from workbench.models.names import heads_of, locate
 
 MEASURING = 4
-"""Version of how figures are measured and computed. Whoever changes either raises it: kept figures of another version
-are shown, and never mixed with new ones."""
+"""Version of the measuring and computing of figures. Increase it when either changes: saved figures of another version
+are shown, but never mixed with new ones."""
 FILES = ("*.safetensors", "*.json", "*.jinja")
-"""What decides what a model does."""
+"""Files that determine a model's output."""
 WHOLE_BYTES, BLOCK_BYTES, BLOCKS = 64 * 2**20, 2**16, 64
-"""Files up to so many bytes are read whole; of larger ones, blocks, size and date."""
+"""Files up to this many bytes are hashed completely; for larger ones, blocks, size and date are hashed."""
 MACHINE = ("cpu", "cores", "threads", "gpu", "system")
 VERSIONS = ("torch", "transformers")
 WORDS = {
@@ -52,16 +52,16 @@ def conditions(
     drafter_dtype: str = "auto",
     at_once: int = 1,
 ) -> Conditions | None:
-    """The conditions of a measurement in this process; None where the weights are not here yet, so that nobody can say.
+    """Return the conditions of a measurement in this process; None if the weights are not on this machine yet.
 
     Args:
-        lane: what is measured; it decides which models take part.
+        lane: lane to measure; it determines the models involved.
         target: name of the target.
-        drafter: name of the draft model that the lane would take, or None.
-        device: as the backend was told.
-        dtype: the same, of the target.
-        drafter_dtype: the same, of the draft model.
-        at_once: cells that are measured at once on this machine, and slow each other down.
+        drafter: name of the draft model that the lane would use, or None.
+        device: the backend's device option.
+        dtype: its dtype option for the target.
+        drafter_dtype: its dtype option for the draft model.
+        at_once: number of cells measured at once on this machine, which slow each other down.
 
     Raises:
         ModelError: there is no such model, device or number format.
@@ -91,12 +91,12 @@ def conditions(
 
 
 def fingerprint(name: str) -> str | None:
-    """What stands for the weights of a model: the commit of a Hub model, a digest of a folder's files.
+    """Return an identifier of a model's weights: the commit of a Hub model, or a digest of a folder's files.
 
-    None: they are not here.
+    None: they are not on this machine.
 
     Raises:
-        ModelError: this is no name of a model.
+        ModelError: this is not the name of a model.
     """
     place = locate(name)
     if path_of(place).is_dir():
@@ -118,7 +118,7 @@ def _dated(path: Path) -> tuple[str, int, int]:
 
 @lru_cache(maxsize=64)
 def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
-    """Of files with their sizes and dates; the dates decide when they are read anew."""
+    """Return a digest of files with their sizes and dates; cached by these, so that changed files are read again."""
     said = hashlib.sha256()
     for path, n_bytes, changed in files:
         said.update(f"{Path(path).name} {n_bytes} ".encode())
@@ -134,17 +134,17 @@ def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def identity(settings: str, under: Mapping[str, Any] | None) -> str:
-    """The name of a measurement: of what was asked, and of the conditions it was done under."""
+    """Return the id of a measurement, from its settings and its conditions."""
     return hashlib.sha256(f"{settings} {canonical(under)}".encode()).hexdigest()[:16]
 
 
 def canonical(under: Mapping[str, Any] | None) -> str:
-    """Conditions as text, the same for the same ones."""
+    """Return conditions as text, identical for equal conditions."""
     return json.dumps(under, sort_keys=True)
 
 
 def differences(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any] | None) -> list[str]:
-    """In what two conditions differ, for people: the first is what is there, the second what is asked for."""
+    """Return the differences of two conditions, in words: `theirs` are the recorded ones, `ours` the requested ones."""
     if theirs is None:
         return ["measuring conditions were not recorded"]
     if ours is None:

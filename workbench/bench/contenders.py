@@ -1,4 +1,4 @@
-"""What a bench measures: a method on our engine, or Hugging Face's own `generate`, on the same model objects."""
+"""Contenders of a bench: a method on our engine, or Hugging Face's own `generate`, on the same model objects."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from workbench.engine.declarations import DRAFTERS
 from workbench.engine.method import Configured
 
 DRAFTING = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
-"""What transformers reads of an assistant's generation configuration to decide how much it drafts."""
+"""Fields of an assistant's generation configuration from which transformers determines the draft length."""
 
 
 def weights_of(*models: Any) -> int:
-    """Bytes of the parameters of models; what they share counts once."""
+    """Return the bytes of the parameters of models; shared ones count once."""
     tensors = {p.data_ptr(): p.numel() * p.element_size() for m in models if m is not None for p in m.parameters()}
     return sum(tensors.values())
 
@@ -36,7 +36,7 @@ class EngineContender:
         sampling: `SamplingParams` of every run.
         max_new_tokens: length limit.
         seed: seed of every run, so that repetitions do the same work.
-        label: tells it from another setting of the same method.
+        label: name that distinguishes it from another setting of the same method.
     """
 
     engine: Engine
@@ -54,12 +54,12 @@ class EngineContender:
 
     @property
     def title(self) -> str:
-        """Name for people."""
+        """Name for display."""
         return self.configured.method.title
 
     @property
     def promise(self) -> str:
-        """What the method promises."""
+        """Promise of the method."""
         return self.configured.promise.value
 
     @property
@@ -69,7 +69,7 @@ class EngineContender:
 
     @property
     def weights_bytes(self) -> int:
-        """The target, and what the method needs besides: the drafter, the files of trained heads."""
+        """Bytes of the target and of the method's other models: the drafter, the files of trained heads."""
         models, needs = self.engine.models, self.configured.method.needs
         drafter = models.writer.model if models.writer is not None and DRAFTERS & set(needs) else None
         heads = [models.heads[need].folder for need in needs if need in models.heads]
@@ -77,7 +77,7 @@ class EngineContender:
         return weights_of(models.target.model, drafter) + sum(files)
 
     def request(self, prompt: Any) -> Request:
-        """What a prompt, as token ids, asks of the engine."""
+        """Return the engine request for a prompt of token ids."""
         return Request(
             list(prompt),
             method=self.configured,
@@ -98,9 +98,9 @@ class EngineContender:
 class HuggingFaceContender:
     """`generate` of transformers: plain, with an assistant model, or with prompt lookup.
 
-    Draft lengths are held fixed (constant schedule, no confidence stop), so that both sides draft the same number of
-    tokens a round and only the implementation differs. With an assistant and no `draft_tokens` it is called as its
-    users call it, with transformers' own defaults: its draft length, its schedule, its confidence stop.
+    Draft lengths are fixed (constant schedule, no confidence stop), so that both sides draft the same number of tokens
+    per round and only the implementation differs. With an assistant and no `draft_tokens`, it is called with
+    transformers' own defaults: its draft length, its schedule, its confidence stop.
 
     Attributes:
         model: the target.
@@ -108,12 +108,12 @@ class HuggingFaceContender:
         max_new_tokens: length limit.
         sampling: `SamplingParams` of every run.
         assistant: drafter, for assisted generation.
-        draft_tokens: tokens drafted a round by the assistant or by prompt lookup; None for plain decoding, and for
+        draft_tokens: tokens drafted per round by the assistant or by prompt lookup; None for plain decoding, and for
             transformers' defaults.
         ngram: longest n-gram looked up by prompt lookup.
         seed: seed of sampled runs.
-        dtype: number format, where it is another than the engine's: on a CPU that does not multiply bfloat16 torch
-            emulates it, and who uses transformers there takes float32.
+        dtype: number format, if it differs from the engine's: on a CPU without bfloat16 products torch emulates them,
+            so users of transformers choose float32 there.
     """
 
     model: Any
@@ -137,7 +137,7 @@ class HuggingFaceContender:
 
     @property
     def title(self) -> str:
-        """Name for people."""
+        """Name for display."""
         how = {
             "hf-assisted": "assistant_model",
             "hf-assisted-defaults": "assistant_model with its defaults",
@@ -148,7 +148,7 @@ class HuggingFaceContender:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The draft length, and what else decides the work of a round."""
+        """The draft length, and the other options that determine the work of a round."""
         found: dict[str, Any] = {"draft_tokens": self.draft_tokens, "ngram": self.ngram, "dtype": self.dtype or None}
         if self.name == "hf-assisted-defaults":
             found |= {name: getattr(self.assistant.generation_config, name, None) for name in DRAFTING}
@@ -156,7 +156,7 @@ class HuggingFaceContender:
 
     @property
     def weights_bytes(self) -> int:
-        """Target and assistant."""
+        """Bytes of target and assistant."""
         return weights_of(self.model, self.assistant)
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
@@ -195,9 +195,9 @@ class HuggingFaceContender:
 
     @contextmanager
     def _fixed_length(self) -> Iterator[None]:
-        """Hold the assistant's draft length: transformers reads it from the assistant's generation configuration.
+        """Fix the assistant's draft length: transformers reads it from the assistant's generation configuration.
 
-        With the defaults nothing is set; what a schedule changes is put back, so that every run begins alike.
+        With the defaults nothing is set; changes by a schedule are undone, so that every run starts equally.
         """
         if self.assistant is None:
             yield

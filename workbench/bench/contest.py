@@ -11,10 +11,10 @@ from workbench.bench.sample import Contender, ContenderLostError, Sample
 from workbench.bench.turns import turns
 
 Progress = Callable[[int, int, str], None]
-"""Called before each run with (runs done, runs in all, what runs now)."""
+"""Called before each run with (finished runs, total runs, name of the current run)."""
 
 Lost = Callable[[Contender, ContenderLostError], None]
-"""Called once with a contender that is out, and why."""
+"""Called once with a contender that failed, and the error."""
 
 WARM_UP_RUNS = 2
 
@@ -32,17 +32,17 @@ def measure(
     The order is that of `workbench.bench.turns`.
 
     Args:
-        contenders: what is compared; the first is the baseline.
-        prompts: token ids, or whatever else the contenders are asked.
+        contenders: contenders; the first is the baseline.
+        prompts: token ids, or other inputs of the contenders.
         repeats: repetitions of each pair.
-        progress: told about every run.
-        lost: told about every contender that ended; its samples are dropped and the others go on. Without it such an
-            end is raised.
+        progress: called before every run.
+        lost: called with every contender that failed; its samples are dropped and the others continue. Without it the
+            error is raised.
         warm_up: runs of every contender before anything is timed.
 
     Returns:
-        The samples, and whether the plan was completed. Ctrl-C ends the run: what was measured is kept, and the
-        prompt that was under way is left out, so that every contender has the same prompts.
+        The samples, and whether the plan was completed. Ctrl-C ends the run: finished prompts are kept, and the current
+        one is left out, so that every contender has the same prompts.
     """
     total = (len(prompts) * repeats + warm_up) * len(contenders)
     samples: list[Sample] = []
@@ -74,7 +74,7 @@ def measure(
             if index != finished or not samples:
                 finished = index
                 gc.enable()
-                gc.collect()  # between prompts, so that it falls into nobody's time
+                gc.collect()  # between prompts, so that no run pays for it
                 gc.disable()
             _tell(progress, done, total, f"prompt {index + 1}/{len(prompts)} · {contender.name}")
             with growth() as grown:

@@ -1,4 +1,4 @@
-"""Who measures the cells of a sweep, and what is told of each: one backend (`here`); others are `workers`, `on_ray`."""
+"""Workers that measure the cells of a sweep, and their events: one backend (`here`); others: `workers`, `on_ray`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
 
 POLL_S = 0.3
-"""How often somebody who reads along looks for new cells."""
+"""Seconds between two checks for new cells."""
 
 
 def result_of(cell: Cell, made: Comparison, seconds: float, worker: str) -> tuple[Result, Trace | None]:
-    """What a comparison says of a cell, with the trace to show for it: of the first prompt, the lane's."""
+    """Return the result of a cell from a comparison, with the trace to show: the lane's, of the first prompt."""
     lane, plain = _sides(cell, made)
     problem = lane.error or ("" if plain is not None or lane.lane.is_plain else "Plain decoding failed.")
     state = FAILED if problem or not lane.samples else DONE
@@ -30,29 +30,29 @@ def result_of(cell: Cell, made: Comparison, seconds: float, worker: str) -> tupl
 
 
 def so_far(cell: Cell, made: Comparison) -> dict[str, Any]:
-    """The figures of a cell from the runs it has by now; empty before there are any of both."""
+    """Return the figures of a cell from its runs so far; empty before both sides have runs."""
     lane, plain = _sides(cell, made)
     return estimates(lane, plain) if lane.samples and plain is not None else {}
 
 
 def _sides(cell: Cell, made: Comparison) -> tuple[Any, Any]:
-    """The cell's lane, and plain decoding where it has runs."""
+    """Return the cell's lane, and plain decoding if it has runs."""
     return next((m for m in made.lanes if m.lane == cell.lane), made.lanes[-1]), made.reference
 
 
 BEGIN, STEP, END = "begin", "step", "end"
 Event = tuple[str, Cell, Any]
-"""What a crew reports: a cell begins (a text), is somewhere (a growing `Result`), or ends (a `Result` and a trace)."""
+"""Event of a crew: a cell begins (a text), progresses (a growing `Result`), or ends (a `Result` and a trace)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Whoever measures cells.
+    """A group of workers that measures cells.
 
     Attributes:
-        work: measures all cells it is given, reporting as it goes; ends early once `stopped` says yes.
-        conditions: under which it measures a cell; None: nobody can say before the models are there. A cell that was
-            measured under unknown conditions is not taken up again.
+        work: measures all given cells and reports progress; ends early once `stopped` returns True.
+        conditions: conditions under which it measures a cell; None: unknown before the models are loaded. A cell that
+            was measured under unknown conditions is not resumed.
     """
 
     work: Callable[[Sequence[Cell], Callable[[], bool]], Iterator[Event]]
@@ -83,7 +83,7 @@ def measure_cell(
 
 
 def _let_in(host: Host, cell: Cell, stopped: Callable[[], bool], user: str) -> Iterator[Any]:
-    """The steps of a measurement. Where its user has to wait for the next minute: what is said meanwhile.
+    """Yield the steps of a measurement; while its user has to wait for the next minute, yield messages.
 
     Raises:
         WorkbenchError: it cannot be measured.
@@ -98,7 +98,7 @@ def _let_in(host: Host, cell: Cell, stopped: Callable[[], bool], user: str) -> I
 
 
 def here(host: Host, user: str = "local") -> Crew:
-    """A crew of one backend, cell by cell; each run has its device to itself."""
+    """Return a crew of one backend, which measures cell by cell; each run has its device to itself."""
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         for cell in cells:

@@ -1,10 +1,10 @@
-"""Pairs of a chosen acceptance of any size: a random target whose upper layers are damped, and its first layers.
+"""Model pairs of chosen acceptance, of any size: a random target with damped upper layers, and its first layers.
 
-What a random target writes means nothing; how quickly it writes is that of any model of its shape. The drafter is the
-target's own first layers under its norm and its head, as a model of its own that shares their weights; the layers above
-are damped by the gains of their norms, until drafter and target say the same word as often as is wanted. A damped layer
-computes and reads as much as any other. `early-exit` can draft with the same layers. (`forced` makes drafters for a
-given target, and each is a whole model beside it.)
+A random target's text is meaningless, but its speed is that of any model of its shape. The drafter consists of the
+target's own first layers with its norm and LM head, as a model of its own that shares their weights. The layers above
+are damped by the gains of their norms, until drafter and target agree as often as wanted. A damped layer computes and
+reads as much as any other. `early-exit` can draft with the same layers. (`forced` makes drafters for a given target;
+each of them is a whole additional model.)
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from workbench.kernels.layers import decoder_layers
 from workbench.methods import registry
 
 SURE = 8.0
-"""Standard deviation of the logits. Of 128,256 normal ones the likeliest has then some 0.6 of the probability, as in
-real text; at 1 it would have 0.0004, and whatever drafts while it is sure would never draft."""
+"""Standard deviation of the logits. The largest of 128,256 normal ones then has a probability of about 0.6, as in real
+text; with deviation 1 it would have 0.0004, and confidence-based drafting would never draft."""
 SEARCH_STEPS, SEARCH_PROMPTS, SEARCH_TOKENS, PROMPT_TOKENS = 8, 2, 64, 100
-"""Gains that are tried for a level, and the text that each is judged by."""
+"""Gains that are tried per level, and size of the text on which each is measured."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a target, in the layout of Llama 3, with an LM head of its own.
+    """Shape of a target, in the layout of Llama 3, with an LM head of its own.
 
     Attributes:
-        name: in tables.
+        name: name in tables.
         hidden: width of the residual stream.
-        inner: width of the feed-forward.
+        inner: width of the MLP.
         layers: decoder layers.
         heads: query heads.
         kv_heads: key–value heads.
         vocabulary: tokens.
-        drafts: first layers that draft.
+        drafts: number of first layers that draft.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Shape:
     drafts: int
 
     def config(self, layers: int | None = None) -> LlamaConfig:
-        """Of the whole model, or of its first layers alone."""
+        """Return the configuration of the whole model, or of its first layers alone."""
         return LlamaConfig(
             vocab_size=self.vocabulary, hidden_size=self.hidden, intermediate_size=self.inner,
             num_hidden_layers=layers or self.layers, num_attention_heads=self.heads,
@@ -71,16 +71,16 @@ SHAPES = (
     Shape("1B", 2048, 8192, 16, 32, 8, 128_256, drafts=1),
     Shape("8B", 4096, 14336, 32, 32, 8, 128_256, drafts=2),
 )
-"""Llama 3.2's smallest and Llama 3.1's: Grattafiori et al. 2024, arXiv:2407.21783, table 3, and the models' cards."""
+"""The smallest models of Llama 3.2 and 3.1: Grattafiori et al. 2024, arXiv:2407.21783, table 3, and model cards."""
 
 
 def made_pair(shape: Shape, device: torch.device, dtype: torch.dtype, context: int) -> Models:
-    """A random target with its first layers as the drafter, undamped.
+    """Return a random target with its first layers as the drafter, undamped.
 
     Args:
-        shape: of the target.
-        device: where both live.
-        dtype: of their weights.
+        shape: shape of the target.
+        device: device of both.
+        dtype: dtype of their weights.
         context: longest sequence, in tokens.
     """
     target, context = random_target(shape, device, dtype), max(context, PROMPT_TOKENS + SEARCH_TOKENS)
@@ -92,21 +92,21 @@ def made_pair(shape: Shape, device: torch.device, dtype: torch.dtype, context: i
 
 @torch.no_grad()
 def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, seed: int = 0) -> LlamaForCausalLM:
-    """A random Llama, drawn where it runs: no weight is ever on the host.
+    """Return a random Llama, sampled on its device: no weight is ever on the host.
 
-    Products keep the size of what they are given (standard deviation 1 / √inputs), embeddings have deviation 1, logits
-    `SURE`.
+    Matrix products preserve the size of their inputs (standard deviation 1 / √inputs), embeddings have deviation 1,
+    logits `SURE`.
 
     Args:
-        shape: of the target.
-        device: where it lives.
-        dtype: of its weights.
-        seed: of the generator there. The weights differ from one kind of device to another.
+        shape: shape of the target.
+        device: its device.
+        dtype: dtype of its weights.
+        seed: seed of the generator there. The weights differ between kinds of devices.
     """
     with torch.device("meta"):
         model: Any = LlamaForCausalLM(shape.config())
     model = model.to(dtype).to_empty(device=device)
-    model.model.rotary_emb = type(model.model.rotary_emb)(model.config).to(device)  # its table is no weight
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config).to(device)  # its table is not a parameter
     generator = torch.Generator(device).manual_seed(seed)
     for name, weight in model.named_parameters():
         if weight.dim() < 2:
@@ -120,7 +120,7 @@ def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, 
 
 
 def first_layers(target: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
-    """The target's first layers under its norm and its head: a model of its own, which shares all their weights."""
+    """Return the target's first layers with its norm and LM head: a separate model, which shares all their weights."""
     with torch.device("meta"):
         drafter: Any = LlamaForCausalLM(shape.config(shape.drafts))
     wanted = set(drafter.state_dict())
@@ -131,9 +131,9 @@ def first_layers(target: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
 
 @torch.no_grad()
 def damp(target: LlamaForCausalLM, first: int, gain: float) -> None:
-    """Let the layers from `first` on add little to the stream, or nothing at gain 0, at the same cost.
+    """Make the layers from `first` on add little to the stream, or nothing at gain 0, at the same cost.
 
-    What a layer reads is scaled by the gains of its two norms, and so is what it adds.
+    The gains of both norms scale a layer's inputs, and thereby its outputs.
     """
     for layer in decoder_layers(target)[1][first:]:
         for norm in ("input_layernorm", "post_attention_layernorm"):
@@ -141,14 +141,14 @@ def damp(target: LlamaForCausalLM, first: int, gain: float) -> None:
 
 
 def damp_to(models: Models, first: int, wanted: float) -> float:
-    """Damp a target so far that its drafter says its next word in about the `wanted` share of places; by bisection.
+    """Damp a target until its drafter predicts its next token at about the `wanted` share of positions; by bisection.
 
-    The target's words are its own greedy text behind random prompts, written anew for each gain.
+    The text is the target's own greedy text after random prompts, generated again for each gain.
 
     Args:
         models: the pair.
-        first: the target's layer from which on it is damped.
-        wanted: share of places, 0 to 1. At 1 the layers add nothing, and at 0 they are as they were drawn.
+        first: the target's first damped layer.
+        wanted: share of positions, 0 to 1. At 1 the layers add nothing, and at 0 they are undamped.
 
     Returns:
         The agreement that it reaches on that text.
@@ -175,20 +175,20 @@ def _agreement(models: Models, first: int, gain: float) -> float:
 
 
 def tokenizer(size: int) -> PreTrainedTokenizerFast:
-    """Token i is the word "i": a prompt is its token ids, written with spaces between."""
+    """Return a tokenizer whose token i is the word "i": a prompt is its token ids, separated by spaces."""
     made = Tokenizer(WordLevel(vocab={str(i): i for i in range(size)}, unk_token="0"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
 def random_ids(vocabulary: int, length: int, seed: int = 0) -> list[int]:
-    """A prompt of random tokens."""
+    """Return a prompt of random tokens."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(vocabulary, (length,), generator=generator).tolist()
 
 
 def weights_bytes(shape: Shape, dtype: torch.dtype) -> int:
-    """Of a target of this shape, without making it."""
+    """Return the bytes of the weights of a target of this shape, without creating it."""
     with torch.device("meta"):
         model = LlamaForCausalLM(shape.config())
     return sum(p.numel() for p in model.parameters()) * dtype.itemsize

@@ -1,7 +1,7 @@
-"""Suites of prompts that others made, read from a folder: they are not part of the repository.
+"""Public prompt suites, read from a folder: they are not part of the repository.
 
-Each entry says which file it wants, how a row becomes a prompt, and where the file comes from. The texts are asked as
-Spec-Bench and the data sets' own papers ask them, without examples before the question.
+Each entry has its file name, the conversion of a row into a prompt, and the file's source. The prompts are those of
+Spec-Bench and of the data sets' own papers, without examples before the question.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workbench.trace.files import read_regular
 Row = dict[str, Any]
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
-"""Categories of MT-bench; in Spec-Bench they are one of its six, `mt_bench`."""
+"""Categories of MT-bench; in Spec-Bench they form one of its six, `mt_bench`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Dataset:
 
     Attributes:
         file: its name in the folder, without `.gz`.
-        read: a row of it as a prompt; the number counts rows from 1.
-        source: repository and path it can be had from.
-        licence: of the file.
+        read: converts a row into a prompt; the number counts rows from 1.
+        source: repository and path where it is available.
+        licence: licence of the file.
     """
 
     file: str
@@ -101,16 +101,16 @@ NAMES = (BUNDLED, ANSWERS, kinds.WORK, *kinds.KINDS, *DATASETS)
 
 
 def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
-    """The prompts of a suite.
+    """Return the prompts of a suite.
 
     Args:
-        name: one of `NAMES`; "bundled" and "answers" need no data, nor do the kinds of work, which ask some of
-            Spec-Bench's questions where it is given.
+        name: one of `NAMES`; "bundled" and "answers" need no data, nor do the kinds of work, which use some of
+            Spec-Bench's questions if these are given.
         data: folder with the data sets' files, plain or gzipped, or one such file under any name.
 
     Raises:
         UnknownNameError: there is no such suite.
-        PromptError: the file is missing, or a row is not what it should be.
+        PromptError: the file is missing, or a row has another format.
     """
     if name == BUNDLED:
         return load_prompts()
@@ -164,7 +164,7 @@ def _parse(line: str, number: int, path: Path, dataset: Dataset) -> BenchPrompt:
 
 
 def first_of_each_group(prompts: Iterable[BenchPrompt], n: int) -> list[BenchPrompt]:
-    """The first `n` prompts of every group, in the order of the suite."""
+    """Return the first `n` prompts of every group, in the order of the suite."""
     taken: Counter[str] = Counter()
     chosen = []
     for prompt in prompts:

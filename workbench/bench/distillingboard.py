@@ -1,7 +1,8 @@
-"""The board of a study of distillation: what each loss on each kind of text made of one drafter, and what that shows.
+"""The board of a study of distillation: the result of each loss on each kind of text for one drafter.
 
-All figures are quotients of sums over prompts, compared on the same prompts. What a sentence claims follows from the
-interval alone: it holds where the whole interval says so, not where the whole of it says the contrary, else it is open.
+All figures are quotients of sums over prompts, compared on the same prompts. The verdict on a statement follows from
+the interval alone: it holds if the whole interval satisfies it, does not hold if the whole interval contradicts it, and
+is open otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from workbench.models.machine import describe
 
 BOARD = "distilling.json"
 RISE = 0.05
-"""By which α has to rise over the start's, as a sentence of DistillSpec's card has it."""
+"""Required rise of α over the start's, as in a statement of DistillSpec's method card."""
 HOW = {"greedy": "greedily", "sampled": "at temperature 1"}
 KINDS = {
     "target": "the target's own answers",
@@ -38,19 +39,19 @@ Columns = dict[str, Callable[[Cell], Any]]
 
 
 def accepted(cell: Cell, how: str) -> Quotient:
-    """α of a cell: drafted tokens that were accepted, and those that were tested, of each prompt."""
+    """Return α of a cell as counts per prompt: accepted drafted tokens, and tested ones."""
     return cell[how]["accepted"], cell[how]["tested"]
 
 
 def verdict(found: Interval | None, least: float) -> str:
-    """What an interval says of "at least so much"."""
+    """Return the verdict of an interval on "at least `least`"."""
     if found is None or found["low"] is None:
         return "open"
     return "holds" if found["low"] >= least else "does not hold" if found["high"] < least else "open"
 
 
 def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each sentence that the study was to check, for each way of decoding: what was found, and the verdict."""
+    """Return each statement that the study checks, for each way of decoding, with figure and verdict."""
     start, *cells = report["cells"]
     of, found = {(cell["made"], cell["loss"]): cell for cell in cells}, list[dict[str, Any]]()
     losses = [loss for made, loss in of if made == FIXED]
@@ -75,7 +76,7 @@ def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def page(report: dict[str, Any]) -> str:
-    """The board, from what `workbench train distilling` wrote."""
+    """Return the board, from the report of `workbench train distilling`."""
     start, *cells = report["cells"]
     base = {cell["made"]: cell for cell in cells if cell["loss"] == BASE}
     chosen = "".join(f" --set {name}={value}" for name, value in report["options"].items())

@@ -1,10 +1,11 @@
-"""Where a greedy run differs from plain decoding: rounding, or a bug?
+"""Differences between a greedy run and plain decoding: rounding, or a bug?
 
-In half precision two ways of computing the same logits can round differently, and where two tokens are almost equally
-likely the texts part. The doctor walks along the text that speculation wrote, decodes plainly at every place, and
-wherever plain decoding would have written another token, decodes plainly again from that prefix in other ways: all at
-once, and in forwards as long as those of the run. Neither drafts nor verdicts take part. If one of them writes its
-token, rounding explains it. If none does, it is a bug, unless the two tokens are closer than what rounding moves here.
+In half precision two ways of computing the same logits can round differently, so that texts diverge where two tokens
+are almost equally probable. The doctor walks along the run's text and decodes plainly at every position. Wherever plain
+decoding would have generated another token, it decodes plainly again from that prefix in other ways: in one forward
+pass, and in passes as long as those of the run. Drafts and verifiers are not involved. If one of these ways generates
+the run's token, rounding explains the difference. If none does, it is a bug, unless the logits of the two tokens are
+closer than rounding errors here.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class Reading:
     """Plain decoding of the next token, in one way of computing it.
 
     Attributes:
-        how: the way.
-        token: the token it writes.
-        gap: logit of that way's token less the logit of the run's token; 0 when they are the same.
-        lead: logit of plain decoding's token less the logit of the run's token: comparable between ways.
+        how: name of the way.
+        token: the token it generates.
+        gap: logit of that way's token minus the logit of the run's token; 0 if they are the same.
+        lead: logit of plain decoding's token minus the logit of the run's token: comparable between ways.
     """
 
     how: str
@@ -52,17 +53,17 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A place where plain decoding would not have written what the run wrote.
+    """A position where plain decoding would have generated another token than the run.
 
     Attributes:
-        at: number of the token in the text, from 0.
-        round: round of the run that wrote it.
+        at: index of the token in the text, from 0.
+        round: round of the run that generated it.
         run: token of the run.
         run_text: its text.
         plain: token of plain decoding.
         plain_text: its text.
         readings: plain decoding from this prefix, in several ways.
-        rounding: what rounding alone does here, in logits: the largest difference between the leads of the ways, and at
+        rounding: size of rounding errors here, in logits: the largest difference between the leads of the ways, and at
             least one step of the number format at this size of logit.
         verdict: "numerics" or "bug".
     """
@@ -79,11 +80,11 @@ class Difference:
 
     @property
     def gap(self) -> float:
-        """Logit of plain decoding's token less that of the run's, token by token."""
+        """Logit of plain decoding's token minus that of the run's, token by token."""
         return self.readings[0].gap
 
     def words(self) -> str:
-        """The finding in a sentence."""
+        """Return the finding in a sentence."""
         where = f"Token {self.at + 1} (round {self.round + 1}) is {self.run_text!r}; plain decoding writes "
         gap = f"{self.plain_text!r}, whose logit is {self.gap:.4g} larger"
         same = [r.how for r in self.readings if r.token == self.run]
@@ -101,14 +102,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the doctor found.
+    """Result of the doctor.
 
     Attributes:
-        verdict: "identical", "numerics" or "bug" (one such place is enough).
+        verdict: "identical", "numerics" or "bug" (one such position is enough).
         method: registry name of the run.
         dtype: number format of the target.
-        tokens: tokens of the run.
-        differences: every place that differs, in order.
+        tokens: number of tokens of the run.
+        differences: all differing positions, in order.
     """
 
     verdict: str
@@ -118,11 +119,11 @@ class Diagnosis:
     differences: tuple[Difference, ...]
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return asdict(self) | {"words": self.words()}
 
     def words(self) -> list[str]:
-        """The finding, a sentence a place."""
+        """Return the finding, one sentence per position."""
         if not self.differences:
             return [f"All {self.tokens} tokens are those of plain decoding."]
         return [d.words() for d in self.differences]
@@ -131,22 +132,22 @@ class Diagnosis:
 def diagnose(
     models: Models, method: Configured, prompt: Sequence[int] | str, max_new_tokens: int = 64, images: Any = None
 ) -> Diagnosis:
-    """Run a method greedily, and examine what it wrote."""
+    """Run a method greedily, and examine its text."""
     request = Request(prompt, method, max_new_tokens=max_new_tokens, images=images)
     return examine(models, Engine(models).generate(request), images)
 
 
 def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
-    """Compare a greedy run with plain decoding by the same target, place by place.
+    """Compare a greedy run with plain decoding by the same target, position by position.
 
     Args:
-        models: with the run's target, in its number format.
+        models: models with the run's target, in its number format.
         trace: the run.
-        images: what the processor returned for its prompt, if it had pictures.
+        images: the processor's output for its prompt, if it had images.
 
     Raises:
-        ParameterError: the run sampled, or its law depended on the history: then there is no one text to compare.
-        WorkbenchError: the run was of another target or format, its prompt is not recorded, or it needs its pictures.
+        ParameterError: the run sampled, or used a repetition penalty: then there is no single text to compare.
+        WorkbenchError: the run was of another target or format, its prompt is not recorded, or it needs its images.
     """
     header = trace.header
     for name, neutral in (("temperature", 0.0), ("repetition_penalty", 1.0)):
@@ -204,15 +205,15 @@ def _difference(models: Models, trace: Trace, at: int, stepwise: Tensor, images:
 def _read(
     models: Models, prompt: Sequence[int], tokens: Sequence[int], forwards: Sequence[tuple[int, int]], images: Any
 ) -> list[Float[Tensor, " V"]]:
-    """Logits that each of `tokens` would be chosen from by plain decoding, computed in forwards of the given sizes.
+    """Return the logits from which plain decoding would choose each of `tokens`, in forwards of the given sizes.
 
     Args:
-        models: the target is used; no drafter takes part.
+        models: the target is used; no drafter is involved.
         prompt: token ids.
-        tokens: of the text, fed as they stand.
-        forwards: (tokens in the forward, tokens of them that belong to the text); what is longer is filled up, which
-            the tokens before cannot see.
-        images: what the processor returned, or None.
+        tokens: tokens of the text, used as inputs.
+        forwards: (tokens in the forward, tokens of them that belong to the text); the rest is padding, which earlier
+            tokens do not attend to.
+        images: the processor's output, or None.
     """
     target = models.target
     slot = target.open()

@@ -17,16 +17,16 @@ METRICS = {
     "acceptance_rate": "accepted / tested",
     "tokens_per_second": "tokens per second",
 }
-"""What a cell shows, with its words."""
+"""Metrics of a cell, with their descriptions."""
 THEORY = {
     "speedup": {"speedup_iid": "formula with a constant acceptance rate, at measured costs"},
     "tau": {"tau_iid": "E[τ] with a constant acceptance rate", "tau_by_position": "E[τ] by acceptance per position"},
 }
-"""What theory makes of the measured acceptance, drawn over a metric (`whatif.laws`, `paired.pays`)."""
+"""Theoretical predictions from the measured acceptance, drawn over a metric (`whatif.laws`, `paired.pays`)."""
 
 
 def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
-    """Each metric of a lane. Times vary, so every repeat counts for them; what a seed decides counts once a prompt."""
+    """Return each metric of a lane. Times vary, so all repeats count for them; seeded figures count once per prompt."""
     runs = list(lane.samples.values())
     first = [Totals.of([s]) for s in {s.prompt: s for s in reversed(runs)}.values()]
     faster, rate = speedup_of(lane, plain), typical(rates(runs))

@@ -1,4 +1,4 @@
-"""Tiny random models of many families, in float64: where a promise about greedy text is put to the test."""
+"""Tiny random models of many families, in float64, for testing promises about greedy text."""
 
 from __future__ import annotations
 
@@ -91,17 +91,17 @@ def _named(values: dict[str, Any], **other: str) -> dict[str, Any]:
 def random_model(
     config: PreTrainedConfig, seed: int = 0, scale: float = 12.0, device: str = "cpu", auto: Any = AutoModelForCausalLM
 ) -> Any:
-    """A randomly initialised model in float64.
+    """Return a randomly initialised model in float64.
 
     Args:
-        config: of the model.
-        seed: of the weights.
-        scale: factor on the usual initial weights, which are so small that all laws would be nearly flat.
-        device: where it goes.
+        config: configuration of the model.
+        seed: seed of the weights.
+        scale: factor on the usual initial weights, which are so small that all distributions would be nearly flat.
+        device: its device.
         auto: class whose `from_config` builds it.
     """
     config = copy.deepcopy(config)
-    config._experts_implementation = "eager"  # grouped matrix products know no float64
+    config._experts_implementation = "eager"  # grouped matrix products do not support float64
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # noqa: TID251 (transformers draws initial weights from it)
         model: Any = auto.from_config(config, dtype=torch.float64)
@@ -112,5 +112,5 @@ def random_model(
 
 
 def family(name: str, seed: int = 0, device: str = "cpu", **overrides: Any) -> Any:
-    """A tiny random model of a family."""
+    """Return a tiny random model of a family."""
     return random_model(FAMILIES[name](**overrides), seed, device=device)

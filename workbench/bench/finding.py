@@ -1,4 +1,4 @@
-"""What is put to the test, at which settings, and the line that comes of it: shared by greedy checks and laws."""
+"""Shared parts of greedy checks and sampling tests: prompts, settings, and findings."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from workbench.models.loading import Models
 
 PASS, FAIL, MEASURED, SKIPPED = "pass", "fail", "measured", "skipped"
 NEVER_RAN, NEVER_DRAFTED = "never ran", "never drafted"
-"""Why a test that found nothing wrong has failed all the same: it tested nothing."""
+"""Reasons why a test without errors still fails: it tested nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is continued: token ids, and for targets that read pictures what their processor made of both.
+    """A prompt: token ids, and for targets that read images the processor's output.
 
     Attributes:
-        ids: token ids, vision tokens among them.
+        ids: token ids, including vision tokens.
         images: the processor's dict, or None.
-        pictures: the pictures themselves, for drafters that read them by themselves.
-        given: the prompt as it was before the pictures took their places; `ids` without pictures.
+        pictures: the images themselves, for drafters that process them on their own.
+        given: the prompt before vision tokens were inserted; empty without images.
     """
 
     ids: Sequence[int]
@@ -40,11 +40,11 @@ class Prompt:
 
     @classmethod
     def of(cls, given: Sequence[int] | Prompt) -> Prompt:
-        """Token ids as a prompt; a prompt as it is."""
+        """Return token ids as a prompt; return a prompt unchanged."""
         return given if isinstance(given, Prompt) else cls(given)
 
     def request(self, configured: Configured, sampling: SamplingParams | None = None, **options: Any) -> Request:
-        """A request that continues it."""
+        """Return a request that continues it."""
         return Request(
             self.given or list(self.ids),
             configured,
@@ -55,7 +55,7 @@ class Prompt:
         )
 
     def pixels(self, models: Models) -> dict[str, Tensor]:
-        """What the target's own forward takes besides token ids."""
+        """Return the inputs of the target's own forward besides token ids."""
         given = {k: v for k, v in (self.images or {}).items() if k not in ("input_ids", "attention_mask")}
         target = models.target
         return {k: v.to(target.device, target.dtype if v.is_floating_point() else None) for k, v in given.items()}
@@ -63,20 +63,20 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A line of the verdict.
+    """One line of test results.
 
     Attributes:
         method: registry name.
-        promise: what it promises.
-        claim: what was put to the test.
-        verdict: "pass", "fail" (a test that tested nothing among them), "measured" (nothing was promised: the figure is
+        promise: promise of the method.
+        claim: the tested statement.
+        verdict: "pass", "fail" (including a test that tested nothing), "measured" (nothing was promised: the figure is
             reported) or "skipped".
         detail: the evidence, in a few words.
-        seconds: how long the test took.
+        seconds: duration of the test.
         kind: "greedy", "families", "law" or "availability".
         figures: the evidence as numbers: `equal` of `tried` texts over `prompts` or `families`, with `drafted` tokens;
-            or of a law the `statistic`, `freedom` and `p_value` of the setting that fits worst among `tests` settings
-            of `runs` samples each, the p-value corrected for their number, and its `total_variation`.
+            or for a distribution the `statistic`, `freedom` and `p_value` of the setting with the worst fit among
+            `tests` settings of `runs` samples each, the p-value corrected for their number, and its `total_variation`.
     """
 
     method: str
@@ -90,9 +90,9 @@ class Finding:
 
 
 def corners(method: Method, kinds: Sequence[str] = ("int", "float", "bool", "choice")) -> list[Configured]:
-    """The method with each parameter in turn at each end of its range, or at each other choice.
+    """Return the method with each parameter in turn at each end of its range, or at each other choice.
 
-    A parameter of some alternatives only is varied with the first of them, since it does nothing with others.
+    A parameter of some alternatives only is varied with the first of them, since it has no effect with others.
     """
     found = []
     for name, spec in method.params.items():
@@ -104,7 +104,7 @@ def corners(method: Method, kinds: Sequence[str] = ("int", "float", "bool", "cho
 
 
 def leaping(settings: Sequence[Configured]) -> list[Configured]:
-    """All of them, neighbours far apart: any beginning of the list is spread over the whole."""
+    """Return all settings in an order with distant neighbours: every prefix is spread over the whole list."""
     n = len(settings)
     step = next((k for k in range(round(n * 0.618), n) if math.gcd(k, n) == 1), 1)  # the golden section leaps evenly
     return [settings[i * step % n] for i in range(n)]
@@ -120,5 +120,5 @@ def _ends(spec: ParamSpec) -> list[Any]:
 
 
 def setting(configured: Configured) -> str:
-    """The parameters that are not at their defaults, in words."""
+    """Return the non-default parameters in words."""
     return combinations.changed(configured)

@@ -1,7 +1,7 @@
 """Drafters of a chosen acceptance: a random model, the target with noise mixed into its weights, an exact copy.
 
-They make the comparison of implementations independent of how good a drafter happens to be: at acceptance 0 every
-draft is wasted, at 1 none is, and both sides draft with the same model, number format and draft length.
+They make the comparison of implementations independent of a drafter's quality: at acceptance 0 every draft is wasted,
+at 1 none is, and both sides draft with the same model, number format and draft length.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ CALIBRATION_STEPS = 9
 
 @torch.no_grad()
 def bare_copy(model: Any, packed: bool | None = None) -> Any:
-    """A model with the same weights and nothing else: no hooks, no cache.
+    """Return a model with the same weights and nothing else: no hooks, no cache.
 
     Args:
-        model: what is copied.
+        model: model to copy.
         packed: whether its linear layers are our packed ones or transformers' own; None: as in `model`.
     """
     twin = type(model)(model.config).to(device=model.device, dtype=model.dtype)
@@ -35,7 +35,7 @@ def bare_copy(model: Any, packed: bool | None = None) -> Any:
 
 @torch.no_grad()
 def random_drafter(model: Any, seed: int = 0) -> Any:
-    """A copy of a small model with weights drawn at random: accepted only by accident."""
+    """Return a copy of a small model with random weights: its drafts are accepted only by chance."""
     drafter = bare_copy(model)
     generator = torch.Generator().manual_seed(seed)
     for weight in drafter.parameters():
@@ -47,7 +47,7 @@ def random_drafter(model: Any, seed: int = 0) -> Any:
 
 @torch.no_grad()
 def noisy_copy(model: Any, amount: float, seed: int = 0) -> Any:
-    """A copy whose every weight matrix W becomes W + amount · std(W) · ε with standard normal ε."""
+    """Return a copy whose every weight matrix W becomes W + amount · std(W) · ε with standard normal ε."""
     drafter = bare_copy(model)
     if amount == 0:
         return drafter
@@ -61,10 +61,10 @@ def noisy_copy(model: Any, amount: float, seed: int = 0) -> Any:
 
 @torch.no_grad()
 def agreement(drafter: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
-    """Share of the target's greedy tokens that the drafter would have drafted, given what came before them.
+    """Return the share of the target's greedy tokens that the drafter predicts, given the tokens before them.
 
     Args:
-        drafter: the model asked.
+        drafter: the draft model.
         texts: (prompt, the target's greedy continuation) pairs of token ids.
     """
     same = total = 0
@@ -79,7 +79,7 @@ def agreement(drafter: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
 def drafter_with_agreement(
     model: Any, wanted: float, texts: Sequence[tuple[Sequence[int], Sequence[int]]], seed: int = 0
 ) -> tuple[Any, float]:
-    """A noisy copy that agrees with its model on about the `wanted` share of tokens, found by bisection.
+    """Return a noisy copy that agrees with its model on about the `wanted` share of tokens, found by bisection.
 
     Returns:
         The copy and the agreement it reaches on `texts`.

@@ -1,4 +1,4 @@
-"""Does a sample follow a law? Pearson's chi-square with its exact tail, and the law of a model's first two tokens."""
+"""Goodness of fit: Pearson's chi-square test with exact tail, and a model's exact joint distribution of tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 MIN_EXPECTED = 5.0
-"""Cells expected to hold fewer observations are pooled: the chi-square law is an approximation for large cells."""
+"""Cells with smaller expected counts are pooled: the chi-square distribution is an approximation for large cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Fit:
 
     Attributes:
         statistic: Pearson's sum of (observed − expected)² / expected.
-        freedom: degrees of freedom: cells after pooling, less one.
-        p_value: probability of a statistic at least as large if the law holds.
-        worst: the cell that adds most, as (cell, observed, expected).
-        impossible: observed cells to which the law gives no probability; one is enough to fail.
+        freedom: degrees of freedom: cells after pooling, minus one.
+        p_value: probability of a statistic at least as large if the distribution is right.
+        worst: the cell with the largest contribution, as (cell, observed, expected).
+        impossible: observed cells of probability 0; one is enough to fail.
     """
 
     statistic: float
@@ -36,7 +36,7 @@ class Fit:
     impossible: tuple[Any, ...] = ()
 
     def fits(self, alpha: float = 1e-4) -> bool:
-        """Whether the law is kept at error probability `alpha`."""
+        """Return whether the sample fits the distribution at error probability `alpha`."""
         return not self.impossible and self.p_value >= alpha
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Fit:
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
-    """Probability that a chi-square variable with `freedom` degrees exceeds `statistic`.
+    """Return the probability that a chi-square variable with `freedom` degrees exceeds `statistic`.
 
     Example:
         >>> round(chi_square_tail(3.841458820694124, 1), 6)
@@ -60,7 +60,7 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
 
 
 def chi_square(counts: Mapping[Any, int], law: Mapping[Any, float]) -> Fit:
-    """Test observed counts against a law over the same cells.
+    """Test observed counts against a distribution over the same cells.
 
     Cells with an expectation below `MIN_EXPECTED` are pooled into one, smallest first.
 
@@ -92,10 +92,10 @@ def chi_square(counts: Mapping[Any, int], law: Mapping[Any, float]) -> Fit:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number: rejecting those below α errs at all with probability α at most.
+    """Return p-values corrected for their number (Holm): rejecting those below α has a total error probability ≤ α.
 
-    The smallest is multiplied by their number n, the next by n − 1, and so on, none below the one before. Nothing is
-    assumed of how the tests depend on each other.
+    The smallest is multiplied by their number n, the next by n − 1, and so on, none below the one before. No assumption
+    is made about dependence between the tests.
 
     Source: Holm 1979, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6.
 
@@ -111,13 +111,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def total_variation(counts: Mapping[Any, int], law: Mapping[Any, float]) -> float:
-    """Half the sum of absolute differences between the observed frequencies and the law: 0 is equal, 1 disjoint."""
+    """Return half the sum of absolute differences of frequencies and distribution: 0 if equal, 1 if disjoint."""
     n = max(sum(counts.values()), 1)
     return sum(abs(counts.get(c, 0) / n - law.get(c, 0.0)) for c in {*counts, *law}) / 2
 
 
 def variation_by_chance(law: Mapping[Any, float], n: int) -> float:
-    """The `total_variation` to expect between a law and the counts of `n` samples of it, by the normal approximation.
+    """Return the expected `total_variation` between a distribution and `n` samples of it, by the normal approximation.
 
     Example:
         >>> round(variation_by_chance({"a": 0.5, "b": 0.5}, 100), 3)
@@ -127,26 +127,27 @@ def variation_by_chance(law: Mapping[Any, float], n: int) -> float:
 
 
 def places(laws: Float[Tensor, "n V"], tokens: Int[Tensor, " n"], within: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Where each token stands among the cumulative probabilities of its own law, likeliest first: in [0, 1).
+    """Return the position of each token in the cumulative distribution, most probable token first: in [0, 1).
 
-    Of tokens that were drawn from these laws, each law that of its own text, the places are uniform and independent of
-    each other, and of no others (Rosenblatt): so that long runs are tested whose joint law nobody can enumerate.
+    If the tokens were sampled from these distributions, each conditional on its own text, the positions are uniform and
+    independent; for other distributions they are not (Rosenblatt). So long runs can be tested although their joint
+    distribution cannot be enumerated.
 
     Args:
-        laws: that the tokens should have been drawn from; every token with a probability above 0.
-        tokens: that were drawn.
-        within: uniforms in [0, 1) that spread a token evenly over its own share.
+        laws: distributions that the tokens should come from; every token with a probability above 0.
+        tokens: sampled tokens.
+        within: uniforms in [0, 1) that spread a token evenly over its own probability mass.
 
     Source: Rosenblatt 1952, Remarks on a multivariate transformation, Annals of Mathematical Statistics 23.
     """
     own = laws.gather(1, tokens[:, None])
-    tied = (laws * (laws == own)).cumsum(1).gather(1, tokens[:, None]) - own  # equally likely ones that come before
+    tied = (laws * (laws == own)).cumsum(1).gather(1, tokens[:, None]) - own  # equally probable tokens before it
     before = (laws * (laws > own)).sum(1, keepdim=True) + tied
     return (before + within[:, None].to(own) * own)[:, 0]
 
 
 def count_firsts(samples: Sequence[Sequence[int]], n_tokens: int) -> Counter[tuple[int, ...]]:
-    """Counts of the first `n_tokens` of each sample."""
+    """Return counts of the first `n_tokens` of each sample."""
     return Counter(tuple(s[:n_tokens]) for s in samples)
 
 
@@ -157,14 +158,14 @@ def joint_law(
     warp: Callable[[Float[Tensor, " V"]], Float[Tensor, " V"]],
     extra: Mapping[str, Tensor] | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """The exact law of the next `n_tokens`, by one plain forward of the model for each beginning.
+    """Return the exact joint distribution of the next `n_tokens`, by one plain forward of the model per prefix.
 
     Args:
         model: a Hugging Face causal model.
         prompt: token ids.
-        n_tokens: how far; the law has up to V**n_tokens cells.
-        warp: turns the logits [V] after a beginning into the probabilities [V] that sampling uses.
-        extra: what the model takes besides token ids: pixels.
+        n_tokens: number of tokens; the distribution has up to V**n_tokens cells.
+        warp: converts the logits [V] after a prefix into the probabilities [V] that sampling uses.
+        extra: inputs of the model besides token ids: pixels.
     """
     law: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(n_tokens):

@@ -1,8 +1,8 @@
-"""The suite of a GPU: targets of the shapes that people serve, made where they run, beside transformers' own generate.
+"""The GPU suite: targets of common shapes, created on the device, beside transformers' own `generate`.
 
-No file and no hub is needed. The targets are random (`damped`), so that speeds are what is measured: they depend on
-shapes, and on how often drafts are accepted, and that is forced. Beside the figures stands how fast the device copies:
-a pass that decodes a token can hardly be quicker than its weights are read.
+It needs no files and no Hub. The targets are random (`damped`), since only speed is measured: it depends on the shapes
+and on the acceptance rate, which is forced. The device's copy rate is reported beside the figures: a forward pass that
+decodes a token can hardly be faster than reading its weights.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from workbench.models.machine import machine_facts
 
 SUITE = "gpu"
 LEVELS = (0.6, 0.9)
-"""Shares of the target's words that the drafter is to say: of a middling pair, and of a good one."""
+"""Shares of the target's tokens that the drafter should predict: those of an average pair, and of a good one."""
 HEADLINE = (BASELINE, "draft-model", HF_BASELINE, "hf-assisted")
-"""Rows that stand in the first table: plain decoding and the pair, here and at transformers'."""
+"""Rows of the first table: plain decoding and the draft model, here and in transformers."""
 PROMPTS, PROMPT_TOKENS = 4, 200
 PER_GROUP = 2
-"""Prompts of each bundled group that a real target is asked."""
+"""Prompts of each bundled group for a real target."""
 ROOM_BYTES = 2 * 2**30
-"""Left free beside a target's weights, for caches and for what transformers computes with."""
+"""Free memory required beside a target's weights, for KV caches and for transformers' temporary tensors."""
 
 
 def bench_gpu(
@@ -51,24 +51,24 @@ def bench_gpu(
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
 ) -> BenchReport:
-    """Measure methods on targets made here, and on a real one where it is given, each beside transformers' own.
+    """Measure methods on targets created here, and on a real one if it is given, each beside transformers' own.
 
     Args:
-        device: where everything lives.
-        plan: how to measure; `against_hf` is always on.
-        shapes: of the targets; one that does not fit the memory is left out, and the report says so.
-        levels: acceptance that the drafters are given, each a table of its own.
-        methods: to measure; by default those that declare a row of this suite, which draft `depth` tokens, and on the
-            real target all that run.
-        real: loads a target, once the made ones are done.
-        real_prompts: what it is asked; by default the bundled prompts, `PER_GROUP` of each group.
+        device: device of all models.
+        plan: measuring plan; `against_hf` is always on.
+        shapes: shapes of the targets; one that does not fit the memory is left out, and the report says so.
+        levels: acceptance of the drafters, one table each.
+        methods: methods to measure; by default those that declare an entry of this suite, which draft `depth` tokens,
+            and on the real target all that run.
+        real: loads a target, after the created ones are done.
+        real_prompts: prompts for it; by default the bundled prompts, `PER_GROUP` of each group.
         depth: draft length of the default methods.
-        dtype: of the made targets.
-        progress: told about every run.
+        dtype: dtype of the created targets.
+        progress: called before every run.
 
     Returns:
-        A report with a group for each target and level. Its settings have of each target the bytes that a pass reads,
-        how long they take at the rate of a copy, and what a plain pass took (`limit`).
+        A report with a group for each target and level. Its settings have for each target the bytes that a forward
+        pass reads, the time to read them at the copy rate, and the measured time of a plain pass (`limit`).
     """
     plan = dataclasses.replace(plan, against_hf=True, suite=SUITE)
     rate = copy_bandwidth(device)
@@ -82,13 +82,13 @@ def bench_gpu(
         prompts = real_prompts or load_prompts()
         parts.append(("the real target", partial(_bench_real, real, methods, plan, prompts, rate, progress, made), ""))
     for name, measure, why_not in parts:
-        _tidy()  # what the last one held
+        _tidy()  # free the previous target
         try:
             if why_not:
                 left_out.append(f"{name}: {why_not}")
             elif made.complete:
                 measure()
-        except KeyboardInterrupt:  # while one was made: what is measured stays
+        except KeyboardInterrupt:  # while a target was created: earlier results stay
             made.complete = False
         except (RuntimeError, MemoryError, WorkbenchError) as error:
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -110,12 +110,12 @@ def bench_gpu(
 
 
 def limit(models: Models, rows: Sequence[BenchRow], rate: float) -> str:
-    """How near the device's limit a plain pass is, in words.
+    """Return how near the device's limit a plain forward pass is, in words.
 
     Args:
-        models: with the target.
-        rows: measured on it, plain decoding among them.
-        rate: bytes a second (`copy_bandwidth`).
+        models: models with the target.
+        rows: rows measured on it, including plain decoding.
+        rate: bytes per second (`copy_bandwidth`).
     """
     n_bytes = bytes_read(models.target.model)
     at_rate = 1e3 * n_bytes / rate
@@ -135,7 +135,7 @@ def _bench_shape(
     progress: Progress | None,
     made: BenchReport,
 ) -> None:
-    """Measure one target, damped anew for each level, and add it to the report. Nothing of it is held afterwards."""
+    """Measure one target, damped again for each level, and add it to the report. Keep no reference to it."""
     models = made_pair(shape, device, dtype, PROMPT_TOKENS + plan.max_new_tokens)
     for level in levels:
         reached = damp_to(models, shape.drafts, level)
@@ -166,7 +166,7 @@ def _bench_real(
 
 
 def _prompts(shape: Shape) -> list[BenchPrompt]:
-    """Random words: there is nothing in them to copy."""
+    """Return random prompts, which offer nothing to copy."""
     texts = [random_ids(shape.vocabulary, PROMPT_TOKENS, seed) for seed in range(1, PROMPTS + 1)]
     return [BenchPrompt(f"random-{i}", " ".join(map(str, ids))) for i, ids in enumerate(texts, 1)]
 
@@ -184,7 +184,7 @@ def _methods(shape: Shape, depth: int) -> list[Configured]:
 
 
 def _add(made: BenchReport, models: Models, report: BenchReport, rate: float) -> None:
-    """Put what was measured on one target into the report of all, with how near the limit its plain pass is."""
+    """Add the measurements on one target to the whole report, with the comparison of its plain pass to the limit."""
     name = models.target_name
     made.settings[f"drafter of {name}:"] = models.drafter_name
     made.settings[f"a pass of {name}"] = limit(models, report.rows, rate)
@@ -202,7 +202,7 @@ def _named(progress: Progress | None, name: str) -> Progress | None:
 
 
 def _too_large(shape: Shape, device: torch.device, dtype: torch.dtype) -> str:
-    """Why a target is not tried on a GPU; empty where it fits. Main memory is not asked: it says no by itself."""
+    """Return why a target is not tried on a GPU; empty if it fits. Main memory is not checked: allocating it fails."""
     wanted = weights_bytes(shape, dtype)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     if free is None or wanted + ROOM_BYTES <= free:
@@ -215,6 +215,6 @@ def _gigabytes(n_bytes: float) -> str:
 
 
 def _tidy() -> None:
-    """Give a target's memory back before the next one is drawn."""
+    """Free a target's memory before the next one is created."""
     gc.collect()
     give_back()

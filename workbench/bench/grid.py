@@ -1,6 +1,6 @@
-"""What a sweep is: one or two axes over anything that has a type, and the cells of their grid. Plain data.
+"""Definition of a sweep: one or two axes over any typed setting, and the cells of their grid. Plain data.
 
-`workbench.bench.sweep` measures it, `workbench.bench.sweepfolder` keeps what was measured.
+`workbench.bench.sweep` measures it, `workbench.bench.sweepfolder` stores the results.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ OPTIONS = {
     "max_new_tokens": ParamSpec("max_new_tokens", "int", 64, 1, TOKENS, doc="length limit of every run, in tokens"),
     "seed": ParamSpec("seed", "int", 0, 0, 2**31, doc="seed of every run"),
 }
-"""Numbers that every method has besides its own and those of sampling."""
+"""Numeric options that all methods share, besides their own parameters and those of sampling."""
 NAMES = ("method", "drafter", "target", "prompts")
-"""Axes whose values are names: a method (with parameters, as a lane is written), a model, a group of prompts."""
+"""Axes whose values are names: a method (with parameters, in a lane's format), a model, a group of prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What is varied: its name, and its values in their types."""
+    """A varied setting: its name, and its typed values."""
 
     name: str
     values: tuple[Any, ...]
 
     @classmethod
     def parse(cls, text: str, method: str | None = None) -> Axis:
-        """Read `NAME=VALUE,VALUE,…`; values of numbers may be a range, `1..4`. Values are checked by the sweep.
+        """Parse `NAME=VALUE,VALUE,…`; whole numbers may be a range, `1..4`. The sweep checks the values.
 
         Raises:
-            ParameterError: it is not written so.
+            ParameterError: the text has another format.
 
         Example:
             >>> Axis.parse("depth=1..3")
@@ -81,7 +81,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One place of the grid: its index on each axis, and everything that is measured there."""
+    """One cell of the grid: its index on each axis, and everything that is measured there."""
 
     at: tuple[int, ...]
     lane: Lane
@@ -90,13 +90,13 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """The same for the same settings, whatever sweep they are in, and whatever it is measured on."""
+        """Id of the settings, the same in every sweep and under all conditions."""
         plan = {name: value for name, value in asdict(self.plan).items() if name != "images"}  # a sweep has none
         said = [self.lane.to_wire(), plan, [asdict(p) for p in self.prompts]]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
     def measured(self, host: Host, user: str, stopped: Callable[[], bool]) -> Iterator[Any]:
-        """The steps of its comparison with plain decoding."""
+        """Return the steps of the comparison of its lane with plain decoding."""
         lanes = [self.lane]
         settings = {name: getattr(self.plan, name) for name in self.plan.__dataclass_fields__}
         return host.comparing(list(self.prompts), lanes, user=user, stopped=stopped, **settings)
@@ -104,19 +104,19 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is measured.
+    """Definition of a sweep.
 
     Attributes:
         axes: one or two.
-        method: registry name, where no axis varies it.
-        params: of method and sampling, those that no axis varies. A method on an axis takes those that it has.
+        method: registry name, if no axis varies it.
+        params: parameters of method and sampling that no axis varies. A method on an axis uses those that it has.
         target: by default the backend's.
         drafter: by default the one that belongs to the target.
-        prompts: texts, where no axis varies them.
-        group: bundled prompts of these groups, where no axis varies them; with neither, those of "stories".
-        limit: at most so many prompts of each group.
+        prompts: texts, if no axis varies them.
+        group: groups of bundled prompts, if no axis varies them; without prompts and group, "stories".
+        limit: largest number of prompts per group.
         max_new_tokens: length limit of every run.
-        seed: of every run.
+        seed: seed of every run.
         repeats: repetitions of each prompt in a cell, interleaved with plain decoding.
     """
 
@@ -134,10 +134,10 @@ class Sweep:
 
     @classmethod
     def of(cls, axes: Mapping[str, Sequence[Any]] | Sequence[Axis | str], **settings: Any) -> Sweep:
-        """A checked sweep.
+        """Return a checked sweep.
 
         Args:
-            axes: values by name, or lines of text as `Axis.parse` reads them.
+            axes: values by name, or lines of text in the format of `Axis.parse`.
             settings: the other attributes.
 
         Raises:
@@ -153,10 +153,10 @@ class Sweep:
         return cls(tuple(given), **settings).checked()
 
     def checked(self) -> Sweep:
-        """The same sweep with the values of its axes in their types.
+        """Return the same sweep with typed axis values.
 
         Raises:
-            WorkbenchError: with what to do.
+            WorkbenchError: a setting is wrong; the error says what to do.
         """
         names = [axis.name for axis in self.axes]
         if not 1 <= len(names) <= 2 or len(set(names)) < len(names):
@@ -171,11 +171,11 @@ class Sweep:
                 raise ParameterError(f"The values of {axis.name} are none, or one is there twice.", "Give each once.")
         if (count := len(list(itertools.product(*(axis.values for axis in made.axes))))) > CELLS:
             raise CapacityError(f"This sweep has {count} cells; {CELLS} is the limit.", "Give fewer values.")
-        made.cells()  # raises what is wrong with any of them
+        made.cells()  # raises errors of any cell
         return made
 
     def _value(self, name: str, value: Any) -> Any:
-        """A value of an axis in its type."""
+        """Return an axis value, converted to its type."""
         if name == "method":
             return str(Lane.of(value))
         if name in NAMES:
@@ -187,7 +187,7 @@ class Sweep:
         return [self.method] if axis is None else [str(v).partition(":")[0] for v in axis.values]
 
     def _spec(self, name: str) -> ParamSpec:
-        """What is known about a parameter.
+        """Return the specification of a parameter.
 
         Raises:
             UnknownNameError: neither the methods nor sampling have one of that name.
@@ -200,7 +200,7 @@ class Sweep:
         return specs[name]
 
     def cells(self) -> list[Cell]:
-        """All cells, in the order in which they are measured: along the last axis first.
+        """Return all cells, in the order in which they are measured: along the last axis first.
 
         Raises:
             WorkbenchError: a setting is wrong.
@@ -237,7 +237,7 @@ class Sweep:
         return tuple(itertools.chain.from_iterable(found))
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return asdict(self) | {
             "axes": {axis.name: list(axis.values) for axis in self.axes},
             "params": dict(self.params),
@@ -245,7 +245,7 @@ class Sweep:
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Sweep:
-        """The inverse of `to_wire`.
+        """Return a sweep from `to_wire`'s data.
 
         Raises:
             WorkbenchError: an axis, a value or a setting is wrong.
@@ -254,12 +254,12 @@ class Sweep:
         return cls.of(data["axes"], **given)
 
     def _settings(self) -> dict[str, Any]:
-        """What is not the default."""
+        """Return the non-default settings."""
         usual = Sweep(self.axes).to_wire()
         return {name: value for name, value in self.to_wire().items() if value != usual[name]}
 
     def code(self) -> str:
-        """Python that measures the same."""
+        """Return Python code that measures the same."""
         axes = ", ".join(f"{json.dumps(a.name)}: {list(a.values)!r}" for a in self.axes)
         rest = "".join(f", {name}={list(v) if isinstance(v, tuple) else v!r}" for name, v in self._settings().items())
         return (

@@ -1,7 +1,7 @@
-"""The board of drafting heads: all that were trained for one target, on the same prompts, beside plain decoding.
+"""The board of drafting heads: all heads trained for one target, on the same prompts, beside plain decoding.
 
-What a head was trained on stands in its folder; runs are saved, and every figure is computed where it is shown. A
-target's heads are measured in one go, all in turns on each prompt, so that they are compared on one machine.
+The facts about a head's training are in its folder; runs are saved, and every figure is computed when it is shown. A
+target's heads are measured in one session, in turns on each prompt, so that they are compared on one machine.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from workbench.models.machine import describe
 from workbench.trace.speedup import speedup
 
 BOARD, SUITE = "heads", "on-policy"
-"""Methods say in `suites` under the second how their heads are measured; the last row, a tree where they grow one."""
+"""Name of the board, and key in `suites` under which methods declare how their heads are measured; the last entry is
+used, a tree if they have one."""
 TOKENS, WARM_UP, PLACES = 64, 12, 5
-"""Tokens of a run, tokens that each method writes before anything is timed, and places of a draft that are shown."""
+"""Tokens per run, tokens that each method generates before anything is timed, and draft positions that are shown."""
 ROWS = 16
-"""Answers of a step of training where its options do not say: the default of the recipe `chat-heads`."""
+"""Answers per training step if a head's options do not give it: the default of the recipe `chat-heads`."""
 COMMAND = "workbench heads table --report --target"
 
 Row = dict[str, Any]
 
 
 def measured_with(models: Models) -> dict[str, Configured]:
-    """How each kind of head that the models have is measured: the first method that says so of its kind."""
+    """Return the method and setting for each kind of head of the models: the first method that declares one."""
     found: dict[str, Configured] = {}
     for method in registry.methods():
         rows = method.suites.get(SUITE, ())
@@ -50,13 +51,13 @@ def measured_with(models: Models) -> dict[str, Configured]:
 def measure(
     models: Models, prompts: Mapping[str, Sequence[int]], tokens: int = TOKENS, told: contest.Progress | None = None
 ) -> Row | None:
-    """Measure all heads that the models have; None if Ctrl-C ended it.
+    """Measure all heads of the models; return None if Ctrl-C ended it.
 
     Args:
         models: the target with its heads.
         prompts: token ids by name.
         tokens: length limit of every run.
-        told: hears of every run.
+        told: called before every run.
     """
     engine, asked = Engine(models, record=False), measured_with(models)
     plain, greedy = registry.get(BASELINE).with_params(), SamplingParams(temperature=0.0)
@@ -85,13 +86,13 @@ def _chosen(one: Configured) -> dict[str, Any]:
 
 
 def _runs(samples: Sequence[Sample], name: str) -> list[list[float]]:
-    """[tokens, passes of the target, seconds] by prompt."""
+    """Return [tokens, target passes, seconds] by prompt."""
     mine = sorted((s for s in samples if s.contender == name), key=lambda s: s.prompt)
     return [[len(s.token_ids), s.rounds, round(s.decode_seconds or s.seconds, 6)] for s in mine]
 
 
 def _drafted(samples: Sequence[Sample], name: str) -> dict[str, Any]:
-    """Seconds of drafting and tokens drafted, and of each place [rounds that tested it, rounds that accepted there]."""
+    """Return drafting seconds, drafted tokens, and by draft position [rounds that tested, rounds that accepted]."""
     mine, places = [s for s in samples if s.contender == name], dict[int, list[int]]()
     for depth, tried, kept in (each for s in mine for each in s.depths):
         before = places.setdefault(depth, [0, 0])
@@ -102,7 +103,7 @@ def _drafted(samples: Sequence[Sample], name: str) -> dict[str, Any]:
 
 
 def _trained(folder: Path) -> dict[str, Any]:
-    """What a head's folder says of its size and its training; nothing where its training left no figures."""
+    """Return a head's size and training from its folder; None values if its training left no figures."""
     size = count_weights(folder / "model.safetensors")
     figures = folder / "training.json"
     said = json.loads(figures.read_text(encoding="utf-8")) if figures.is_file() else {}
@@ -111,18 +112,18 @@ def _trained(folder: Path) -> dict[str, Any]:
 
 
 def save(row: Row) -> None:
-    """Put a target onto the board."""
+    """Save a target's row to the board."""
     board.save(BOARD, row["target"], row, markdown)
 
 
-# -- what the rows say -------------------------------------------------------------------------------------------------
+# -- figures of the rows -----------------------------------------------------------------------------------------------
 
 
 def figures(row: Row) -> list[dict[str, Any]]:
-    """What the board shows of each head, the fastest first.
+    """Return the figures of each head on the board, the fastest first.
 
-    Each has kind, method, params, parameters, steps, answers and trained_on (tokens), ms (of a drafted token), places
-    (shares that were accepted), tau and speedup, these with their intervals.
+    Each has kind, method, params, parameters, steps, answers and trained_on (tokens), ms (per drafted token), places
+    (acceptance by position), tau and speedup, these with their intervals.
     """
     plain = {(i, 0): n / seconds for i, (n, _, seconds) in enumerate(row["plain"]) if n}
     found: list[dict[str, Any]] = []
@@ -146,7 +147,7 @@ def _per_group(row: Row) -> str:
 
 
 def markdown(rows: Mapping[str, Row]) -> str:
-    """The board for people: a table for each target."""
+    """Return the board as Markdown: a table per target."""
     lines = [
         "# Comparison of drafting heads",
         "",

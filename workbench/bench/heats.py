@@ -1,6 +1,6 @@
-"""Heats: methods take turns on prompts, and after a pass those leave that are surely slower than the best.
+"""Elimination rounds: methods take turns on prompts; after each pass, those clearly slower than the best are dropped.
 
-So that the time left goes to those that may still be the fastest. Where the runs happen, the entrants know: in this
+The remaining time goes to those that may still be the fastest. The contenders determine where the runs happen: in this
 process (`recommend`), or on a backend that others use too (`advice`).
 """
 
@@ -21,21 +21,21 @@ from workbench.methods.known import Known
 from workbench.trace.speedup import speedup
 
 WARM_UP = 12
-"""Tokens that each method generates, twice, before anything is measured: the first run pays for compiling and loading,
-the second says how long a run takes."""
+"""Tokens that each method generates, twice, before anything is measured: the first run includes compiling and loading,
+the second shows how long a run takes."""
 WARM_UP_SHARE = 0.4
 """Share of the time after which no further method is warmed up."""
 FEWEST = 3
-"""Methods that are measured even where one pass over the prompts does not fit the time."""
+"""Number of methods that are measured even if one pass over the prompts does not fit the time."""
 FAR = 1.5
-"""How far off is too far: a plain run so many times slower than the median one was disturbed, and a speed-up so many
-times τ is refused (a round costs at least about a plain step, so that it cannot exceed τ). The rest is room for noise.
-"""
+"""Factor of implausibility: a plain run this many times slower than the median one was disturbed, and a speed-up this
+many times τ is refused (a round costs at least about a plain step, so the speed-up cannot exceed τ). The factor leaves
+room for noise."""
 KNOWN_BY = 3
-"""Tokens that have stood before, for the one behind them to count as repeated."""
+"""Number of preceding tokens that must match for a token to count as repeated."""
 
 Writing = Generator[str, None, Sample]
-"""A run: why it waits, again and again, and what came of it."""
+"""A run: yields why it waits, and returns its sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Entrant:
     """A method with its settings.
 
     Attributes:
-        name: of the method.
-        title: for people.
-        params: that are not its defaults.
+        name: name of the method.
+        title: title for display.
+        params: non-default parameters.
         write: continues a prompt, by its index; the repeat is None for the warm-up, of `WARM_UP` tokens at most.
     """
 
@@ -56,24 +56,24 @@ class Entrant:
 
 
 class Heats:
-    """What is measured of entrants, the first of which is plain decoding.
+    """Measurement of several contenders, the first of which is plain decoding.
 
     Args:
-        entrants: at least two.
-        prompts: how many.
+        entrants: at least two contenders.
+        prompts: number of prompts.
         tokens: length limit of a measured run.
 
     Attributes:
-        samples: by entrant.
-        left: pass after which an entrant left, from 1, by its name.
-        failed: why an entrant could not run, by its name.
-        passes: over all prompts, finished or not.
-        done: runs.
+        samples: samples by contender.
+        left: pass after which a contender was dropped, from 1, by its name.
+        failed: why a contender could not run, by its name.
+        passes: number of passes over all prompts, including an unfinished one.
+        done: number of runs.
     """
 
     def __init__(self, entrants: Sequence[Entrant], prompts: int, tokens: int) -> None:
         self.entrants, self._prompts, self._tokens = list(entrants), prompts, tokens
-        self._per_token = dict[str, float]()  # seconds, warmed up
+        self._per_token = dict[str, float]()  # in seconds, after warm-up
         self.samples: dict[str, list[Sample]] = {each.name: [] for each in entrants}
         self.left, self.failed, self.passes, self.done = dict[str, int](), dict[str, str](), 0, 0
 
@@ -83,17 +83,17 @@ class Heats:
         return self.samples[self.entrants[0].name]
 
     def run(self, over: Callable[[], bool], remaining: Callable[[], float]) -> Generator[tuple[str, str], None, None]:
-        """Measure until it is over, or one method is left. What was measured counts whenever it ends.
+        """Measure until `over` returns True, or one method is left. All finished runs count.
 
-        Every entrant is warmed up. If one pass of all of them over the prompts does not fit the time, the fastest in
+        Every contender is warmed up. If one pass of all of them over the prompts does not fit the time, the fastest in
         the warm-up are measured, as many as fit.
 
         Args:
-            over: asked between runs.
-            remaining: seconds left.
+            over: called between runs.
+            remaining: returns the seconds left.
 
         Yields:
-            what runs now, before it begins, and why it waits, while it does.
+            the current run, before it begins, and why it waits, while it does.
 
         Raises:
             WorkbenchError: plain decoding cannot run.
@@ -118,7 +118,7 @@ class Heats:
     def _warm_up(
         self, over: Callable[[], bool], remaining: Callable[[], float]
     ) -> Generator[tuple[str, str], None, None]:
-        """Run every entrant twice on the first prompt, as long as the share of the time for it lasts."""
+        """Run every contender twice on the first prompt, as long as the warm-up's share of the time lasts."""
         end = remaining() * (1 - WARM_UP_SHARE)
         for entrant in self.entrants:
             is_plain = entrant is self.entrants[0]
@@ -127,7 +127,7 @@ class Heats:
                     yield from self._one(entrant, 0, None, "warm-up")
 
     def _shortlist(self, seconds: float) -> list[Entrant]:
-        """Return plain decoding and the entrants that are measured: all of them, or the fastest that fit the time."""
+        """Return plain decoding and the contenders to measure: all of them, or the fastest that fit the time."""
         plain, *others = self.entrants
         warm = [e for e in others if e.name in self._per_token and e.name not in self.failed]
         run_s = {e.name: self._per_token[e.name] * self._tokens for e in (plain, *warm) if e.name in self._per_token}
@@ -167,32 +167,32 @@ class Heats:
 
     @property
     def unreached(self) -> list[str]:
-        """Methods that the time did not suffice for: nothing was measured of them, and they did not fail."""
+        """Methods without samples that did not fail: the time was too short for them."""
         return [e.name for e in self.entrants[1:] if not self.samples[e.name] and e.name not in self.failed]
 
     @property
     def disturbed(self) -> set[tuple[int, int]]:
-        """(prompt, repeat) of the plain runs that something else slowed: their rate is less than the median / `FAR`."""
+        """(prompt, repeat) of plain runs that were disturbed: their rate is less than the median / `FAR`."""
         plain = rates(self.plain)
         typical = median(plain.values()) if plain else 0.0
         return {key for key, rate in plain.items() if rate * FAR < typical}
 
     @property
     def refused(self) -> list[str]:
-        """Methods whose speed-up is above `FAR` · τ, which none can reach: something else slowed the plain runs."""
+        """Methods with a measured speed-up above `FAR` · τ, which is impossible: the plain runs were disturbed."""
         return [choice.method for choice in self._choices(self.entrants[1:]) if _is_impossible(choice)]
 
     def _beside(self, entrant: Entrant, disturbed: Collection[tuple[int, int]]) -> tuple[list[Sample], list[Sample]]:
-        """Return the runs of an entrant and of plain decoding that share prompt and pass, without disturbed ones."""
+        """Return the runs of a contender and of plain decoding that share prompt and pass, without disturbed ones."""
         mine = self.samples[entrant.name]
         both = {(s.prompt, s.repeat) for s in mine} & {(s.prompt, s.repeat) for s in self.plain}.difference(disturbed)
         own, plain = ([s for s in side if (s.prompt, s.repeat) in both] for side in (mine, self.plain))
         return own, plain
 
     def _hopeless(self, alive: Sequence[Entrant]) -> list[Entrant]:
-        """Return those whose interval ends below where the best one's begins; never plain decoding, which divides all.
+        """Return contenders whose interval lies below the best one's; never plain decoding, the reference of all.
 
-        A speed-up that is refused says nothing of the others.
+        Refused speed-ups do not count as the best.
         """
         found = {choice.method: choice for choice in self._choices(alive[1:])}
         possible = [choice.speedup for choice in found.values() if not _is_impossible(choice)]
@@ -201,18 +201,18 @@ class Heats:
         return [e for e in alive if (high := highs.get(e.name)) is not None and high < best]
 
     def ranking(self) -> list[Choice]:
-        """Fastest first, without plain decoding, those of which nothing is known, and refused ones."""
+        """Return the contenders, fastest first, without plain decoding, unmeasured ones, and refused ones."""
         known = [choice for choice in self._choices(self.entrants[1:]) if not _is_impossible(choice)]
         return sorted(known, key=lambda choice: -choice.speedup.value if choice.speedup else 0.0)
 
     def _choices(self, entrants: Iterable[Entrant]) -> list[Choice]:
-        """Return the figures of those with a measured speed-up."""
+        """Return the figures of contenders with a measured speed-up."""
         disturbed = self.disturbed
         found = [self._choice(entrant, disturbed) for entrant in entrants]
         return [choice for choice in found if choice.speedup is not None]
 
     def _choice(self, entrant: Entrant, disturbed: Collection[tuple[int, int]]) -> Choice:
-        """Return the figures of an entrant beside those plain runs that it shares prompt and pass with."""
+        """Return the figures of a contender beside the plain runs of the same prompts and passes."""
         mine, plain = self._beside(entrant, disturbed)
         own, beside = Totals.of(mine), Totals.of(plain)
         rounds, plain_rounds = own.ms_per_round("decode"), beside.ms_per_round("decode")
@@ -225,23 +225,23 @@ class Heats:
 
 
 def _is_impossible(choice: Choice) -> bool:
-    """Whether a speed-up is far above τ. A round takes at least about as long as a plain step."""
+    """Return whether a speed-up is far above τ. A round takes at least about as long as a plain step."""
     return choice.speedup is not None and choice.tau is not None and choice.speedup.value > FAR * choice.tau
 
 
 def is_candidate(method: Known) -> bool:
-    """Whether it may be recommended: it drafts, keeps the target's law, and is made for prompts without pictures."""
+    """Return whether a method may be recommended: it drafts, is exact, and accepts prompts without images."""
     return method.drafts and method.promise == "exact" and not {"pictures", "sight"} & set(method.needs)
 
 
 def settings(method: Known) -> dict[str, Any]:
-    """The parameters that it is measured with: a policy that plans by measured costs where it has one."""
+    """Return the parameters for measuring a method: a policy that plans by measured costs if it has one."""
     policy = method.params.get("policy")
     return {"policy": "planned"} if policy and "planned" in (policy.choices or ()) else {}
 
 
 def repeats(prompts: Mapping[int, Sequence[int]], plain: Iterable[Sample]) -> float | None:
-    """The share of written tokens that stood behind the same `KNOWN_BY` tokens when these came last.
+    """Return the share of generated tokens that also followed the latest occurrence of the same `KNOWN_BY` tokens.
 
     Args:
         prompts: token ids by index.

@@ -1,7 +1,7 @@
-"""What drafting costs the host: proposing and observing of each drafter that reads text alone, by context and by store.
+"""Host overhead of drafting: time of `propose` and `observe` of each text-only drafter, by context and store size.
 
-No model is run: a round's text is that of this project's own texts, and what a target would have said is drawn. So the
-figures hold beside any target; a drafter that also runs layers of it costs those besides.
+No model runs: the text of a round is from this project's own texts, and the target's tokens are sampled. So the figures
+hold for any target; a drafter that also runs layers of the target has their cost in addition.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from workbench.models.machine import describe, machine_facts
 
 CONTEXTS = (250, 500, 1000, 2000, 4000, 8000)
 STORES = (10_000, 100_000, 1_000_000)
-"""Tokens of a store that `rest` reads."""
+"""Sizes of the datastore that `rest` reads, in tokens."""
 ROUNDS, WARM = 200, 20
-"""Rounds of a measurement, and those before it that are not counted."""
+"""Rounds of a measurement, and warm-up rounds before it."""
 WANTED_S, AT = 1.5e-3, 2000
-"""What a round may take at so many tokens of context."""
+"""Largest acceptable time of a round in seconds, at this number of context tokens."""
 BOARD = "host.json"
 NAMES = (
     "prompt-lookup", "suffix", "aggressive", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "rest",
@@ -46,23 +46,23 @@ GROWS = {
     "lookahead": "a look-up in a dictionary of at most 16,384 n-grams",
     "jacobi": "as many guesses as the draft is long",
 }
-"""How the work grows with the context, by what the code does."""
+"""Growth of the work with the context, from the code."""
 
 
 @lru_cache(maxsize=1)
 def _read(tokenizer: Any) -> list[int]:
-    """The project's texts in tokens."""
+    """Return the project's texts in tokens."""
     return encode_text(tokenizer, OWN_TEXTS.read_text(encoding="utf-8").replace(NEXT_TEXT, "\n"))
 
 
 def words(tokenizer: Any, n: int) -> list[int]:
-    """`n` token ids of the project's texts, over and over."""
+    """Return `n` token ids of the project's texts, repeated as needed."""
     ids = _read(tokenizer)
     return (ids * (n // len(ids) + 1))[:n]
 
 
 def store_of_size(tokenizer: Any, n: int, seed: int = 0) -> Datastore:
-    """A store of `n` tokens: the texts in pieces of 32 tokens, drawn, so that it repeats as a large one does."""
+    """Return a store of `n` tokens: random 32-token pieces of the texts, so that it is as repetitive as a large one."""
     ids, random = np.array(words(tokenizer, 40_000)), np.random.default_rng(seed)
     starts = random.integers(0, len(ids) - 32, n // 32 + 1)
     vocabulary = n_ids(tokenizer)
@@ -73,10 +73,10 @@ def store_of_size(tokenizer: Any, n: int, seed: int = 0) -> Datastore:
 
 
 def measure(name: str, tokenizer: Any, context: int, store: Datastore, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Seconds of a round's proposing and observing behind a context.
+    """Measure the seconds per round of proposing and observing after a context.
 
     Returns:
-        `median` and `p95` of their sum, `propose` and `observe` (medians), `drafted` (tokens a round).
+        `median` and `p95` of their sum, `propose` and `observe` (medians), `drafted` (tokens per round).
     """
     from workbench.methods import registry
 
@@ -115,19 +115,19 @@ def run_suite(
     stores: Sequence[int] = STORES,
     rounds: int = ROUNDS,
 ) -> dict[str, Any]:
-    """Measure all drafters behind all contexts, and `rest` in all stores.
+    """Measure all drafters at all context lengths, and `rest` with all store sizes.
 
     Args:
-        tokenizer: of the texts.
-        known: an earlier report: what it has for this machine and these rounds is not measured again.
-        keep: is given the report after every measurement, so that one that is broken off goes on.
-        told: what is measured now.
-        contexts: tokens.
-        stores: tokens.
-        rounds: of a measurement.
+        tokenizer: tokenizer of the texts.
+        known: an earlier report: its entries for this machine and number of rounds are not measured again.
+        keep: called with the report after every measurement, so that an interrupted one can continue.
+        told: called with the name of the current measurement.
+        contexts: context lengths, in tokens.
+        stores: store sizes, in tokens.
+        rounds: rounds per measurement.
 
     Returns:
-        `rows` (by "NAME at CONTEXT" or "rest in STORE": what `measure` returns), `rounds`, `vocabulary`, `machine`.
+        `rows` (by "NAME at CONTEXT" or "rest in STORE": the results of `measure`), `rounds`, `vocabulary`, `machine`.
     """
     facts = machine_facts()
     report: dict[str, Any] = {"rows": {}, "rounds": rounds, "vocabulary": n_ids(tokenizer), "machine": facts}
@@ -148,20 +148,20 @@ def run_suite(
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two reports are of one machine, whenever, and with whatever beside them."""
+    """Return whether two reports are of the same machine, at any date and under any load."""
     facts = [{k: v for k, v in r.get("machine", {}).items() if k not in ("date", "load")} for r in (one, other)]
     return facts[0] == facts[1]
 
 
 def growth(report: dict[str, Any], name: str) -> float | None:
-    """How many times the shortest context's seconds the longest one takes."""
+    """Return the time at the longest context divided by that at the shortest."""
     rows = report["rows"].items()
     found = sorted((int(key.rpartition(" ")[2]), row["median"]) for key, row in rows if f"{name} at " in key)
     return found[-1][1] / found[0][1] if len(found) > 1 else None
 
 
 def table(report: dict[str, Any]) -> str:
-    """A row a drafter, a column a context; medians, and at 2,000 tokens also what 95 % of rounds stay within."""
+    """Return a table, one row per drafter, one column per context: medians, at 2,000 tokens also the 95 % quantile."""
     contexts = sorted({int(key.rpartition(" ")[2]) for key in report["rows"] if " at " in key})
     rows = [{"name": name} for name in NAMES if f"{name} at {contexts[0]}" in report["rows"]]
 
@@ -182,7 +182,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def stores_table(report: dict[str, Any]) -> str:
-    """A row a size of the store that `rest` reads."""
+    """Return a table, one row per size of the store that `rest` reads."""
     rows = [
         {"size": int(key.rpartition(" ")[2]), **row}
         for key, row in report["rows"].items()
@@ -197,7 +197,7 @@ def stores_table(report: dict[str, Any]) -> str:
 
 
 def plot(report: dict[str, Any]) -> str:
-    """The medians over the context as an SVG picture, both axes logarithmic."""
+    """Return the medians over the context as an SVG plot, both axes logarithmic."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for key, row in report["rows"].items():
         name, at, size = key.rpartition(" at ")
@@ -246,7 +246,7 @@ def plot(report: dict[str, Any]) -> str:
 
 
 def page(report: dict[str, Any]) -> str:
-    """The board: table, plot, where it was measured, and which drafters take more than is wanted."""
+    """Return the board: table, plot, machine, and drafters that take longer than acceptable."""
     over = [
         f"`{key.split(' ')[0]}` ({1e3 * row['median']:.2f} ms)"
         for key, row in report["rows"].items()

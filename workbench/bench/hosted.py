@@ -1,4 +1,4 @@
-"""One run on a backend, alone on its device: asked for until it is let in, followed to its end, and given back."""
+"""A measured run on a backend, alone on its device: requested until it is admitted, followed to its end, released."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_S = 0.2
 
 @runtime_checkable
 class Host(Protocol):
-    """A backend."""
+    """A backend that runs generations."""
 
     @property
     def start(self) -> Callable[..., Any]:
@@ -25,12 +25,12 @@ class Host(Protocol):
         ...
 
     def forget(self, run: Any) -> None:
-        """Keep an ended run no longer."""
+        """Delete an ended run."""
         ...
 
 
 class StopError(Exception):
-    """Whoever measures has seen enough."""
+    """The measurement was stopped."""
 
 
 class Hosted:
@@ -38,15 +38,15 @@ class Hosted:
 
     Args:
         host: the backend.
-        start: starts it; refused for now, it is asked again when that may help.
-        stopped: asked often; yes ends the run.
-        others: whether somebody's run goes on besides the one given: such go first, and this one is then a run in the
-            background. None: it waits for its turn like any other.
+        start: starts it; called again after a temporary refusal.
+        stopped: called often; True ends the run.
+        others: returns whether another user's run is active besides the given one: such runs have priority, and this
+            one is then a run in the background. None: it waits for its turn like any other.
 
     Attributes:
-        run: once it is let in.
-        trace: once it has ended; None where it gave way to somebody else's.
-        seconds: it took; waiting for the device or the models left out.
+        run: the run, once it is admitted.
+        trace: the trace, once the run has ended; None if it was interrupted for another run.
+        seconds: duration of the run, without waiting for the device or the models.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class Hosted:
 
     @property
     def tokens(self) -> int:
-        """That it has by now."""
+        """Number of tokens so far."""
         return 0 if self.run is None else emitted(self.run)
 
     def follow(self) -> Generator[str, None, None]:
-        """Every `POLL_S` why it waits, in words; empty while it runs. Closing the iterator ends the run.
+        """Yield every `POLL_S` why the run waits, in words; empty while it runs. Closing the iterator ends the run.
 
         Raises:
-            StopError: `stopped` said yes.
-            WorkbenchError: it cannot be made, or was cancelled.
+            StopError: `stopped` returned True.
+            WorkbenchError: it cannot run, or was cancelled.
         """
         while not self._let_in():
             yield self._waits
@@ -103,7 +103,7 @@ class Hosted:
     def _let_in(self) -> bool:
         if self._stopped():
             raise StopError
-        if self._others is not None and self._others(None):  # asked anew after each wait
+        if self._others is not None and self._others(None):  # checked again after each wait
             self._waits = "waits: another run has the device"
             return False
         self.run, self._waits = self._asking.once(), self._asking.said
@@ -113,12 +113,12 @@ class Hosted:
 
 
 def emitted(run: Any) -> int:
-    """Tokens that a run has by now."""
+    """Return the number of tokens of a run so far."""
     return 0 if run.trace is None else sum(len(r.emitted) for r in list(run.trace.rounds))
 
 
 def waiting_for(run: Any) -> str:
-    """Why a run has not begun, in words; empty once it has."""
+    """Return why a run has not begun, in words; empty once it has."""
     if run.state == "loading":
         return run.message or "loading the models"
     if run.state != "queued":

@@ -1,7 +1,7 @@
-"""Kinds of work: the suites by which a drafter is chosen, each of bundled prompts that no bundled model was trained on.
+"""Kinds of work: prompt suites for choosing a drafter, bundled prompts that no bundled model was trained on.
 
-Their texts are the project's own (`workbench.training.work` makes them). Four kinds can be asked in the words of others
-too: with a folder of data sets, their prompts are Spec-Bench's.
+Their texts are the project's own (made by `workbench.training.work`). Four kinds also exist in Spec-Bench: with a
+folder of data sets, their prompts are Spec-Bench's.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ KINDS = {
     "maths": "maths",
     "repeat": "the same again three times",
 }
-"""Name of the suite and of its group of prompts → what it is, in words."""
+"""Name of the suite and of its group of prompts → description."""
 OF_SPEC_BENCH = {"summary": "summarization", "retrieval": "rag", "chat": "mt_bench", "maths": "math_reasoning"}
 """Kinds that Spec-Bench has too, with its name for them."""
 
 
 def bundled(name: str) -> list[BenchPrompt]:
-    """The bundled prompts of a kind, or of all.
+    """Return the bundled prompts of a kind, or of all.
 
     Args:
         name: `WORK`, or one of `KINDS`.
@@ -41,11 +41,11 @@ def bundled(name: str) -> list[BenchPrompt]:
 
 
 def of_spec_bench(name: str, questions: list[BenchPrompt]) -> list[BenchPrompt]:
-    """The prompts of a kind, or of all, with Spec-Bench's questions for the kinds that it has.
+    """Return the prompts of a kind, or of all, with Spec-Bench's questions for the kinds that it has.
 
     Args:
         name: `WORK`, or one of `KINDS`.
-        questions: Spec-Bench's.
+        questions: Spec-Bench's questions.
     """
     theirs = {group: kind for kind, group in OF_SPEC_BENCH.items()}
     asked = [replace(q, group=theirs[q.group]) for q in questions if q.group in theirs]

@@ -1,4 +1,4 @@
-"""The laboratory that measures a claim: the one of its target."""
+"""Measurement of a claim, by the text lab or the vision lab, depending on its target."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from workbench.models.bundle import VISION_TARGET
 
 
 def measure(claim: Claim, scale: Scale) -> Measured | None:
-    """What a claim comes to at a scale; None where nothing measures it. Claims about pictures have their own scale."""
+    """Measure a claim at a scale; return None if it has no measurement. Claims about images have their own scale."""
     if claim.measure is None:
         return None
     if claim.home == VISION_TARGET:

@@ -1,4 +1,4 @@
-"""What is compared: a method with its parameters and its draft model, in words and in one line of text."""
+"""Lanes of a comparison: a method with its parameters and its draft model, as words and as one line of text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Lane:
 
     Attributes:
         method: registry name.
-        params: of the method, those that are not the default.
+        params: non-default parameters of the method.
         drafter: draft model; None: the one that belongs to the target.
     """
 
@@ -31,10 +31,10 @@ class Lane:
 
     @classmethod
     def parse(cls, text: str) -> Lane:
-        """Read `METHOD`, or `METHOD:NAME=VALUE,…`; `drafter` is the draft model's name.
+        """Parse `METHOD`, or `METHOD:NAME=VALUE,…`; `drafter` is the draft model's name.
 
         Raises:
-            WorkbenchError: it is not written so, or the registry knows no such method, parameter or value.
+            WorkbenchError: the text has another format, or the registry has no such method, parameter or value.
 
         Example:
             >>> Lane.parse("draft-model:depth=3").params
@@ -56,10 +56,10 @@ class Lane:
 
     @classmethod
     def of(cls, given: object) -> Lane:
-        """A lane from itself, from its line of text, or from plain data as `to_wire` writes it.
+        """Return a lane, from a lane, its line of text, or plain data from `to_wire`.
 
         Raises:
-            WorkbenchError: it is something else, or wrong.
+            WorkbenchError: it is something else, or invalid.
         """
         if isinstance(given, Lane):
             return given.checked()
@@ -75,10 +75,10 @@ class Lane:
         return cls(given["method"], params, drafter).checked()
 
     def checked(self) -> Lane:
-        """The same lane with its values in their types and without those that are the default.
+        """Return the same lane with typed values and without default ones.
 
         Raises:
-            WorkbenchError: the registry knows no such method, parameter or value.
+            WorkbenchError: the registry has no such method, parameter or value.
         """
         method = known.get(self.method)
         values, specs = method.own(self.params), method.params
@@ -86,7 +86,7 @@ class Lane:
 
     @property
     def configured(self) -> Configured:
-        """The method with all its parameters decided. Brings PyTorch."""
+        """The method with values for all its parameters. Imports PyTorch."""
         from workbench.methods import registry
 
         return registry.get(self.method).with_params(**self.params)
@@ -98,17 +98,17 @@ class Lane:
 
     @property
     def title(self) -> str:
-        """For people: the method's title, and what is not its default."""
+        """Title for display: the method's title, and non-default settings."""
         said = [f"{name.replace('_', ' ')} {value}" for name, value in self.params.items()]
         said += [self.drafter] if self.drafter else []
         title = known.get(self.method).title
         return f"{title} ({', '.join(said)})" if said else title
 
     def __str__(self) -> str:
-        """The line of text that `parse` reads."""
+        """Return the line of text that `parse` reads."""
         pairs = self.params | ({"drafter": self.drafter} if self.drafter else {})
         return self.method + (":" if pairs else "") + ",".join(f"{n}={shlex.quote(str(v))}" for n, v in pairs.items())
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {"method": self.method, "params": self.params, "drafter": self.drafter}

@@ -1,4 +1,4 @@
-"""Sampled tokens against the target's exact joint law: one test for each setting that promises the same law."""
+"""Tests of sampled tokens against the target's exact joint distribution: one per setting with the same promise."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from workbench.engine.method import Configured, Method, Promise
 from workbench.models.loading import Models
 
 ALPHA = 1e-4
-"""Probability that a method that keeps its promise fails one line, however many settings the line tests (Holm)."""
+"""Probability that a correct method fails one line, for any number of settings in the line (Holm)."""
 BATCH = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A sampling test: how to sample, and how many first tokens are compared with their exact joint law.
+    """A sampling test: sampling parameters, and number of first tokens to compare with their exact joint distribution.
 
     Attributes:
-        name: in words.
-        sampling: how.
-        n_tokens: so many first tokens are compared.
-        near: whether tiny models are near each other: drafts are kept at most places, so that the law is tested there
-            too where a round ends late, or without a rejection.
+        name: description.
+        sampling: sampling parameters.
+        n_tokens: number of first tokens that are compared.
+        near: whether the tiny models are near each other: most drafts are then accepted, so that rounds that end late,
+            or without a rejection, are tested too.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Law:
     near: bool = False
 
     def world(self, tokenizer: Any) -> Models:
-        """The tiny models that it is tested on, where a method needs no trained head."""
+        """Return the tiny models of the test, for methods that need no trained head."""
         return tiny_models(tokenizer, 6, 2, shares=(0.9, 0.1)) if self.near else tiny_models(tokenizer)
 
 
@@ -60,9 +60,9 @@ LAWS = (
 )
 HEAD_TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0)
 HEAD_CELLS = 8
-"""Trained heads fit their own target only, which may be sure of its first words: a law of one cell tests nothing."""
+"""Trained heads fit their own target only, whose first tokens may be almost certain: one cell would test nothing."""
 TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
-"""It repeats itself, so that methods that copy have something to propose."""
+"""A prompt that repeats itself, so that copying methods can draft."""
 
 
 def check_law(
@@ -73,19 +73,20 @@ def check_law(
     prompt: Sequence[int] | Prompt = TINY_PROMPT,
     one: Configured | None = None,
 ) -> Finding:
-    """Sampled first tokens against their exact joint law.
+    """Test sampled first tokens against their exact joint distribution.
 
-    The defaults and every other choice that promises the same (a policy, say) are tested each on its own: in one test
-    for all, a choice that breaks the law hides behind those that keep it. The p-values are corrected for their number
-    (Holm), so that the whole line fails wrongly with probability `ALPHA`. Choices that promise less are named.
+    The defaults and every other choice with the same promise (a policy, say) are tested separately: in one common test,
+    a choice with a wrong distribution would be hidden by the right ones. The p-values are corrected for their number
+    (Holm), so that the whole line fails wrongly with probability `ALPHA`. Choices that promise less are listed.
 
     Args:
-        method: from the registry. An approximate one is measured, since it promises no law; any other is judged.
-        models: what it runs on.
-        which: the law.
+        method: method from the registry. An approximate one is measured, since it does not promise the distribution;
+            any other passes or fails.
+        models: models to run on.
+        which: the test.
         runs: samples of each setting.
-        prompt: token ids, or a prompt with pictures.
-        one: the only setting that is tested, on what it promises itself; None: the defaults and the choices.
+        prompt: token ids, or a prompt with images.
+        one: the only setting that is tested, for its own promise; None: the defaults and the choices.
     """
     start = time.perf_counter()
     given, claim = Prompt.of(prompt), f"sampling law ({which.name})"
@@ -141,10 +142,10 @@ def check_law(
 
 
 def choices(method: Method) -> tuple[list[Configured], list[Configured]]:
-    """The defaults and every other choice of a parameter: those that promise what the method does, and others.
+    """Return the defaults and every other choice of a parameter: those with the method's promise, and the others.
 
-    Among the first is each verifier that keeps the law with each of its numbers at the low end: a rule may be wrong
-    only where such a bound is reached, which at its default happens rarely.
+    The first list includes each exact verifier with each of its numbers at the low end: a verifier may be wrong only
+    where such a bound is reached, which is rare at its default.
     """
     found = [method.with_params(), *corners(method, kinds=("choice",))]
     same, less = ([c for c in found if (c.promise is method.promise) is wanted] for wanted in (True, False))
@@ -153,7 +154,7 @@ def choices(method: Method) -> tuple[list[Configured], list[Configured]]:
 
 
 def low_ends(method: Method) -> Iterator[dict[str, Any]]:
-    """Values that choose an exact verifier with one of its numbers at the low end of its range: each in turn."""
+    """Yield values that choose an exact verifier with one of its numbers at the low end of its range, each in turn."""
     for verifier in (v for v in method.verifiers if v.exact_for):
         chosen: dict[str, Any] = {"verifier": verifier.name} if method.other_verifiers else {}
         for name, spec in params_of(verifier).items():
@@ -162,15 +163,15 @@ def low_ends(method: Method) -> Iterator[dict[str, Any]]:
 
 
 def _among(tests: int, worst: str, p: float) -> str:
-    """Which setting's figures follow, where there are several."""
+    """Return the setting that the figures are of, if there are several."""
     return "" if tests == 1 else f" of each of {tests} settings, the worst fit {worst} (p = {p:.2g} by Holm)"
 
 
 def given_law(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> Law:
-    """The law that a trained head is put to: truncation makes it small, and heat gives it cells where it has too few.
+    """Return the test of a trained head: truncation keeps the distribution small, temperature makes enough cells.
 
-    The temperature is the lowest of `HEAD_TEMPERATURES` at which at least `HEAD_CELLS` outcomes are expected often
-    enough in `runs` samples to count on their own; the highest where none has.
+    The temperature is the lowest of `HEAD_TEMPERATURES` at which at least `HEAD_CELLS` outcomes have a large enough
+    expected count in `runs` samples; the highest if there is none.
     """
     for temperature in HEAD_TEMPERATURES:
         name = f"given target, temperature {temperature:g}, top-k 3, first 3 tokens"
@@ -182,7 +183,7 @@ def given_law(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> Law:
 
 
 def exact_law(models: Models, which: Law, prompt: Prompt) -> dict[tuple[int, ...], float]:
-    """The joint law of the first tokens after a prompt."""
+    """Return the joint distribution of the first tokens after a prompt."""
     pixels = prompt.pixels(models)
     return joint_law(models.target.model, prompt.ids, which.n_tokens, lambda x: law(x[None], which.sampling)[0], pixels)
 
@@ -195,7 +196,7 @@ def sample_many(
     prompt: Sequence[int] | Prompt = TINY_PROMPT,
     first_seed: int = 0,
 ) -> list[list[int]]:
-    """`runs` independent generations, many at once, with the seeds from `first_seed` on.
+    """Return `runs` independent generations, in large batches, with the seeds from `first_seed` on.
 
     Raises:
         ParameterError: the target refuses the setting.

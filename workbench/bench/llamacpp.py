@@ -1,9 +1,9 @@
 """llama.cpp as a contender: plain, with prompt lookup, and with a draft model.
 
-The same weights, written as GGUF (in float32 beside a float32 target, else in float16); the same token ids in and out.
-Draft lengths are held fixed, as on the other sides. It is llama.cpp's own server that runs, from the wheel `xllamacpp`,
-which nothing has to be compiled for; in a process of its own, so that a crash there ends no bench. Beside a float32
-target its keys and values are float32, too, so that greedy tokens can be compared.
+It uses the same weights, written as GGUF (in float32 beside a float32 target, else in float16), and the same token ids.
+Draft lengths are fixed, as for the other contenders. llama.cpp's own server runs, from the wheel `xllamacpp`, which
+needs no compiler; it runs in a separate process, so that a crash does not end the bench. Beside a float32 target its KV
+cache is float32 too, so that greedy tokens can be compared.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from workbench.engine import Configured, Models
 from workbench.interop.gguf import export_gguf
 
 NAMES = {"draft-model": "llama.cpp-draft", "prompt-lookup": "llama.cpp-lookup"}
-"""Our methods that llama.cpp has a counterpart of."""
+"""Our methods with a counterpart in llama.cpp."""
 PLAIN = "llama.cpp"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RUN_S = 600.0
-"""A run that takes longer has hung."""
+"""Timeout of a run: a longer one has hung."""
 
 
 def why_not(models: Models) -> str:
-    """Why llama.cpp cannot be measured beside these models; empty when it can."""
+    """Return why llama.cpp cannot be measured beside these models; empty if it can."""
     missing = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
     if missing:
         return f"{' and '.join(missing)} not installed (pip install xllamacpp gguf)"
@@ -48,9 +48,9 @@ def why_not(models: Models) -> str:
 
 
 def built_with() -> str:
-    """The wheel's version, and the processor's extensions that it was compiled for: a general wheel leaves out some.
+    """Return the wheel's version and the CPU extensions it was compiled for: a general wheel lacks some.
 
-    In a process of its own, since importing compiled code may end one.
+    It is queried in a separate process, since importing compiled code may crash one.
     """
     said = "import xllamacpp as x; print(x.__version__, x.get_system_info())"
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=60, check=False)
@@ -64,13 +64,13 @@ class LlamaCppContender:
     """One way of generating with llama.cpp.
 
     Attributes:
-        setting: of its server, which starts with the first run.
+        setting: settings of its server, which starts with the first run.
         eos: token ids that end the text.
         max_new_tokens: length limit.
         sampling: `SamplingParams` of every run.
-        name: in reports.
-        weights_bytes: of the GGUF files it reads.
-        seed: of sampled runs.
+        name: name in reports.
+        weights_bytes: size of its GGUF files.
+        seed: seed of sampled runs.
     """
 
     setting: Setting
@@ -87,21 +87,22 @@ class LlamaCppContender:
 
     @property
     def title(self) -> str:
-        """Name for people."""
+        """Name for display."""
         how = {PLAIN: "plain", "llama.cpp-draft": "draft model", "llama.cpp-lookup": "prompt lookup"}
         return f"llama.cpp, {how[self.name]}"
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The draft length, and what is looked up."""
+        """The draft length, and the n-gram length of prompt lookup."""
         if not self.setting.depth:
             return {}
         return {"draft_tokens": self.setting.depth} | ({} if self.setting.drafter else {"ngram": self.setting.ngram})
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
-        """Generate once, from an empty cache.
+        """Generate once, from an empty KV cache.
 
-        `decode_seconds` is the server's own time behind the prompt; a round is a pass of the target, the prompt's too.
+        `decode_seconds` is the server's own time after the prompt; a round is a forward pass of the target, including
+        the prompt's.
 
         Raises:
             ContenderLostError: the server does not start, ended, or refuses.
@@ -123,7 +124,7 @@ class LlamaCppContender:
         return Sample(self.name, prompt, repeat, found, seconds, times["predicted_ms"] / 1e3, rounds)
 
     def tokenise(self, text: str) -> list[int]:
-        """Token ids of a text, without markers, by the tokenizer in the file."""
+        """Return the token ids of a text, without special tokens, by the tokenizer in the file."""
         self._start()
         return self._post("/tokenize", {"content": text, "add_special": False, "parse_special": False})["tokens"]
 
@@ -186,18 +187,18 @@ def contenders(
     seed: int,
     folder: Path,
 ) -> Iterator[list[Contender]]:
-    """Plain decoding by llama.cpp, and the counterparts of those methods that it has; their servers end with the block.
+    """Yield plain decoding by llama.cpp, and the counterparts of the given methods; their servers end with the block.
 
-    A draft model that cannot be written as GGUF has no counterpart; one that keeps a part of the vocabulary drafts from
-    all of it there.
+    A draft model that cannot be written as GGUF has no counterpart; one with a reduced vocabulary drafts from the whole
+    vocabulary there.
 
     Args:
         models: target, and drafter for the draft model's counterpart.
-        methods: what is measured on our side; draft lengths are taken from them.
+        methods: methods that are measured on our side; their draft lengths are used.
         max_new_tokens: length limit.
-        sampling: of every run.
-        seed: of sampled runs.
-        folder: for the GGUF files; the contenders read them as long as they live.
+        sampling: sampling parameters of every run.
+        seed: seed of sampled runs.
+        folder: folder of the GGUF files, which the contenders read as long as they exist.
 
     Raises:
         ModelError: the target cannot be written as GGUF.
@@ -228,7 +229,7 @@ def contenders(
 
 
 def _drafter(models: Models, path: Path, half: bool) -> Path | None:
-    """The draft model's file; None where there is none, or none that llama.cpp has a form for."""
+    """Return the draft model's file; None if there is no draft model, or llama.cpp does not support it."""
     if models.drafter is None:
         return None
     try:

@@ -1,7 +1,7 @@
-"""llama.cpp's own server in a process of its own: `python -m workbench.bench.llamaserver '{…}'`, by `llamacpp`.
+"""llama.cpp's own server in a separate process: `python -m workbench.bench.llamaserver '{…}'`, started by `llamacpp`.
 
-Where it ends with a segmentation fault, as compiled code may, only this process ends. It prints its address and serves
-until its standard input is closed, which the end of the parent does, too.
+If compiled code crashes with a segmentation fault, only this process ends. It prints its address and serves until its
+standard input is closed, which also happens when the parent ends.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Setting:
-    """What to serve, and how.
+    """Settings of the server.
 
     Attributes:
         model: path of the GGUF file.
         context: positions.
-        threads: of every pass.
-        exact: keys and values in float32 and no flash attention, as a float32 target has them; else in float16.
-        depth: tokens drafted a round; 0 for plain decoding.
-        drafter: path of the draft model's GGUF file; without one drafts are looked up in the text.
-        ngram: tokens that are looked up.
+        threads: threads of every forward pass.
+        exact: KV cache in float32 and no flash attention, for a float32 target; else float16.
+        depth: tokens drafted per round; 0 for plain decoding.
+        drafter: path of the draft model's GGUF file; without one, drafts are looked up in the text.
+        ngram: length of the n-grams that are looked up.
     """
 
     model: str
@@ -35,16 +35,16 @@ class Setting:
     ngram: int = 2
 
     def to_json(self) -> str:
-        """For the command line."""
+        """Return JSON for the command line."""
         return json.dumps(asdict(self))
 
 
 def params_of(setting: Setting, xllamacpp: Any) -> Any:
-    """`CommonParams` of llama.cpp. Draft lengths are held fixed: no confidence ends a draft early."""
+    """Return llama.cpp's `CommonParams`. Draft lengths are fixed: low confidence does not end a draft early."""
     params = xllamacpp.CommonParams()
     params.model.path = setting.model
     params.n_ctx, params.n_parallel, params.n_gpu_layers = setting.context, 1, 0
-    params.ctx_shift, params.cache_ram_mib = False, 0  # nothing is kept from one run to the next
+    params.ctx_shift, params.cache_ram_mib = False, 0  # nothing is cached between runs
     params.verbosity, params.ui, params.endpoint_slots = -1, False, False
     kinds = xllamacpp.common_speculative_type
     spec = params.speculative
@@ -68,11 +68,11 @@ def params_of(setting: Setting, xllamacpp: Any) -> Any:
 
 
 def main() -> None:
-    """Serve what the one argument says, and print the address behind a word: llama.cpp may print lines of its own."""
-    import xllamacpp  # pyright: ignore[reportMissingImports]  # an extra that not every checkout has
+    """Serve with the settings of the one argument; print the address after a keyword, since llama.cpp prints too."""
+    import xllamacpp  # pyright: ignore[reportMissingImports]  # an optional dependency
 
     server = xllamacpp.Server(params_of(Setting(**json.loads(sys.argv[1])), xllamacpp))
-    print(f"\nADDRESS {server.listening_address}", flush=True)  # noqa: T201  # it is what the parent waits for
+    print(f"\nADDRESS {server.listening_address}", flush=True)  # noqa: T201  # the parent waits for it
     sys.stdin.read()
 
 

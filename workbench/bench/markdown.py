@@ -1,4 +1,4 @@
-"""The one writer of tables for people: under Compare, Sweep, bench, claims, regression and the boards."""
+"""Markdown tables, for Compare, Sweep, bench, claims, regression and the boards."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ T = TypeVar("T")
 
 
 def markdown(columns: Mapping[str, Callable[[T], Any]], rows: Iterable[T], left: Collection[str] = ()) -> str:
-    """A table for people.
+    """Return a Markdown table.
 
     Args:
-        columns: title, and how a row fills it; what would end a cell is escaped.
-        rows: of any kind.
-        left: titles of columns of words; the first is always one. Others are set to the right.
+        columns: title, and function of a row that returns the cell; special characters are escaped.
+        rows: rows of any kind.
+        left: titles of text columns, aligned left like the first one. Others are aligned right.
 
     Example:
         >>> print(markdown({"n": str, "n²": lambda n: n * n}, [2, 3]))
@@ -29,12 +29,12 @@ def markdown(columns: Mapping[str, Callable[[T], Any]], rows: Iterable[T], left:
 
 
 def shown(value: float | None, form: str) -> str:
-    """A figure as `form` says; a dash where there was nothing to divide by."""
+    """Format a figure; None (nothing to divide by) becomes a dash."""
     return "–" if value is None else format(value, form)
 
 
 def span(found: Mapping[str, Any] | None) -> str:
-    """A figure with its interval, as an `Estimate` writes it: "1.52 [1.31–1.77]"; below 0 in words.
+    """Format a figure with its interval like an `Estimate`: "1.52 [1.31–1.77]"; negative ends are joined by "to".
 
     Example:
         >>> span({"value": -0.004, "low": -0.07, "high": 0.01})

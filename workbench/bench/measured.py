@@ -1,4 +1,4 @@
-"""What lanes are compared on, and the runs that were measured: nothing is computed from them here."""
+"""Plan and recorded runs of a comparison; figures are computed elsewhere."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from workbench.trace.events import Trace
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How lanes are compared; what they have in common.
+    """Common settings of the lanes of a comparison.
 
     Attributes:
         target: by default the backend's.
         max_new_tokens: length limit of every run.
-        seed: of every run, so that repetitions do the same work.
+        seed: seed of every run, so that repetitions do the same work.
         sampling: temperature and filters, the same for all.
         stop: strings that end a text.
         repeats: repetitions of every lane and prompt.
-        images: pictures as data-URLs, for a target that reads them; every prompt is then a question about all of them.
+        images: images as data URLs, for a target that reads them; every prompt is then a question about all of them.
     """
 
     target: str | None = None
@@ -35,21 +35,21 @@ class Plan:
 
     @property
     def greedy(self) -> bool:
-        """Whether every lane takes the likeliest token."""
+        """Whether every lane takes the most probable token."""
         return not float(self.sampling.get("temperature", 0) or 0) > 0
 
 
 @dataclass(slots=True)
 class Measured:
-    """What a lane did.
+    """Runs of a lane.
 
     Attributes:
-        lane: what ran.
-        name: for people, different for each lane of a comparison.
-        added: it is plain decoding that nobody asked for, measured as the reference.
+        lane: the lane.
+        name: name for display, unique in a comparison.
+        added: whether it is plain decoding that was added as the reference without a request.
         samples: figures of each run by (prompt, repetition).
         traces: by prompt, the run that the race replays (`paired.replayed`).
-        shown: by prompt, the repeat that this run is of.
+        shown: by prompt, the repeat of that run.
         error: why it was left out from some point on; empty: it ran to the end.
     """
 
@@ -63,31 +63,31 @@ class Measured:
     _runs: dict[tuple[int, int], Trace] = field(default_factory=dict)
 
     def take(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
-        """Keep the figures of a run, and its trace as long as it may become the one that is shown."""
+        """Store the figures of a run, and its trace as long as it may become the one that is shown."""
         self.samples[prompt, repeat] = sample_of(trace, self.name, prompt, repeat, seconds)
         self._runs[prompt, repeat] = trace
         self.show(prompt, self.shown.get(prompt, repeat))
 
     def show(self, prompt: int, repeat: int) -> None:
-        """Let the race replay a repeat; where this lane has failed in it, its run before stays."""
+        """Select the repeat that the race replays; if this lane failed in it, the earlier selection stays."""
         if (prompt, repeat) in self._runs:
             self.traces[prompt], self.shown[prompt] = self._runs[prompt, repeat], repeat
 
     def settle(self, before: int) -> None:
-        """The prompts before this one are done: of the traces of each one is kept."""
+        """Keep only the selected trace of each prompt before this one, since these prompts are done."""
         self._runs = {key: trace for key, trace in self._runs.items() if key[0] >= before}
 
 
 @dataclass(slots=True)
 class SideBySide:
-    """Lanes, side by side.
+    """Lanes of a comparison.
 
     Attributes:
-        plan: what they have in common.
-        prompts: what they continued.
-        lanes: in the order given; plain decoding comes first where it was added.
-        machine: what it was measured on.
-        complete: every run of the plan was done.
+        plan: their common settings.
+        prompts: their prompts.
+        lanes: in the order given; plain decoding is first if it was added.
+        machine: description of the machine.
+        complete: whether every run of the plan was done.
     """
 
     plan: Plan
@@ -97,7 +97,7 @@ class SideBySide:
     complete: bool = False
 
     def __getitem__(self, name: str) -> Measured:
-        """A lane by its name or its method.
+        """Return a lane by its name or its method.
 
         Raises:
             KeyError: there is none.
@@ -109,5 +109,5 @@ class SideBySide:
 
     @property
     def reference(self) -> Measured | None:
-        """Plain decoding, which the others are compared with."""
+        """Plain decoding, the reference of the others."""
         return next((lane for lane in self.lanes if lane.lane.is_plain and lane.samples), None)

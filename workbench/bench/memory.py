@@ -1,4 +1,4 @@
-"""How far memory rises during a run: on a GPU what PyTorch allocates, elsewhere what the process holds (Linux)."""
+"""Peak memory of a run: on a GPU PyTorch's allocations, elsewhere the process's resident memory (Linux)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _RESET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 @contextlib.contextmanager
 def growth() -> Iterator[list[int | None]]:
-    """Yields a list whose one entry holds, at the end, the peak less the level at the start in bytes, or None.
+    """Yield a list whose one entry is, at the end, the peak minus the level at the start in bytes, or None.
 
-    Times nothing, so put it around what is timed. Buffers that an earlier run left behind are used again and do not
+    It takes no time measurements; put it around the timed code. Buffers that an earlier run left are reused and do not
     count: the first runs show more.
     """
     found: list[int | None] = [None]
@@ -27,7 +27,7 @@ def growth() -> Iterator[list[int | None]]:
         found[0] = torch.cuda.max_memory_allocated() - before
         return
     try:
-        _RESET.write_text("5")  # the kernel's high-water mark starts again
+        _RESET.write_text("5")  # reset the kernel's high-water mark
         before = _resident("VmRSS")
     except (OSError, TypeError):
         yield found
@@ -38,6 +38,6 @@ def growth() -> Iterator[list[int | None]]:
 
 
 def _resident(name: str) -> int:
-    """Bytes. TypeError: the system does not say."""
+    """Return bytes. TypeError: the system does not report them."""
     line = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
     return 1024 * int(line[1])  # pyright: ignore[reportOptionalSubscript]

@@ -1,8 +1,8 @@
-"""What a comparison says: figures paired with plain decoding, the race, costs, break-even. Plain data out.
+"""Figures of a comparison: speed-ups paired with plain decoding, the race, costs, break-even. Output is plain data.
 
 Every figure is computed from recorded runs. Ratios are taken within one prompt and repeat before anything is summarised
-(`workbench.trace.speedup`), so that a slow minute of the machine falls on both sides of each. Speeds, costs and τ are
-geometric means over prompts that weigh alike: they divide and add up to each other.
+(`workbench.trace.speedup`), so that a slow minute of the machine affects both sides of each ratio. Speeds, costs and τ
+are geometric means over equally weighted prompts, so that they are consistent with each other.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from workbench.bench.measured import Measured, SideBySide
 
 SCHEMA = 3
-"""Of comparisons as plain data. 1 had medians with quartiles, 2 had τ and acceptance of all tokens pooled beside
-geometric means; the page computes their figures anew from their runs."""
+"""Version of comparisons as plain data. 1 had medians with quartiles, 2 had τ and acceptance pooled over all tokens
+beside geometric means; the page computes their figures again from their runs."""
 GRID = [i / 20 for i in range(21)]
-"""Acceptance rates at which the break-even line is given."""
+"""Acceptance rates at which the break-even curve is given."""
 
 
 def figures_of(made: SideBySide) -> dict[str, Any]:
-    """All of a comparison: what `so_far` says, with texts, race, break-even and exactness of every lane."""
+    """Return all figures of a comparison: those of `so_far`, with texts, race, break-even and exactness per lane."""
     found = so_far(made)
     plain = made.reference
     for lane, wire in zip(made.lanes, found["lanes"], strict=True):
@@ -45,7 +45,7 @@ def figures_of(made: SideBySide) -> dict[str, Any]:
 
 
 def so_far(made: SideBySide) -> dict[str, Any]:
-    """Settings, machine and the figures of each lane, from what was measured so far."""
+    """Return settings, machine and the figures of each lane, from the runs so far."""
     plan, plain = made.plan, made.reference
     shown = next((trace.header for lane in made.lanes for trace in lane.traces.values()), None)
     return {
@@ -85,7 +85,7 @@ def so_far(made: SideBySide) -> dict[str, Any]:
 
 
 def figures(lane: Measured, plain: Measured | None) -> dict[str, Any]:
-    """Figures of a lane; None where there is nothing to divide by. Times of one token are in milliseconds."""
+    """Return the figures of a lane; None if there is nothing to divide by. Times per token are in milliseconds."""
     samples = list(lane.samples.values())
     faster, rate, totals = speedup_of(lane, plain), typical(rates(samples)), Totals.of(samples)
     return {
@@ -104,13 +104,13 @@ def figures(lane: Measured, plain: Measured | None) -> dict[str, Any]:
 
 
 def _ms_per_token(samples: Sequence[Sample], rate: Estimate | None) -> dict[str, float | None]:
-    """A token's cost, 1 / tokens per second, and the part of it that goes into each kind of work."""
+    """Return a token's cost, 1 / tokens per second, split into its kinds of work."""
     shares = _shares(samples)
     return {part: None if rate is None or not shares else 1e3 / rate.value * shares[part] for part in PARTS}
 
 
 def _shares(samples: Sequence[Sample]) -> dict[str, float]:
-    """Parts of the decoding time: the prompts' own shares, weighing alike; empty where no time was measured."""
+    """Return shares of the decoding time, averaged over prompts with equal weight; empty if no time was measured."""
     of_prompt: dict[int, list[Sample]] = {}
     for sample in samples:
         if sample.token_ids and sample.figures["decode_s"]:
@@ -128,9 +128,9 @@ def _shares(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def replayed(made: SideBySide, prompt: int) -> int:
-    """The repeat that a race on a prompt replays, in all lanes: the one with speed-ups nearest to the prompt's own.
+    """Return the repeat that a race on a prompt replays in all lanes: the one with speed-ups nearest to the prompt's.
 
-    Nearest: least sum of distances on a logarithmic scale, among the repeats that the most lanes came through.
+    Nearest: least sum of distances on a logarithmic scale, among the repeats that the most lanes completed.
     """
     base = {} if made.reference is None else rates(made.reference.samples.values())
     apart: dict[int, list[float]] = {}
@@ -144,11 +144,11 @@ def replayed(made: SideBySide, prompt: int) -> int:
 
 
 def race(lane: Measured, prompt: int, plain: Measured | None) -> dict[str, Any]:
-    """A recorded run of a lane on a prompt, of the repeat that is `replayed`: the lanes were measured together in it.
+    """Return a recorded run of a lane on a prompt, of the `replayed` repeat, in which the lanes were measured together.
 
     Returns:
-        rounds with their end in seconds after the prompt was read, and their tokens; repeat, from 0; and speedup: this
-        run's own, over the plain run of the same repeat.
+        rounds with their end in seconds after prefill, and their tokens; repeat, from 0; and speedup: this run's own,
+        over the plain run of the same repeat.
     """
     trace, repeat = lane.traces[prompt], lane.shown.get(prompt)
     mine, theirs = (
@@ -170,19 +170,19 @@ def race(lane: Measured, prompt: int, plain: Measured | None) -> dict[str, Any]:
 
 
 def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
-    """The speed-up that the lane's measured costs allow at each acceptance, and where it breaks even.
+    """Return the speed-up that the lane's measured costs allow at each acceptance rate, and its break-even point.
 
     speed-up(a) = τ(a) × plain seconds per token / seconds per round, with τ(a) the mean over rounds of 1 + a + … + a^K
-    and K the depth drafted in that round: every draft accepted with probability a, whatever came before it. τ(a) and
-    both times are geometric means over prompts, as the measured speed-up is: where τ(a) is the measured τ, the curve
-    gives the measured speed-up.
+    and K the depth drafted in that round: every draft is accepted with probability a, independent of earlier ones. τ(a)
+    and both times are geometric means over prompts, like the measured speed-up: where τ(a) equals the measured τ, the
+    curve gives the measured speed-up.
 
     Returns:
         curve [[a, speed-up]], acceptance (rounds that accepted / rounds that tested, over all depths), predicted
         speed-up there, break_even (None: nowhere between 0 and 1), always (it pays without a single acceptance), and
-        the costs in milliseconds; None where nothing was drafted.
+        the costs in milliseconds; None if nothing was drafted.
     """
-    from scipy.optimize import brentq  # a third of a second, which the start of the app need not wait for
+    from scipy.optimize import brentq  # a third of a second, not at the app's start
 
     rounds = [r for trace in lane.traces.values() for r in trace.rounds]
     depths = [[max(r.nodes.depth, default=0) for r in trace.rounds] for trace in lane.traces.values() if trace.rounds]

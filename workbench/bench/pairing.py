@@ -1,9 +1,9 @@
-"""Pairs of runs in the background: the method, then plain decoding, again and again, until its speed-up is known.
+"""Pairs of runs in the background: the method, then plain decoding, repeated until the speed-up is known.
 
-A baseline that was measured once beside one run decides nothing. Here both are run anew, each alone on the device, with
-one prompt, seed and settings, in changing order; after each pair the interval is told, and it ends when that says
-enough. Whoever else starts a run goes first: the pair under way is thrown away and begun again when the device is
-free.
+A baseline measured once beside one run is not conclusive. Here both are run again, each alone on the device, with one
+prompt, seed and settings, in changing order. After each pair the interval is reported, and the measurement ends when
+the interval is conclusive. Other users' runs have priority: they interrupt the current pair, which starts again when
+the device is free.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from workbench.trace.metrics import tokens_per_second
 from workbench.trace.speedup import Estimate, estimate
 
 MOST, LONGEST_S, CLOSE = 12, 60.0, 0.05
-"""When enough is enough: so many pairs, so many seconds of measuring, an interval within so much of its middle."""
+"""Stopping limits: number of pairs, seconds of measuring, and relative half-width of the interval."""
 FEWEST = 3
-"""Pairs before which nothing is decided."""
+"""Number of pairs before which nothing is decided."""
 LOOKS_CONFIDENCE = 0.99
-"""Of the interval that ends the measuring because it leaves 1. Who looks after each of twelve pairs and stops at the
-first interval that does would be wrong far more often than one time in twenty; at 99 % a look, it is one time in twenty
-over all (Pocock 1977, doi:10.1093/biomet/64.2.191, table 1)."""
+"""Confidence of the interval that ends the measurement if it excludes 1. Checking after each of twelve pairs and
+stopping at the first such interval would be wrong far more often than one time in twenty; at 99 % per check, it is
+about one time in twenty in total (Pocock 1977, doi:10.1093/biomet/64.2.191, table 1)."""
 
 
 @runtime_checkable
 class Host(Hosting, Protocol):
-    """A backend that knows who else uses it."""
+    """A backend that reports whether other users' runs are active."""
 
     def others_run(self, besides: Any = None) -> bool:
-        """Whether somebody's run goes on that is not one of these measurements."""
+        """Return whether another user's run is active that is not one of these measurements."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """How far it is.
+    """Progress of the measurement.
 
     Attributes:
-        ratios: speed-up of each pair that is done.
-        text: what goes on, for people.
-        waiting: it stands still: another run has the device, or its user has used up what a minute has.
-        ended: why it has ended; empty while it goes on.
+        ratios: speed-up of each finished pair.
+        text: current action, for display.
+        waiting: whether it waits: another run has the device, or its user's limit for this minute is reached.
+        ended: why it has ended; empty before.
     """
 
     ratios: tuple[float, ...] = ()
@@ -64,7 +64,7 @@ class Pairs:
         return estimate({0: self.ratios})
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         found = self.estimate
         return {
             "ratios": list(self.ratios), "estimate": found and found.to_wire(), "text": self.text, "most": MOST,
@@ -73,11 +73,11 @@ class Pairs:
 
 
 def enough(ratios: Sequence[float], seconds: float) -> str:
-    """Why no further pair is needed, in words; empty while one is.
+    """Return why no further pair is needed, in words; empty if one is.
 
     Args:
-        ratios: of the pairs so far.
-        seconds: of measuring, waiting left out.
+        ratios: speed-ups of the pairs so far.
+        seconds: time of measuring, without waiting.
     """
     found = estimate({0: ratios}, LOOKS_CONFIDENCE) if len(ratios) >= FEWEST else None
     if found is not None and found.low is not None and found.high is not None:
@@ -106,27 +106,27 @@ def measure_pairs(
     user: str = "local",
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Pairs]:
-    """Measure, pair by pair. Closing the iterator ends what runs.
+    """Measure, pair by pair. Closing the iterator ends the current run.
 
     Args:
         host: the backend.
-        prompt: what both continue, with the settings behind it; the plain run takes those of sampling.
+        prompt: prompt of both runs.
         method: registry name.
-        params: of the method and of sampling.
+        params: parameters of the method and of sampling; the plain run uses those of sampling.
         target: by default the backend's.
-        drafter: of the method.
+        drafter: draft model of the method.
         max_new_tokens: length limit of every run.
-        seed: of every run, so that all pairs do the same work.
+        seed: seed of every run, so that all pairs do the same work.
         stop: strings that end a text.
-        images: pictures of the prompt.
+        images: images of the prompt.
         user: opaque key for limits and fairness.
-        stopped: asked often; once it says yes, the last news come.
+        stopped: called often; after it returns True, the final result is yielded.
 
     Yields:
-        what there is so far; the last one says why it ended.
+        the results so far; the last one says why it ended.
 
     Raises:
-        WorkbenchError: a run cannot be made.
+        WorkbenchError: a run is not possible.
     """
     shared = {"target": target, "seed": seed, "stop": tuple(stop), "user": user}
     shared |= {"images": images} if images else {}
@@ -171,10 +171,10 @@ def _run(
     stopped: Callable[[], bool],
     now: Pairs,
 ) -> Generator[Pairs, None, tuple[float, float] | None]:
-    """One run, once the device is free. Returns None where somebody else came in between.
+    """Do one run, once the device is free. Returns None if it was interrupted by another user's run.
 
     Returns:
-        its tokens per second, and the seconds it took; waiting before it, for the device or for its models left out.
+        its tokens per second, and its duration in seconds, without waiting for the device or the models.
     """
     yield now
     start = partial(host.start, prompt, alone=True, max_new_tokens=max_new_tokens, **asked)

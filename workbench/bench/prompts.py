@@ -15,9 +15,9 @@ from workbench.trace.files import read_regular
 
 BUNDLED = Path(__file__).with_name("prompts.jsonl")
 ARITHMETIC = Path(__file__).with_name("arithmetic.jsonl")
-"""Problems with the number that solves each; of the generators', those that the bundled target was not trained on."""
+"""Problems with a numeric answer each; those of the generators are held-out ones."""
 MORE = Path(__file__).with_name("claim_prompts.jsonl")
-"""More prompts of the bundled kinds, for claims (`workbench.training.claim_prompts` writes them)."""
+"""More prompts of the bundled kinds, for claims (written by `workbench.training.claim_prompts`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,16 @@ class BenchPrompt:
 
     Attributes:
         name: short name in reports.
-        group: what kind of text it asks for; rows are also reported by group.
+        group: kind of the requested text; rows are also reported by group.
         prompt: the text.
-        chat: whether it is a user's message, to be put through the tokenizer's chat template where there is one.
+        chat: whether it is a user's message, to which the tokenizer's chat template is applied if there is one.
         follow_ups: the user's later messages of the same conversation, for `with_follow_ups`.
-        before: the conversation before the prompt, user and assistant by turns, user first.
-        question: number of the question it belongs to, where its suite numbers them.
-        turn: which message of the conversation it is, from 0.
-        category: what its suite calls its kind, where that is finer than `group`.
-        answer: the number that a right text ends with, or the JSON object that it has first; empty where a program
-            cannot tell.
+        before: the conversation before the prompt, user and assistant in turn, user first.
+        question: number of the question it belongs to, if its suite numbers them.
+        turn: index of the message in the conversation, from 0.
+        category: the suite's own category, if that is finer than `group`.
+        answer: the number that a right text ends with, or the JSON object that comes first in it; empty if a program
+            cannot check it.
     """
 
     name: str
@@ -50,7 +50,7 @@ class BenchPrompt:
     answer: str = ""
 
     def encode(self, tokenizer: Any) -> list[int]:
-        """Token ids, in the chat format if the prompt is a message and the tokenizer knows such a format."""
+        """Return token ids, with the chat template if the prompt is a message and the tokenizer has one."""
         said = [*self.before, self.prompt]
         if self.chat and getattr(tokenizer, "chat_template", None):
             messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
@@ -59,7 +59,7 @@ class BenchPrompt:
         return list(tokenizer("\n".join(said))["input_ids"])
 
     def is_right(self, text: str) -> bool:
-        """Whether the last number of a text is the answer, or its first object, whatever the order of its fields.
+        """Return whether the last number of a text, or its first JSON object in any order of fields, is the answer.
 
         Example:
             >>> BenchPrompt("sum", "What is 1 + 2?", answer="3").is_right("1 + 2 = 3.")
@@ -73,7 +73,7 @@ class BenchPrompt:
 
 
 def first_object(text: str) -> Any:
-    """The first JSON object of a text; None where what begins like one is none."""
+    """Return the first JSON object of a text; None if there is no valid one."""
     try:
         return json.JSONDecoder().raw_decode(text, text.find("{") if "{" in text else len(text))[0]
     except json.JSONDecodeError:
@@ -81,13 +81,13 @@ def first_object(text: str) -> Any:
 
 
 def with_follow_ups(prompts: Sequence[BenchPrompt], answer: Callable[[BenchPrompt], str | None]) -> list[BenchPrompt]:
-    """Every message of every conversation as a prompt of its own, behind the answers before it.
+    """Return every message of every conversation as a prompt of its own, after the answers before it.
 
     The answers come from one method, so that all methods continue the same conversation.
 
     Args:
         prompts: some with `follow_ups`.
-        answer: writes the assistant's part; None ends the conversation there.
+        answer: generates the assistant's part; None ends the conversation there.
     """
     found = []
     for prompt in prompts:
@@ -103,7 +103,7 @@ def with_follow_ups(prompts: Sequence[BenchPrompt], answer: Callable[[BenchPromp
 
 
 def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
-    """Read JSON lines of objects with `prompt`, and if wanted `name`, `group`, `chat`, `answer`. None: the bundled set.
+    """Read JSON lines of objects with `prompt`, optionally `name`, `group`, `chat`, `answer`. None: the bundled set.
 
     Raises:
         PromptError: the file is missing, empty, or a line is not such an object.
@@ -118,7 +118,7 @@ def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
 
 
 def read_prompts(text: str) -> list[BenchPrompt]:
-    r"""Prompts that somebody has written or pasted: a message a line, or JSON lines as `load_prompts` reads them.
+    r"""Parse prompts that a user typed or pasted: one message per line, or JSON lines like those of `load_prompts`.
 
     Raises:
         PromptError: it is empty, or a line of JSON is not such an object.
@@ -160,5 +160,5 @@ def _parse(line: str, number: int, path: str) -> BenchPrompt:
 
 
 def groups_of(prompts: Sequence[BenchPrompt]) -> list[str]:
-    """Names of the groups, in order of appearance."""
+    """Return the names of the groups, in order of appearance."""
     return list(dict.fromkeys(p.group for p in prompts))

@@ -1,7 +1,7 @@
-"""A drafter that reads a text as if a target wrote it: rounds without a model, for what drafting costs and keeps.
+"""Simulated rounds without a model: a given text takes the place of the target's, to measure the cost of drafting.
 
-What the text goes on with is kept of a draft; the target's likeliest tokens are the text's own and, behind it, tokens
-that are drawn.
+Drafts are accepted as far as the text continues them. The target's top tokens are the text's own token and, after it,
+random tokens.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from workbench.kernels.distributions import TOP
 from workbench.models.loading import Models
 
 FALLING = (np.arange(1, TOP + 1) ** -1.5 / (np.arange(1, TOP + 1) ** -1.5).sum()).tolist()
-"""Probabilities of the likeliest tokens, everywhere."""
+"""Probabilities of the top tokens, the same at every position."""
 
 
 def silent(vocabulary: int, tokenizer: Any = None, name: str = "") -> Models:
-    """Models without a model: what drafters ask that read text alone."""
+    """Return a `Models` without a model, with the attributes that text-only drafters use."""
     target = SimpleNamespace(
         vocab_size=vocabulary, device=torch.device("cpu"), dtype=torch.float32, model=None, config=None, n_layers=2,
         why_no_trees="", context=1 << 30, meter=None,
@@ -38,13 +38,13 @@ def silent(vocabulary: int, tokenizer: Any = None, name: str = "") -> Models:
 
 @dataclass
 class Reader:
-    """One row that reads.
+    """One simulated sequence.
 
     Attributes:
-        row: with the drafter's state.
-        text: what it reads; it begins with the prompt.
-        at: tokens of it that were read.
-        random: gives the tokens behind the likeliest one.
+        row: the sequence with the drafter's state.
+        text: its text, including the prompt.
+        at: number of tokens committed so far.
+        random: generator of the top tokens after the first.
     """
 
     row: Row
@@ -54,7 +54,7 @@ class Reader:
 
     @classmethod
     def of(cls, configured: Configured, models: Models, text: Sequence[int], prompt: int, seed: int = 0) -> Reader:
-        """A row that has read `prompt` tokens, and whose drafter is primed for them."""
+        """Return a sequence with `prompt` committed tokens, and a drafter state for them."""
         begin = list(text[:prompt])
         row = Row(Request(begin, configured, max_new_tokens=1 << 30, seed=seed), list(begin), models)
         row.state = configured.drafter.prime(row, models)
@@ -65,22 +65,22 @@ class Reader:
 
     @property
     def is_over(self) -> bool:
-        """Whether the text has nothing more to say for another round."""
+        """Whether the text is too short for another round."""
         return self.at + self.row.plan.depth + 2 >= len(self.text)
 
     def plan(self) -> None:
-        """How much the policy drafts."""
+        """Let the policy set the draft length."""
         row = self.row
         row.signals = {}
         planned = row.policy.plan(row, row.policy_state, [row])
         row.plan = replace(planned, grower=planned.grower or row.configured.grower)
 
     def propose(self) -> DraftTree:
-        """The draft, and what is asked of the target beside it."""
+        """Return the draft tree."""
         return self.row.drafter.propose([self.row])[0]
 
     def judge(self, tree: DraftTree, least: int = 1) -> Outcome:
-        """What the text keeps of a draft; at least so many tokens are read. `row.committed` then holds them."""
+        """Return the outcome of a draft against the text; add its tokens, at least `least`, to `row.committed`."""
         row, tokens, parents = self.row, tree.tokens.tolist(), tree.parents.tolist()
         path, below, at = list[int](), -1, self.at
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
@@ -99,12 +99,12 @@ class Reader:
         return Outcome(tokens, parents, verdict, emitted, root, said, row.plan, probed=probed, chances=chances)
 
     def observe(self, outcome: Outcome) -> None:
-        """The drafter learns from it."""
+        """Pass the outcome to the drafter."""
         self.row.drafter.observe(self.row, outcome)
 
 
 def _distinct(top: np.ndarray, vocabulary: int) -> list[list[int]]:
-    """Rows of tokens without repetitions: one that is there already makes room for the next number."""
+    """Return rows of tokens without repetitions: a repeated token is replaced by the next number."""
     rows = top.tolist()
     for row in rows:
         for i in range(1, len(row)):

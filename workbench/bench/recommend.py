@@ -1,4 +1,4 @@
-"""Which method for these prompts, on this target, on this machine: measured within a time budget, and said in words.
+"""Recommendation of a method for given prompts, target and machine, measured within a time budget.
 
 All methods that run on the target take turns on the prompts, pass by pass; see `workbench.bench.heats`.
 """
@@ -22,23 +22,23 @@ from workbench.models.machine import machine_facts
 from workbench.trace.store import RunStore
 
 Told = Callable[[float, int, str], None]
-"""Called before each run with seconds spent, runs done, and what runs now."""
+"""Called before each run with seconds spent, number of finished runs, and the current run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A prompt: its name, and its token ids."""
+    """A prompt: its name and its token ids."""
 
     name: str
     ids: list[int]
 
 
 def candidates(models: Models, names: Sequence[str] = ()) -> list[Configured]:
-    """Methods that run on these models and keep the target's law; where a policy plans by measured costs, with that.
+    """Return exact methods that run on these models; if a policy plans by measured costs, with that policy.
 
     Args:
-        models: the target, and what drafts for it.
-        names: those alone; all by default.
+        models: the target, and its drafters.
+        names: only these; all by default.
 
     Raises:
         UnknownNameError: there is no such method.
@@ -49,11 +49,11 @@ def candidates(models: Models, names: Sequence[str] = ()) -> list[Configured]:
 
 
 def of_kept_runs(target: str, last: int) -> list[Asked]:
-    """Prompts of the newest kept runs of a target, without those with pictures and without doubles.
+    """Return the prompts of the newest saved runs of a target, without images and without duplicates.
 
     Args:
         target: its name.
-        last: how many at most.
+        last: largest number of prompts.
 
     Raises:
         PromptError: there is none.
@@ -82,18 +82,18 @@ def recommend(
     stopped: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.monotonic,
 ) -> Recommendation:
-    """Measure until the time is up, Ctrl-C, or one method is left, and rank.
+    """Measure until the time is up, Ctrl-C, or one method is left; return a ranking.
 
-    The time is looked at between runs, so that the last one may go over it. What was measured counts whenever it ends.
+    The time is checked between runs, so that the last one may exceed it. All finished runs count.
 
     Args:
-        models: the target, and what drafts for it.
+        models: the target, and its drafters.
         prompts: the user's own.
         seconds: the budget, warm-up included.
-        methods: what is measured beside plain decoding; by default all `candidates`.
+        methods: methods to measure besides plain decoding; by default all `candidates`.
         max_new_tokens: length limit of every run.
-        told: hears of every run.
-        stopped: asked between runs; once it says yes, what was measured is the result.
+        told: called before every run.
+        stopped: called between runs; once it returns True, the runs so far are the result.
         now: a clock, in seconds.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a measured recommendation says: a ranking with intervals, the reason in words, the command. No PyTorch."""
+"""A measured recommendation: a ranking with intervals, the reason in words, the command. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from workbench.bench.lanes import BASELINE
 from workbench.trace.speedup import FASTER, SLOWER, Estimate
 
 MUCH = 0.3
-"""Share of repeated tokens from which copying is said to have something to copy."""
+"""Share of repeated tokens from which on copying is called promising."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A method with what was measured of it.
+    """A method with its measured figures.
 
     Attributes:
         method: registry name.
-        title: for people.
-        params: that are not its defaults.
-        speedup: over plain decoding; None where nothing was measured beside it.
-        tau: tokens a target pass.
+        title: title for display.
+        params: non-default parameters.
+        speedup: speed-up over plain decoding; None if there are no runs to compare.
+        tau: tokens per target pass.
         acceptance: drafted tokens accepted / tested.
         round_cost: seconds of its round / seconds of a plain one.
-        draft_ms: of a round.
-        verify_ms: of a round.
-        left: pass after which it was left out as slower than the best, from 1; 0: it was not.
+        draft_ms: drafting time per round.
+        verify_ms: verification time per round.
+        left: pass after which it was dropped as slower than the best, from 1; 0: never.
     """
 
     method: str
@@ -42,7 +42,7 @@ class Choice:
 
     @property
     def why(self) -> str:
-        """Its speed in words: what it gains a round, and what a round costs."""
+        """Explanation of its speed: tokens per round, and cost of a round."""
         if self.speedup is None or self.tau is None or not self.round_cost:
             return "Only plain decoding was measured."
         tau, price = self.tau, self.round_cost
@@ -53,29 +53,29 @@ class Choice:
         return f"{tau:.2f} tokens per pass, {kept}; {cost}: {tau:.2f} / {price:.2f} = {tau / price:.2f}."
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return plain | {"speedup": self.speedup and self.speedup.to_wire(), "why": self.why}
 
 
 @dataclass(slots=True)
 class Recommendation:
-    """What was measured, and what follows.
+    """Results of the measurement, and the recommendation.
 
     Attributes:
         target: its name.
-        prompts: names of those that were measured.
-        ranking: fastest first; plain decoding is not among them.
-        repeats: share of the tokens of the plain texts that the three tokens before them told from earlier on.
-        seconds: spent.
-        passes: over all prompts, finished or not.
-        complete: False where somebody stopped it before the time was up.
-        machine: facts.
-        failed: methods that could not run, and why.
-        asked: prompts that were given.
-        unreached: methods that the time did not suffice for.
+        prompts: names of the measured prompts.
+        ranking: fastest first, without plain decoding.
+        repeats: share of the plain texts' tokens that the three tokens before them predict from an earlier occurrence.
+        seconds: time spent.
+        passes: number of passes over all prompts, including an unfinished one.
+        complete: False if it was stopped before the time was up.
+        machine: facts about the machine.
+        failed: methods that could not run, with the reasons.
+        asked: number of given prompts.
+        unreached: methods for which the time was too short.
         disturbed: number of plain runs that are left out, far slower than the others.
-        refused: methods left out of the ranking, since their speed-up is far above their tokens a pass.
+        refused: methods left out of the ranking, since their speed-up is far above their tokens per pass.
     """
 
     target: str
@@ -94,7 +94,7 @@ class Recommendation:
 
     @property
     def best(self) -> Choice | None:
-        """The first of the ranking that is surely faster than plain decoding; None: no method is known to be."""
+        """The first method of the ranking that is significantly faster than plain decoding; None if there is none."""
         return next((c for c in self.ranking if c.speedup is not None and c.speedup.verdict == FASTER), None)
 
     @property
@@ -110,7 +110,7 @@ class Recommendation:
 
     @property
     def answer(self) -> str:
-        """Which method, how sure that is, and why."""
+        """The recommended method, how certain it is, and why."""
         best, n = self.best, len(self.ranking)
         repeated = "" if self.repeats is None else (
             f" Of the text, {self.repeats:.0%} repeats what stood before"
@@ -126,7 +126,7 @@ class Recommendation:
 
     @property
     def limits(self) -> str:
-        """What was left out, in sentences; empty where nothing was."""
+        """Omissions of the measurement, in sentences; empty if there are none."""
         said = list[str]()
         if self.complete and len(self.prompts) < self.asked:
             said.append(f"The time sufficed for {len(self.prompts)} of {self.asked} prompts.")
@@ -147,14 +147,14 @@ class Recommendation:
 
     @property
     def command(self) -> str:
-        """What runs it."""
+        """Command that runs it."""
         chosen = self.best
         name, params = (chosen.method, chosen.params) if chosen else (BASELINE, {})
         settings = "".join(f" --set {key}={value}" for key, value in params.items())
         return f'workbench generate --target {self.target} --chat "…" --method {name}{settings}'
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {
             "target": self.target, "answer": self.answer, "command": self.command,
             "best": self.best and self.best.method, "rivals": self.rivals,

@@ -1,13 +1,13 @@
-"""Two saved reports compared: which differences are beyond noise.
+"""Comparison of two saved reports: which differences are significant.
 
-Both reports ran the same prompts, so each prompt is its own control: for every method and figure the prompts' changes
-are put to Wilcoxon's signed-rank test, which asks nothing of their distribution. All tests of a comparison together
-keep the share of false alarms among what is reported (Benjamini–Hochberg). A change also has to be as large as the
-tolerance: with many prompts the test sees changes that matter to nobody.
+Both reports ran the same prompts, so each prompt is its own control: for every method and figure, the prompts' changes
+are tested with Wilcoxon's signed-rank test, which assumes no distribution. Benjamini–Hochberg over all tests of a
+comparison controls the share of false alarms among the reported changes. A change must also reach the tolerance: with
+many prompts the test detects changes too small to matter.
 
-Speed is compared twice. As speed-up against plain decoding within the same session, a slower machine or a busy minute
-falls out; tokens per second show it, for plain decoding as for all others. Both are the geometric means of
-`workbench.trace.speedup`, so that a report says the same here as in its own tables; other figures are medians over
+Speed is compared twice. The speed-up against plain decoding within the same session cancels a slower machine or a busy
+minute; tokens per second include them, for plain decoding as for all others. Both are the geometric means of
+`workbench.trace.speedup`, so that a report's figures here equal those in its own tables; other figures are medians over
 prompts.
 """
 
@@ -32,11 +32,11 @@ from workbench.models.machine import describe
 from workbench.trace.speedup import speedup
 
 ALPHA = 0.05
-"""Share of false alarms among the changes that are reported."""
+"""False discovery rate among the reported changes."""
 TOLERANCE = 0.02
 """Smallest relative change that is reported."""
 FEWEST = 6
-"""Prompts below which the signed-rank test cannot reach ALPHA, whatever they say (2 / 2⁶ = 0.03)."""
+"""Number of prompts below which the signed-rank test cannot reach ALPHA (2 / 2⁶ = 0.03)."""
 UNCHANGED = 1.0
 
 Run = dict[str, Any]
@@ -44,13 +44,14 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is compared, prompt by prompt.
+    """A figure that is compared, prompt by prompt.
 
     Attributes:
-        title: in words.
-        value: of the runs of one prompt by one method, and of plain decoding's in the same session; None: not defined.
-        bigger_is_better: so that a change can be called better or worse.
-        is_speed: summarised over prompts by the geometric mean, as a speed-up is; else by the median.
+        title: title.
+        value: computed from the runs of one prompt by one method, and of plain decoding in the same session; None: not
+            defined.
+        bigger_is_better: whether an increase is an improvement.
+        is_speed: whether it is summarised over prompts by the geometric mean, like a speed-up; else by the median.
     """
 
     title: str
@@ -65,7 +66,7 @@ def _rate(runs: Sequence[Run]) -> float | None:
 
 
 def _speedup(runs: Sequence[Run], plain: Sequence[Run]) -> float | None:
-    whole = any(run["decode_seconds"] is None for run in runs)  # another engine: whole calls on both sides then
+    whole = any(run["decode_seconds"] is None for run in runs)  # another engine: then whole calls on both sides
     found = speedup(saved_rates(runs, whole), saved_rates(plain, whole))
     return None if found is None else found.value
 
@@ -87,15 +88,15 @@ FIGURES = {
 
 @dataclass(slots=True)
 class Change:
-    """One figure of one method, then and now.
+    """One figure of one method in both reports.
 
     Attributes:
         method: name of the contender.
         figure: key of `FIGURES`.
-        old: over prompts: of speeds the geometric mean, else the median.
+        old: over prompts: the geometric mean of speeds, else the median.
         new: the same.
-        change: relative change of a prompt, summarised alike: 0.1 is a tenth more.
-        prompts: how many have the figure in both reports.
+        change: relative change per prompt, summarised alike: 0.1 is a tenth more.
+        prompts: number of prompts with the figure in both reports.
         p: adjusted for all tests of the comparison; None with too few prompts.
         verdict: "better", "worse", "within noise", "too few prompts".
     """
@@ -124,11 +125,11 @@ COLUMNS: dict[str, Callable[[Change], Any]] = {
 
 @dataclass(slots=True)
 class Regression:
-    """What a comparison found.
+    """Result of a comparison.
 
     Attributes:
         changes: every method and figure that both reports have.
-        differences: settings and machine facts that are not the same, as (name, old, new).
+        differences: differing settings and machine facts, as (name, old, new).
         missing: methods that only one report has.
         machines: old and new, in words.
     """
@@ -140,15 +141,15 @@ class Regression:
 
     @property
     def worse(self) -> list[Change]:
-        """What has become worse."""
+        """Changes for the worse."""
         return [change for change in self.changes if change.verdict == "worse"]
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return asdict(self)
 
     def to_markdown(self) -> str:
-        """For people: what changed first, then everything."""
+        """Return Markdown: significant changes first, then everything."""
         beyond = [change for change in self.changes if change.verdict in ("better", "worse")]
         lines = [f"**{len(beyond)} of {len(self.changes)} figures differ beyond noise.**", ""]
         lines += [_sentence(change) for change in beyond] + [""] * bool(beyond)
@@ -202,7 +203,7 @@ def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLER
 
 
 def _by_method(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
-    """Runs by method and prompt. Prompts are told apart by name, so that reports may have them in another order."""
+    """Group runs by method and prompt. Prompts are identified by name, so that reports may order them differently."""
     found: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         found[run["contender"]][run["name"]].append(run)
@@ -221,9 +222,9 @@ def _pairs(before: Any, after: Any, method: str, figure: Figure) -> list[tuple[f
 
 
 def _p_value(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Of the prompts' changes being symmetric about none; None with too few prompts.
+    """Test whether the prompts' changes are symmetric about zero, and return the p-value; None with too few prompts.
 
-    `UNCHANGED` where no prompt differs, as τ of greedy runs does not: that is no test, and corrects for none.
+    `UNCHANGED` if no prompt differs, like τ of greedy runs: this counts as no test and needs no correction.
     """
     if len(pairs) < FEWEST:
         return None

@@ -1,4 +1,4 @@
-"""What a bench found: rows over all prompts and by group, its timed runs, and its tables."""
+"""Report of a bench: rows over all prompts and by group, its timed runs, and its tables."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from workbench.bench.tables import as_bytes
 from workbench.models.machine import describe
 
 SCHEMA_VERSION = 3
-"""Of saved reports. 1 had medians with quartiles, 2 whole calls of other engines in the columns of decoding; `saved`
-computes their speeds anew from their runs."""
+"""Version of saved reports. 1 had medians with quartiles, 2 had whole calls of other engines in the decoding columns;
+`saved` computes their speeds again from their runs."""
 
 
 @dataclass(slots=True)
@@ -24,13 +24,13 @@ class BenchReport:
     """Rows over all prompts and by group, with what is needed to read them.
 
     Attributes:
-        settings: what was asked for.
-        machine: where it was measured (`machine_facts`).
+        settings: settings of the bench.
+        machine: the machine (`machine_facts`).
         rows: over all prompts.
-        groups: the same by group of prompts; empty where there is one group only.
-        complete: False where it was stopped.
+        groups: the same by group of prompts; empty if there is only one group.
+        complete: False if it was stopped.
         runs: every timed run as plain values (`SAVED`), for comparisons with other reports and for answer files.
-        left_out: prompts that were not run, by the reason.
+        left_out: numbers of prompts that were not run, by the reason.
     """
 
     settings: dict[str, Any]
@@ -42,21 +42,21 @@ class BenchReport:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {"schema": SCHEMA_VERSION, **asdict(self)}
 
     def to_json(self) -> str:
-        """JSON; `saved.read_report` reads it back."""
+        """Return JSON text; `saved.read_report` reads it."""
         return json.dumps(self.to_wire(), ensure_ascii=False)
 
     def to_csv(self) -> str:
-        """One line a row and group; an estimate has a column for each of its numbers."""
+        """Return CSV, one line per row and group; an estimate has a column for each of its numbers."""
         lines = [{"group": "all"} | _flat(row) for row in self.rows]
         lines += [{"group": name} | _flat(row) for name, rows in self.groups.items() for row in rows]
         return as_bytes(lines, "csv").decode()
 
     def to_markdown(self, by_group: bool = False) -> str:
-        """Tables for people, with the machine named under them."""
+        """Return Markdown tables, with the machine named under them."""
         parts = [markdown(COLUMNS, self.rows)]
         if by_group:
             parts += [f"**{name}**\n\n{markdown(COLUMNS, rows)}" for name, rows in self.groups.items()]
@@ -72,11 +72,11 @@ SAVED = (
     "decode_seconds", "rounds", "accepted", "tested", "drafted", "draft_s", "verify_s", "overhead_s", "growth_bytes",
     "steps", "token_ids",
 )  # fmt: skip
-"""Columns of a report's runs: what is known of the prompt, `figures` of the sample; `steps`."""
+"""Columns of a report's runs: facts about the prompt, the sample's `figures`, and `steps`."""
 
 
 def build_runs(samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> list[dict[str, Any]]:
-    """Every sample as plain values."""
+    """Return every sample as plain values."""
     return [_run(sample, prompts[sample.prompt]) for sample in samples]
 
 

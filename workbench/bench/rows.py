@@ -1,4 +1,4 @@
-"""From samples to the rows of a bench: ratios within one prompt and repeat, by `workbench.bench.statistics`."""
+"""Rows of a bench, from its samples: ratios within one prompt and repeat, by `workbench.bench.statistics`."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ ESTIMATES = (
     "speedup_vs_autoregressive", "call_speedup_vs_autoregressive", "speedup_vs_hf", "hf_plain_part",
     "hf_speculation_part",
 )  # fmt: skip
-"""Columns of a row that are an `Estimate`."""
+"""Columns of a row with an `Estimate`."""
 HF_BASELINE = "hf-generate"
 COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup"}
-"""What a method is compared with on the side of Hugging Face; every other method meets plain `generate`."""
+"""Hugging Face counterpart of a method; every other method is compared with plain `generate`."""
 
 
 @dataclass(slots=True)
 class BenchRow:
-    """One line of the table. Rates are 0 to 1, times in the unit of their name, speed-ups are ratios.
+    """One row of the table. Rates are 0 to 1, times in the unit of their name, speed-ups are ratios.
 
     Attributes:
         method: registry name, or `hf-…`, `llama.cpp…`.
-        title: name for people.
+        title: name for display.
         kind: "workbench", "hugging-face" or "llama.cpp".
-        promise: what the method promises.
+        promise: promise of the method.
         parameters: values of its parameters.
-        prompts: prompts measured.
-        tau: tokens emitted / target verification passes: geometric mean over prompts, as speed-ups are.
-        acceptance_rate: accepted / tested drafted tokens, mean over prompts; None without drafts or where unknown.
-        tokens_per_second: of decoding, prefill left out: geometric mean, prompts weighing alike; None for other
-            engines, which do not say when prefill ends.
-        call_tokens_per_second: the same of whole calls, prefill included: every engine has it.
-        speedup_vs_autoregressive: of decoding; see `workbench.trace.speedup`. None for other engines.
-        call_speedup_vs_autoregressive: the same estimate of whole calls, on both sides.
-        speedup_vs_hf: the same estimate of whole calls over the counterpart's; None unless measured against it.
+        prompts: number of measured prompts.
+        tau: tokens emitted / target verification passes: geometric mean over prompts, like speed-ups.
+        acceptance_rate: accepted / tested drafted tokens, mean over prompts; None without drafts or if unknown.
+        tokens_per_second: decoding rate, without prefill: geometric mean over equally weighted prompts; None for other
+            engines, which do not report the end of prefill.
+        call_tokens_per_second: the same for whole calls, prefill included: every engine has it.
+        speedup_vs_autoregressive: speed-up of decoding; see `workbench.trace.speedup`. None for other engines.
+        call_speedup_vs_autoregressive: the same estimate for whole calls, on both sides.
+        speedup_vs_hf: the same estimate for whole calls over the counterpart's; None unless measured against it.
         hf_counterpart: the row that `speedup_vs_hf` refers to.
-        hf_plain_part: what plain decoding alone gives of `speedup_vs_hf`: ours over Hugging Face's plain `generate`.
-        hf_speculation_part: what speculation adds: its gain over plain decoding here over the counterpart's gain there.
-            The two parts multiply to `speedup_vs_hf`.
-        overhead_share: wall time in no model forward / wall time from the end of prefill to the last token.
-        overhead_ms_per_round: the same, in milliseconds a round.
-        draft_ms_per_round: time in drafting.
-        verify_ms_per_round: time in the target's verification.
+        hf_plain_part: part of `speedup_vs_hf` due to plain decoding: ours over Hugging Face's plain `generate`.
+        hf_speculation_part: part due to speculation: its gain over plain decoding here over the counterpart's gain
+            there. The two parts multiply to `speedup_vs_hf`.
+        overhead_share: wall time outside model forwards / wall time from the end of prefill to the last token.
+        overhead_ms_per_round: the same, in milliseconds per round.
+        draft_ms_per_round: drafting time.
+        verify_ms_per_round: time of the target's verification.
         identical_to_autoregressive: share of prompts whose tokens equal the baseline's; None when sampling.
-        acceptance_by_position: (depth, rounds that tested it, rounds that accepted there); [] where nobody says.
+        acceptance_by_position: (depth, rounds that tested it, rounds that accepted there); [] if unknown.
         weights_mib: weights of the models it uses, without rearranged copies.
         growth_mib: largest rise of memory during one of its runs.
-        warnings: what the self-checks said.
+        warnings: warnings of the self-tests.
     """
 
     method: str
@@ -90,7 +90,7 @@ Runs = dict[tuple[int, int], Sample]
 
 
 def build_rows(samples: Sequence[Sample], contenders: Sequence[Contender], greedy: bool) -> list[BenchRow]:
-    """One row for each contender that was measured, in the order given."""
+    """Return one row for each measured contender, in the order given."""
     runs: dict[str, Runs] = defaultdict(dict)
     for sample in samples:
         runs[sample.contender][sample.prompt, sample.repeat] = sample
@@ -100,7 +100,7 @@ def build_rows(samples: Sequence[Sample], contenders: Sequence[Contender], greed
 def build_groups(
     samples: Sequence[Sample], contenders: Sequence[Contender], prompts: Sequence[BenchPrompt], greedy: bool
 ) -> dict[str, list[BenchRow]]:
-    """Rows by group of prompts; empty when there is only one group."""
+    """Return rows by group of prompts; empty if there is only one group."""
     names = groups_of(prompts)
     if len(names) < 2:
         return {}
@@ -139,12 +139,12 @@ def _row(contender: Contender, runs: dict[str, Runs], greedy: bool) -> BenchRow:
 
 
 def speeds(name: str, is_ours: bool, decode: Mapping[str, Rates], call: Mapping[str, Rates]) -> dict[str, Any]:
-    """The fields of a `BenchRow` that are speeds. Each is of decoding or of whole calls on both of its sides.
+    """Return the fields of a `BenchRow` that are speeds. Each is of decoding or of whole calls on both of its sides.
 
     Args:
-        name: of the contender.
-        is_ours: whether it is the workbench's, so that it says when prefill ends.
-        decode: rates of decoding by contender; those of other engines are not looked at.
+        name: name of the contender.
+        is_ours: whether it is the workbench's, which reports the end of prefill.
+        decode: rates of decoding by contender; those of other engines are ignored.
         call: rates of whole calls by contender.
     """
     found: dict[str, Any] = dict.fromkeys((*ESTIMATES, "tokens_per_second", "hf_counterpart"))
@@ -208,4 +208,4 @@ COLUMNS: dict[str, Callable[[BenchRow], str]] = {
     ),
     "same text": lambda r: shown(r.identical_to_autoregressive, ".0%"),
 }
-"""Columns of tables for people: title and how a row fills it."""
+"""Columns of display tables: title, and function of a row that returns the cell."""

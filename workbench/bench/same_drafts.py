@@ -1,7 +1,7 @@
-"""What two rules make of the same chains: the tokens that each expects of a round, so that no draw of theirs is noise.
+"""Two verifiers on the same chains: the expected tokens per round of each, so that sampling adds no noise.
 
-Two runs that differ in the verifier alone write different texts after the first different draw, and their τ differ by
-more than rules do. Here one run drafts, and both rules are asked about every draft.
+Two runs with different verifiers generate different texts after the first different sample, and their τ differ by more
+than the verifiers do. Here one run drafts, and both verifiers are evaluated on every draft.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workbench.methods.verifiers.lossless import Lossless
 
 @dataclass(frozen=True)
 class _Asking(Lossless):
-    """Judges by the exact rule, and asks another one, too."""
+    """Exact verifier that also evaluates another one."""
 
     other: Verifier = field(default_factory=Lossless)
     found: list[tuple[float, float]] = field(default_factory=list, compare=False)
@@ -33,7 +33,7 @@ class _Asking(Lossless):
 
 
 def expected(ruling: Ruling) -> float:
-    """Tokens that a round with a chain emits on the average, given the chain: the kept ones and the target's own."""
+    """Return the expected tokens of a round with a given chain: the accepted ones and the target's own."""
     return 1 + float(ruling.accept.double().cumprod(0).sum())
 
 
@@ -46,16 +46,16 @@ def expected_tau(
     params: Mapping[str, Any],
     temperature: float,
 ) -> Iterator[tuple[float, float]]:
-    """Of each prompt: tokens a round that `other` expects, and those of one token after the other.
+    """Yield per prompt the expected tokens per round of `other`, and of the exact token-by-token verifier.
 
     Args:
-        models: with a draft model.
+        models: models with a draft model.
         prompts: token ids.
-        draws: texts of each.
+        draws: sampled texts per prompt.
         n_tokens: longest text.
         other: a verifier for chains.
-        params: of `draft-model`.
-        temperature: of draws and laws.
+        params: parameters of `draft-model`.
+        temperature: temperature of samples and distributions.
     """
     chain = registry.get("draft-model")
     for i, ids in enumerate(prompts):

@@ -1,4 +1,4 @@
-"""One timed generation, and what can be timed. Plain data: reports and comparisons are read without PyTorch."""
+"""One timed generation, and the protocol of contenders. Plain data: reports are read without PyTorch."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Sample:
     """One timed generation.
 
     Attributes:
-        contender: name of what ran.
+        contender: name of the contender.
         prompt: index of the prompt.
         repeat: number of the repetition, from 0.
-        token_ids: what was generated.
-        seconds: the whole call, prefill included.
-        decode_seconds: from the end of prefill to the last token; None where it cannot be told apart.
+        token_ids: generated tokens.
+        seconds: duration of the whole call, prefill included.
+        decode_seconds: time from the end of prefill to the last token; None if unknown.
         rounds: verification passes of the target.
-        figures: sums that rows add up: accepted, tested, drafted, draft_s, verify_s,
+        figures: sums for the rows: accepted, tested, drafted, draft_s, verify_s,
             decode_s and overhead_s, as `workbench.trace.metrics` defines them.
-        warnings: what the run's self-checks said.
-        steps: tokens that each round emitted, corrected and bonus included; [] where the other side does not say.
-        depths: (depth, rounds that tested it, rounds that accepted there), as `metrics.acceptance_by_depth`.
-        growth_bytes: how far memory rose during the run; None where it cannot be measured.
+        warnings: warnings of the run's self-tests.
+        steps: tokens that each round emitted, including corrected and bonus tokens; [] if the engine reports none.
+        depths: (depth, rounds that tested it, rounds that accepted there), like `metrics.acceptance_by_depth`.
+        growth_bytes: rise of memory during the run; None if it cannot be measured.
     """
 
     contender: str
@@ -51,17 +51,17 @@ class Sample:
 
     @property
     def decode_rate(self) -> float:
-        """Tokens per second after prefill; of the whole call where prefill cannot be told apart."""
+        """Tokens per second after prefill; of the whole call if the end of prefill is unknown."""
         return len(self.token_ids) / (self.decode_seconds or self.seconds)
 
 
 class ContenderLostError(WorkbenchError):
-    """A contender ended, or cannot do what is asked: the others go on without it."""
+    """A contender crashed, or cannot run with these settings: the others continue without it."""
 
 
 @runtime_checkable
 class Contender(Protocol):
-    """Something that continues a prompt and can be timed."""
+    """An implementation that continues a prompt and can be timed."""
 
     @property
     def name(self) -> str:
@@ -70,22 +70,22 @@ class Contender(Protocol):
 
     @property
     def title(self) -> str:
-        """Name for people."""
+        """Name for display."""
         ...
 
     @property
     def kind(self) -> str:
-        """Whose implementation: "workbench", "hugging-face" or "llama.cpp"."""
+        """Implementation: "workbench", "hugging-face" or "llama.cpp"."""
         ...
 
     @property
     def promise(self) -> str:
-        """What it promises about its output."""
+        """Its promise about the output."""
         ...
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What else decides the work of a round."""
+        """Other settings that determine the work of a round."""
         ...
 
     @property
@@ -97,13 +97,13 @@ class Contender(Protocol):
         """Generate once; `prompt` and `repeat` label the sample.
 
         Raises:
-            ContenderLostError: it is out of the bench.
+            ContenderLostError: it cannot take part any longer.
         """
         ...
 
 
 def sample_of(trace: Trace, contender: str, prompt: int, repeat: int, seconds: float) -> Sample:
-    """A sample from what our engine recorded; `seconds` is the time of the whole call."""
+    """Return a sample from a trace of our engine; `seconds` is the time of the whole call."""
     figures = summary(trace)
     kept = {name: float(figures[name]) for name in ("accepted", "tested", "drafted")}
     decode = figures["seconds"]

@@ -1,4 +1,4 @@
-"""Reports as files: JSON and Parquet, both read back."""
+"""Reports as files, JSON or Parquet: reading and writing."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def _kind(column: str) -> Any:
 
 
 RUNS = {column: _kind(column) for column in SAVED}
-"""Columns of the Parquet file, which has a row a timed run."""
+"""Columns of the Parquet file, which has one row per timed run."""
 
 
 def to_parquet(report: BenchReport) -> bytes:
-    """One row a timed run; everything else stands in the metadata."""
+    """Return Parquet with one row per timed run; everything else is in the metadata."""
     runs = pl.DataFrame(report.runs, schema=RUNS)
     rest = {name: value for name, value in report.to_wire().items() if name != "runs"}
     out = io.BytesIO()
@@ -44,10 +44,10 @@ def to_parquet(report: BenchReport) -> bytes:
 
 
 def read_report(path: Path) -> BenchReport:
-    """A saved report of either kind.
+    """Read a saved report of either kind.
 
     Raises:
-        WorkbenchError: it cannot be read, is no report, or a newer workbench wrote it.
+        WorkbenchError: it cannot be read, is not a report, or a newer workbench wrote it.
     """
     try:
         data = read_regular(path)
@@ -81,9 +81,10 @@ def _row(row: dict[str, Any]) -> BenchRow:
 
 
 def _renew(wire: dict[str, Any]) -> None:
-    """Bring a report of an earlier schema up to date: its runs are there, so its speeds are computed anew.
+    """Convert a report of an earlier schema: its speeds are computed again from its runs.
 
-    A report without runs keeps no speed: medians cannot be turned into geometric means, nor whole calls into decoding.
+    A report without runs loses its speeds: medians cannot be converted into geometric means, nor whole calls into
+    decoding.
     """
     for group, rows in [(None, wire["rows"]), *wire["groups"].items()]:
         runs = [run for run in wire["runs"] if group in (None, run["group"])]

@@ -1,4 +1,4 @@
-"""The board of a scaling study: its runs, the law that was fitted, and where the law and the runs part."""
+"""The board of a scaling study: its runs, the fitted scaling law, and the differences between law and runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BOARD = "scaling.json"
 
 
 def page(report: dict[str, Any]) -> str:
-    """The board, from what `workbench train scaling` wrote."""
+    """Return the board, from the report of `workbench train scaling`."""
     runs, law = of_report(report), fit(of_report(report))
     of_runs = [
         {"cell": cell, "tau": run.tau, "left": left}

@@ -1,4 +1,4 @@
-"""What verifiers make of several drafts for one place: on laws that a target and its draft model really have."""
+"""Verifiers of several drafts for one position, evaluated on distributions of a real target and its draft model."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace import theory
 
 Way = tuple[Verifier | None, Sampling]
-"""A verifier, None for the best that any could be (the optimal-transport bound); and how the drafts are drawn."""
+"""A verifier, None for the optimal-transport bound; and how the drafts are sampled."""
 SETS = 64
-"""Sets of drafts that are drawn for each place."""
+"""Sets of drafts that are sampled per position."""
 TOGETHER = 32
-"""Places judged at once, as one draft: some rules compare all its nodes with each other."""
+"""Positions verified at once, as one draft: some verifiers compare all its nodes with each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """Both laws at the places of one text.
+    """Both distributions at the positions of one text.
 
     Attributes:
         p: float [n, V], the target's.
@@ -48,7 +48,7 @@ class Laws:
 
 @dataclass(frozen=True)
 class _Watching(Lossless):
-    """Keeps the laws of every place that something was drafted for."""
+    """Exact verifier that records the distributions of every position with a draft."""
 
     seen: list[tuple[Tensor, Tensor]] = field(default_factory=list, compare=False)
 
@@ -59,13 +59,13 @@ class _Watching(Lossless):
 
 
 def laws_of(models: Models, prompts: Sequence[list[int]], n_tokens: int, temperature: float) -> Iterator[Laws]:
-    """The laws along a text behind each prompt, which the target writes with drafts of one token.
+    """Yield the distributions along a text after each prompt, which the target generates with drafts of one token.
 
     Args:
-        models: with a draft model.
+        models: models with a draft model.
         prompts: token ids.
         n_tokens: longest text.
-        temperature: of both laws, and of the text.
+        temperature: temperature of both distributions, and of the text.
     """
     chain = registry.get("draft-model")
     for i, ids in enumerate(prompts):
@@ -80,15 +80,15 @@ def laws_of(models: Models, prompts: Sequence[list[int]], n_tokens: int, tempera
 
 
 def accepted(laws: Laws, way: Way, siblings: int) -> float:
-    """The chance that a place accepts one of its drafts, mean over places.
+    """Return the probability that a position accepts one of its drafts, mean over positions.
 
-    Drafts are drawn from q, `SETS` times; given them the rule says the chance, so that nothing else is drawn. Ways that
-    draw drafts alike see the same ones.
+    Drafts are sampled from q, `SETS` times; given the drafts, the verifier's probability is exact, so that nothing else
+    is sampled. Ways with the same sampling get the same drafts.
 
     Args:
-        laws: of the places.
-        way: what judges, and how drafts are drawn.
-        siblings: drafts for each place.
+        laws: distributions at the positions.
+        way: the verifier, and how drafts are sampled.
+        siblings: drafts per position.
     """
     verifier, kind = way
     if verifier is None:
@@ -101,10 +101,10 @@ def accepted(laws: Laws, way: Way, siblings: int) -> float:
 
 
 def _chances(laws: Laws, verifier: Verifier, kind: Sampling, siblings: int, seed: int) -> Float[Tensor, " n"]:
-    """Of each place, that one of its drafts is accepted: the rule says it of each, given those before it were not."""
+    """Return per position the probability that one draft is accepted: each is conditional on the earlier rejections."""
     n = len(laws)
     tree = draft(kind, laws.q, n * siblings, seed, siblings)
-    at = torch.zeros(len(tree) + 1, dtype=torch.long)  # row of the target's law → place; other rows are read by nobody
+    at = torch.zeros(len(tree) + 1, dtype=torch.long)  # row of the target's distributions → position; others are unused
     at[tree.parents[::siblings] + 1] = torch.arange(n)
     p = laws.p[at]
     u = torch.from_numpy(Draw(seed).uniform(0, Purpose.STOP, len(p)))

@@ -1,15 +1,15 @@
-"""Spec-Bench's files: answers as JSON lines, written and read.
+"""Spec-Bench's answer files, JSON lines: reading and writing.
 
 An answer is a line `{"question_id", "category", "answer_id", "model_id", "choices": [{"index", "turns",
-"decoding_steps", "new_tokens", "wall_time", "accept_lengths"}], "tstamp"}`: one entry a turn in each list of a choice,
-one choice a repetition, and `accept_lengths` the tokens of every round of all turns, the corrected or bonus one
-included. Questions are read by `datasets` (suite `spec-bench`). Source: Xia et al. 2024, arXiv:2401.07851,
-github.com/hemingkx/Spec-Bench, evaluation/eval.py and speed.py.
+"decoding_steps", "new_tokens", "wall_time", "accept_lengths"}], "tstamp"}`: one entry per turn in each list of a
+choice, one choice per repetition, and `accept_lengths` are the tokens of every round of all turns, including the
+corrected or bonus token. `datasets` reads the questions (suite `spec-bench`). Source: Xia et al. 2024,
+arXiv:2401.07851, github.com/hemingkx/Spec-Bench, evaluation/eval.py and speed.py.
 
-Speed-ups are those of `workbench.trace.speedup`: a question is a prompt, a choice a repeat. Spec-Bench's own figure
-stands beside them under its name: total tokens / total time of the first choices over the same of the baseline. Its
-speed.py counts a method's tokens as they were generated and the baseline's by tokenising its text anew; here both are
-the counts in the files.
+Speed-ups are those of `workbench.trace.speedup`: a question is a prompt, a choice a repeat. Spec-Bench's own figure is
+shown beside them under its name: total tokens / total time of the first choices over the same of the baseline. Its
+speed.py counts a method's tokens as generated, and the baseline's by tokenising its text again; here both counts are
+those in the files.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _REMEDY = "Give answer files of Spec-Bench: JSON lines with question_id, model_i
 
 
 def write_answers(report: BenchReport, folder: Path, decode: Callable[[list[int]], str]) -> list[Path]:
-    """A file for every method of a report, named after model and method.
+    """Write a file for every method of a report, named after model and method; return the paths.
 
     Args:
-        report: of a suite whose questions have numbers; a question all of whose turns were not run is left out.
-        folder: made if it is missing.
-        decode: token ids as text.
+        report: report of a suite with numbered questions; questions with no run of any turn are left out.
+        folder: created if it is missing.
+        decode: converts token ids to text.
 
     Raises:
         WorkbenchError: no run belongs to a numbered question, or the files cannot be written.
@@ -91,10 +91,10 @@ def _answer(number: int, runs: list[dict[str, Any]], model: str, decode: Callabl
 
 
 def read_answers(path: Path) -> dict[int, dict[str, Any]]:
-    """Question → its answer, the last one where a question was answered twice, as Spec-Bench has it.
+    """Return question → answer; of several answers to one question the last, as in Spec-Bench.
 
     Raises:
-        WorkbenchError: it cannot be read, or a line is no answer.
+        WorkbenchError: the file cannot be read, or a line is not an answer.
     """
     try:
         lines = read_regular(path).decode().split("\n")
@@ -127,12 +127,12 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 
 def speeds(answers: dict[int, dict[str, Any]], baseline: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Speed of one file against another: a row for each of Spec-Bench's categories, then one for all.
+    """Return the speed of one file relative to another: a row per Spec-Bench category, then one for all.
 
     Only questions that both files answer count, on both sides.
 
     Returns:
-        Rows with category, questions, mean_accepted (mean of accept_lengths; None where the file has none),
+        Rows with category, questions, mean_accepted (mean of accept_lengths; None if the file has none),
         tokens_per_second and baseline_tokens_per_second (total tokens / total time), speedup (an `Estimate`), and
         spec_bench_speedup, the quotient of the two.
 
@@ -165,7 +165,7 @@ def _speed(category: str, numbers: Sequence[int], answers: Any, baseline: Any) -
 
 
 def _rates(side: Any, numbers: Sequence[int]) -> dict[tuple[int, int], float]:
-    """Tokens per second of all turns together, by question and choice."""
+    """Return tokens per second of all turns together, by question and choice."""
     return {
         (number, index): sum(choice["new_tokens"]) / sum(choice["wall_time"])
         for number in numbers
@@ -175,7 +175,7 @@ def _rates(side: Any, numbers: Sequence[int]) -> dict[tuple[int, int], float]:
 
 
 def _first_choice(side: Any, numbers: Sequence[int]) -> float:
-    """Total tokens / total time of the first choices: speed.py, too, looks at the first only."""
+    """Return total tokens / total time of the first choices; speed.py uses only these, too."""
     first = [side[number]["choices"][0] for number in numbers]
     return sum(sum(c["new_tokens"]) for c in first) / sum(sum(c["wall_time"]) for c in first)
 
@@ -192,5 +192,5 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 def speeds_table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
+    """Return the rows as Markdown."""
     return markdown(COLUMNS, rows) + "\n"

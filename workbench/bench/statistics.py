@@ -1,8 +1,8 @@
-"""From runs to figures, for Compare, Sweep, bench, claims and regression alike: what a figure is stands here once.
+"""Figures from runs, defined once for Compare, Sweep, bench, claims and regression.
 
-Speeds are geometric means over prompts that weigh alike, speed-ups the same of ratios within one prompt and repeat,
-with Student's interval (`workbench.trace.speedup`, which says why). Counts are quotients of totals over all runs
-(`Totals`). Other figures of one value a prompt are means with the one 95 % interval below: scipy's percentile
+Speeds are geometric means over equally weighted prompts; speed-ups are the same of ratios within one prompt and repeat,
+with Student's interval (`workbench.trace.speedup` explains why). Counts are quotients of totals over all runs
+(`Totals`). Other figures, one value per prompt, are means with the one 95 % interval below: scipy's percentile
 bootstrap (Efron & Tibshirani 1993, §13.3), seeded.
 """
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 CONFIDENCE, RESAMPLES, SEED = 0.95, 2000, 0
 PARTS = ("draft", "verify", "overhead", "decode")
-"""Of the time from the end of prefill to the last token; the last is all of it."""
+"""Parts of the time from the end of prefill to the last token; the last is the whole."""
 
 Rates = Mapping[tuple[Any, int], float]
 """Tokens per second by (prompt, repeat)."""
 Interval = dict[str, Any]
-"""A figure as plain JSON: value, low, high (95 %; None where one value makes no interval), n."""
+"""A figure as plain JSON: value, low, high (95 %; None if there is only one value), n."""
 
 
 # -- speeds -----------------------------------------------------------------------------------------------------------
 
 
 def rates(samples: Iterable[Sample], whole: bool = False) -> dict[tuple[int, int], float]:
-    """Tokens per second by (prompt, repeat), after prefill; `whole`: of whole calls."""
+    """Return tokens per second by (prompt, repeat), after prefill; `whole`: of whole calls."""
     return {(s.prompt, s.repeat): s.call_rate if whole else s.decode_rate for s in samples}
 
 
 def saved_rates(runs: Iterable[Mapping[str, Any]], whole: bool = False) -> dict[tuple[Any, int], float]:
-    """The same of the runs of a saved report (`report.SAVED`)."""
+    """Return the same for the runs of a saved report (`report.SAVED`)."""
     return {
         (run.get("prompt", run.get("name")), run["repeat"]):
             run["tokens"] / (run["seconds"] if whole else run["decode_seconds"] or run["seconds"])
@@ -50,12 +50,12 @@ def saved_rates(runs: Iterable[Mapping[str, Any]], whole: bool = False) -> dict[
 
 
 def typical(of: Rates) -> Estimate | None:
-    """The rate of all runs together: two of them divide to the speed-up of their runs."""
+    """Return the average rate of all runs; the quotient of two such averages is the speed-up of their runs."""
     return estimate(by_prompt(of))
 
 
 def tau_of(samples: Iterable[Sample]) -> float | None:
-    """Mean accepted length τ, averaged as speed-ups are: the geometric mean over prompts, which weigh alike.
+    """Return the mean accepted length τ, averaged like speed-ups: the geometric mean over equally weighted prompts.
 
     With both averages of one kind, speed-up = τ × plain seconds per token / seconds per round. None without a round.
     """
@@ -64,7 +64,7 @@ def tau_of(samples: Iterable[Sample]) -> float | None:
 
 
 def acceptance_of(samples: Iterable[Sample]) -> float | None:
-    """Accepted / tested drafted tokens of each prompt, and the mean over the prompts that tested any."""
+    """Return accepted / tested drafted tokens per prompt, averaged over the prompts that tested any."""
     by: dict[int, list[Sample]] = {}
     for sample in samples:
         by.setdefault(sample.prompt, []).append(sample)
@@ -73,12 +73,12 @@ def acceptance_of(samples: Iterable[Sample]) -> float | None:
 
 
 def speedup_of(lane: Measured, plain: Measured | None) -> Estimate | None:
-    """Speed-up of a lane over plain decoding, prefill left out."""
+    """Return the speed-up of a lane over plain decoding, without prefill."""
     return None if plain is None else speedup(rates(lane.samples.values()), rates(plain.samples.values()))
 
 
 def speedups(lane: Measured, plain: Measured | None) -> list[float]:
-    """Its ratios: one value a prompt and repeat that both have."""
+    """Return its ratios: one value per prompt and repeat that both have."""
     both = {} if plain is None else pairs(rates(lane.samples.values()), rates(plain.samples.values()))
     return [ratio for of_prompt in both.values() for ratio in of_prompt]
 
@@ -87,21 +87,21 @@ def speedups(lane: Measured, plain: Measured | None) -> list[float]:
 
 
 def share(part: float, whole: float) -> float | None:
-    """A quotient; None where there is nothing to divide by."""
+    """Return a quotient; None if there is nothing to divide by."""
     return part / whole if whole else None
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over runs, and the figures that are quotients of them; None where there is nothing to divide by.
+    """Sums over runs, and the figures that are quotients of them; None if there is nothing to divide by.
 
     Attributes:
-        runs: how many.
-        tokens: emitted.
+        runs: number of runs.
+        tokens: emitted tokens.
         rounds: verification passes of the target.
         accepted: drafted tokens that were accepted.
-        tested: those that the target tested.
-        drafted: all of them.
+        tested: drafted tokens that the target tested.
+        drafted: all drafted tokens.
         seconds: by part of the decoding time (`PARTS`).
     """
 
@@ -115,7 +115,7 @@ class Totals:
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Totals:
-        """Of these runs."""
+        """Return the totals of these runs."""
         own = list(samples)
 
         def total(name: str) -> float:
@@ -139,19 +139,19 @@ class Totals:
 
     @property
     def overhead_share(self) -> float | None:
-        """Wall time in no model forward / wall time from the end of prefill to the last token."""
+        """Wall time outside model forwards / wall time from the end of prefill to the last token."""
         return share(self.seconds["overhead"], self.seconds["decode"])
 
     def ms_per_round(self, part: str) -> float | None:
-        """Milliseconds of a part of the work / target verification passes."""
+        """Return milliseconds of a part of the work / target verification passes."""
         return share(1e3 * self.seconds[part], self.rounds)
 
 
-# -- one value a prompt -----------------------------------------------------------------------------------------------
+# -- one value per prompt ---------------------------------------------------------------------------------------------
 
 
 def mean(values: Sequence[float]) -> Interval | None:
-    """The mean of values that are no speeds: τ, rates of acceptance.
+    """Return the mean of values that are not speeds: τ, acceptance rates.
 
     Example:
         >>> mean([2.0, 2.0])
@@ -163,22 +163,22 @@ def mean(values: Sequence[float]) -> Interval | None:
 
 
 def geometric_mean(values: Sequence[float]) -> Interval | None:
-    """The same on a logarithmic scale, for ratios of figures that are no speeds; all values above 0."""
+    """Return the same on a logarithmic scale, for ratios of figures that are not speeds; all values above 0."""
     found = mean([math.log(value) for value in values])
     return found and {name: x if name == "n" or x is None else math.exp(x) for name, x in found.items()}
 
 
 def ratio_of_sums(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
-    """Sum of the one / sum of the other, both of the same prompts, which are drawn together."""
+    """Return the sum of `parts` / the sum of `wholes`, over the same prompts, which are resampled together."""
     return _figure(lambda a, b, axis=-1: np.sum(a, axis) / np.sum(b, axis), parts, wholes)
 
 
 Quotient = tuple[Sequence[float], Sequence[float]]
-"""Of each prompt what is above the line and what is below it."""
+"""Numerators and denominators by prompt."""
 
 
 def ratio_of_quotients(mine: Quotient, theirs: Quotient) -> Interval | None:
-    """A quotient of sums / another one, all of the same prompts, which are drawn together; None where that is 0."""
+    """Return a quotient of sums / another one over the same prompts, resampled together; None if the latter is 0."""
     if not sum(theirs[0]):
         return None
     return _figure(
@@ -188,7 +188,7 @@ def ratio_of_quotients(mine: Quotient, theirs: Quotient) -> Interval | None:
 
 
 def difference_of_quotients(mine: Quotient, theirs: Quotient) -> Interval | None:
-    """A quotient of sums − another one, likewise."""
+    """Return a quotient of sums − another one, over the same prompts, which are resampled together."""
     return _figure(
         lambda a, b, c, d, axis=-1: np.sum(a, axis) / np.sum(b, axis) - np.sum(c, axis) / np.sum(d, axis),
         *mine, *theirs,
@@ -208,11 +208,11 @@ def _figure(of: Callable[..., Any], *columns: Sequence[float]) -> Interval | Non
 
 
 def _bounds(of: Callable[..., Any], *columns: Sequence[float]) -> tuple[float, float]:
-    """Lower and upper bound of a statistic, which takes `axis`; several columns are drawn together, row by row."""
+    """Return the interval of a statistic, which takes `axis`; several columns are resampled together, row by row."""
     from scipy import stats
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that few values make few means is shown by n
+        warnings.simplefilter("ignore")  # n already shows that there are few values
         found = stats.bootstrap(
             tuple(np.asarray(column, dtype=float) for column in columns), of, paired=len(columns) > 1,
             confidence_level=CONFIDENCE, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(SEED),

@@ -1,7 +1,7 @@
-"""Where a comparison is, step by step: for those who watch, and over the wire for those who measure elsewhere.
+"""Progress of a comparison, step by step, for display and for clients in other processes.
 
-Over the wire each run is told once, when it has ended, and each trace when it becomes the one that is shown: whoever
-listens holds at any time all that was measured until then, and keeps it when the rest never comes.
+Over the wire each run is sent once, when it has ended, and each trace when it becomes the one that is shown. So the
+receiver has at any time all finished runs, and keeps them if the connection breaks.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ NUMBERS = ("done", "total", "text", "waiting", "left_s", "lane", "tokens", "limi
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a comparison is.
+    """Progress of a comparison.
 
     Attributes:
-        done: runs done, warm-up included.
-        total: runs in all.
-        text: what goes on, for people.
+        done: finished runs, warm-up included.
+        total: all runs.
+        text: current action, for display.
         waiting: why it waits; empty while it runs.
-        left_s: seconds to go, from the runs so far; None before there are any.
-        comparison: what was measured so far, after each run; complete in the last step of one that was not stopped.
-        last: nothing comes after it.
-        lane: name of the lane that runs; empty between runs.
-        tokens: what that run has emitted by now.
-        limit: the most it may emit.
-        prompt: index of the prompt it continues.
+        left_s: estimated seconds left, from the runs so far; None before there are any.
+        comparison: results so far, after each run; complete in the last step of one that was not stopped.
+        last: whether this is the last step.
+        lane: name of the current lane; empty between runs.
+        tokens: tokens of the current run so far.
+        limit: its length limit.
+        prompt: index of its prompt.
     """
 
     done: int
@@ -53,11 +53,11 @@ class Step:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """All but the comparison, as plain JSON."""
+        """All fields except the comparison, as plain JSON."""
         return {name: getattr(self, name) for name in NUMBERS}
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON, for the page: figures so far with the race on the prompt of the step; all in the last step."""
+        """Return plain JSON for the page: figures so far, with the race on the step's prompt; all in the last step."""
         made = self.comparison
         if made is None:
             return self.numbers | {"comparison": None}
@@ -70,14 +70,14 @@ class Step:
 
 
 class Telling:
-    """Steps as messages for a process elsewhere; one for each who listens."""
+    """Converts steps into messages for another process; one instance per receiver."""
 
     def __init__(self) -> None:
         self._told: set[tuple[int, int, int]] = set()
         self._shown: dict[tuple[int, int], Trace] = {}
 
     def message(self, step: Step) -> dict[str, Any]:
-        """A step as plain JSON: what was measured since the message before."""
+        """Return a step as plain JSON, with the runs and traces that are new since the previous message."""
         made = step.comparison
         if made is None:
             return step.numbers | {"news": None}
@@ -97,17 +97,17 @@ class Telling:
 
 
 class Hearing:
-    """The comparison that is measured elsewhere, as far as it was told of.
+    """Rebuilds a comparison that is measured in another process from its messages.
 
     Args:
-        made: prepared as it was prepared there, without any run.
+        made: the comparison, prepared like the original, without any run.
     """
 
     def __init__(self, made: Comparison) -> None:
         self.made = made
 
     def step(self, message: Mapping[str, Any]) -> Step:
-        """The step that a message of `Telling` tells of; its comparison grows from step to step.
+        """Return the step of a message of `Telling`; its comparison grows from step to step.
 
         Raises:
             WorkbenchError: the message is of another version of the workbench.

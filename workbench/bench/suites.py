@@ -1,4 +1,4 @@
-"""The two benches: methods on prompts, and implementations at a forced acceptance."""
+"""The two benches: methods on prompts, and implementations at a forced acceptance rate."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORCED = (0.0, 0.5, 0.8, 1.0)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """How to measure.
+    """Settings of a measurement.
 
     Attributes:
         max_new_tokens: length limit of every generation.
@@ -41,11 +41,11 @@ class Plan:
         sampling: temperature and filters.
         seed: seed of every generation.
         against_hf: measure Hugging Face's `generate` too.
-        stock: let Hugging Face run on transformers' own linear layers, as its users have them, instead of on the same
+        stock: run Hugging Face with transformers' own linear layers, as its users have them, instead of on the same
             model objects, whose linear layers are packed on a CPU.
-        against_llama: measure llama.cpp too, where it is installed.
+        against_llama: measure llama.cpp too, if it is installed.
         suite: name of the suite, for the report.
-        per_group: take only the first so many prompts of each group that fit the context; 0 takes all.
+        per_group: use only the first so many prompts of each group that fit the context; 0 uses all.
     """
 
     max_new_tokens: int = 128
@@ -66,7 +66,7 @@ def bench_methods(
     plan: Plan,
     progress: Progress | None = None,
 ) -> BenchReport:
-    """Measure methods, interleaved with plain decoding and, if wanted, with Hugging Face's `generate`.
+    """Measure methods, interleaved with plain decoding and optionally with Hugging Face's `generate`.
 
     Raises:
         MethodUnavailableError: the models lack what a method needs.
@@ -110,7 +110,7 @@ def bench_methods(
 
 
 def _right(models: Models, samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> str:
-    """How many answers of each contender are right, in words; "" where no prompt has an answer that can be checked."""
+    """Return the right answers of each contender, in words; "" if no prompt has an answer that can be checked."""
     right: dict[str, list[bool]] = defaultdict(list)
     for sample in samples:
         if prompts[sample.prompt].answer:
@@ -122,7 +122,7 @@ def _right(models: Models, samples: Sequence[Sample], prompts: Sequence[BenchPro
 def _fitting(
     models: Models, prompts: Sequence[BenchPrompt], plan: Plan, progress: Progress | None
 ) -> tuple[list[BenchPrompt], list[list[int]], dict[str, int]]:
-    """The prompts that the context holds with their answers, their token ids, and how many do not fit, by group.
+    """Return the prompts that fit the context with their answers, their token ids, and the numbers of others, by group.
 
     Raises:
         PromptError: none fits.
@@ -169,7 +169,7 @@ def bench_forced_acceptance(
     levels: Sequence[float] = FORCED,
     progress: Progress | None = None,
 ) -> BenchReport:
-    """`draft-model` against Hugging Face's assisted generation with the same pair, dtype and draft length.
+    """Compare `draft-model` with Hugging Face's assisted generation: same models, dtype and draft length.
 
     The drafter is a random small model (acceptance about 0), copies of the target with noise in their weights, or an
     exact copy (acceptance 1). Rows are reported by level.
@@ -201,7 +201,7 @@ def bench_forced_acceptance(
 
 
 def _contenders(models: Models, methods: Sequence[Configured], plan: Plan) -> list[Contender]:
-    """Plain decoding first, then the methods, then their counterparts at Hugging Face."""
+    """Return plain decoding first, then the methods, then their Hugging Face counterparts."""
     engine = Engine(models)
     methods = [registry.get(BASELINE).with_params(), *(m for m in methods if m.name != BASELINE)]
     found: list[Contender] = [

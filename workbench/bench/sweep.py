@@ -1,10 +1,10 @@
-"""Sweeps: one or two axes over anything that has a type, a comparison with plain decoding in every cell.
+"""Sweeps: one or two axes over any typed setting, with a comparison to plain decoding in every cell.
 
-The plan is `workbench.bench.grid`, the store `workbench.bench.sweepfolder`. `run` hands the cells to a crew, which
-measures them here (`workbench.bench.crews`), in processes (`workbench.service.workers`) or on a Ray cluster
-(`workbench.service.on_ray`), and keeps each finished cell in a folder at once. A cell is found again by its settings
-and the conditions it was measured under: a sweep that was killed goes on where it was, and one whose axes have grown
-measures only what is new.
+The plan is in `workbench.bench.grid`, the store in `workbench.bench.sweepfolder`. `run` gives the cells to workers,
+which measure them here (`workbench.bench.crews`), in processes (`workbench.service.workers`) or on a Ray cluster
+(`workbench.service.on_ray`), and saves each finished cell in a folder at once. A cell is identified by its settings and
+its measuring conditions: a sweep that was killed continues where it was, and one with extended axes measures only what
+is new.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ __all__ = [
 
 @dataclass(slots=True)
 class Update:
-    """Where a sweep is. The same object grows from update to update.
+    """Progress of a sweep. The same object grows from update to update.
 
     Attributes:
-        sweep: what is measured.
-        results: by the cell's id.
-        kept: cells that were there before, from an earlier run.
-        text: what goes on.
-        note: what is said of cells that are there and do not count.
-        follows: another one measures this sweep; cells appear here as they are finished there.
+        sweep: definition of the sweep.
+        results: results by the cell's id.
+        kept: number of cells from an earlier run.
+        text: current action.
+        note: note about existing cells that do not count.
+        follows: whether another process measures this sweep; its cells appear here when they are finished.
         changed: ids of the cells that changed since the last update.
-        left_s: seconds to go, from the cells so far; None before one is done.
-        last: nothing comes after it.
+        left_s: estimated seconds left, from the cells so far; None before one is done.
+        last: whether this is the last update.
     """
 
     sweep: Sweep
@@ -67,12 +67,12 @@ class Update:
 
     @property
     def total(self) -> int:
-        """All cells."""
+        """Number of all cells."""
         return len(self.cells)
 
     @property
     def done(self) -> int:
-        """Cells that are done or failed."""
+        """Number of cells that are done or failed."""
         return sum(self.results[cell.id].state in (DONE, FAILED) for cell in self.cells)
 
     @property
@@ -82,7 +82,7 @@ class Update:
 
     @property
     def where(self) -> dict[str, str]:
-        """When and on what the newest cell was measured, for people: date, and `on`: device, dtype and machine."""
+        """Date and place of the newest cell's measurement, for display: date, and `on`: device, dtype and machine."""
         done = [r for r in self.results.values() if r.machine]
         last = max(done, key=lambda r: r.machine.get("date", ""), default=None)
         if last is None:
@@ -93,7 +93,7 @@ class Update:
         return {"date": machine.get("date", ""), "on": " · ".join(filter(None, words))}
 
     def at(self, *values: Any) -> Result:
-        """The result at these values of the axes.
+        """Return the result at these values of the axes.
 
         Raises:
             KeyError: there is no such cell.
@@ -104,7 +104,7 @@ class Update:
         raise KeyError(values)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a cell that is done or failed: its place, its settings and its figures."""
+        """Return one row per cell that is done or failed: its axis values, its settings and its figures."""
         found = []
         for cell in self.cells:
             result = self.results[cell.id]
@@ -119,7 +119,7 @@ class Update:
         return found
 
     def to_wire(self, everything: bool = False) -> dict[str, Any]:
-        """Plain JSON; `everything`: all cells instead of those that changed."""
+        """Return plain JSON; `everything`: all cells instead of those that changed."""
         wanted = set(self.changed)
         cells = [c for c in self.cells if everything or c.id in wanted]
         found: dict[str, Any] = {
@@ -139,17 +139,18 @@ def run(
     """Measure a sweep. Closing the iterator, or Ctrl-C, ends it; finished cells stay.
 
     Args:
-        sweep: what is measured.
-        crew: who measures.
-        folder: where finished cells and their traces are kept, and looked for first; None: nowhere. Where somebody
-            else writes to it, their cells are read as they are finished, and what is missing is measured after them.
-        stopped: asked often; once it says yes, the last update comes.
+        sweep: definition of the sweep.
+        crew: the workers.
+        folder: folder in which finished cells and their traces are saved, and looked up first; None: no folder. If
+            another process writes to it, its cells are read when they are finished, and missing ones are measured
+            after them.
+        stopped: called often; once it returns True, the last update follows.
 
     Yields:
         one growing `Update`, whenever something changed.
 
     Raises:
-        WorkbenchError: the folder cannot be used, or the crew cannot work.
+        WorkbenchError: the folder cannot be used, or the workers cannot run.
     """
     cells = sweep.cells()
     update = Update(sweep, cells, {cell.id: Result(cell.id) for cell in cells})
@@ -167,7 +168,7 @@ def run(
 
 
 def _in_turn(update: Update, crew: Crew, kept: SweepFolder, stopped: Callable[[], bool]) -> Iterator[Update]:
-    """Measure once the folder is ours; until then, read along."""
+    """Measure once this process has the folder's lock; until then, read the other process's cells."""
     while True:
         with kept.writing() as held:
             if held:
@@ -183,7 +184,7 @@ def _in_turn(update: Update, crew: Crew, kept: SweepFolder, stopped: Callable[[]
 
 
 def _take_up(update: Update, crew: Crew, kept: SweepFolder) -> list[str]:
-    """Take over finished cells that were measured as this crew measures; returns those that are new."""
+    """Load finished cells that were measured under this crew's conditions; return the new ones."""
     new = []
     for cell in update.cells:
         if update.results[cell.id].state == WAITING:
@@ -196,7 +197,7 @@ def _take_up(update: Update, crew: Crew, kept: SweepFolder) -> list[str]:
 
 
 def _measured(update: Update, crew: Crew, kept: SweepFolder | None, stopped: Callable[[], bool]) -> Iterator[Update]:
-    """Take up what is there, and measure the rest."""
+    """Load existing cells, and measure the rest."""
     cells, results = update.cells, update.results
     update.follows = False
     if kept is not None:
@@ -223,12 +224,12 @@ def _measured(update: Update, crew: Crew, kept: SweepFolder | None, stopped: Cal
 
 
 def _events(crew: Crew, cells: Sequence[Cell], stopped: Callable[[], bool]) -> Generator[Event, None, None]:
-    """The events of a crew as a generator, which can be closed."""
+    """Yield the events of a crew; as a generator, it can be closed."""
     yield from crew.work(cells, stopped)
 
 
 def opened(kept: SweepFolder) -> list[Update]:
-    """What a folder holds of its sweep, without measuring: an update for each set of conditions, the newest first.
+    """Return the contents of a sweep's folder, without measuring: an update per set of conditions, the newest first.
 
     Raises:
         WorkbenchError: the folder holds no sweep.
@@ -248,5 +249,5 @@ def opened(kept: SweepFolder) -> list[Update]:
 
 
 def _alike(result: Result) -> str:
-    """What results of one set share: all conditions but the weights, which an axis may vary."""
+    """Return a key that results of one set share: all conditions except the weights, which an axis may vary."""
     return canonical(result.conditions and {**result.conditions, "weights": None, "drafter_dtype": None})

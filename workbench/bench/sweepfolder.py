@@ -1,9 +1,9 @@
-"""The folder of a sweep: what was asked, a file a finished cell, and their traces.
+"""The folder of a sweep: its definition, one file per finished cell, and their traces.
 
-A cell's file is named after its settings and the conditions it was measured under (`workbench.bench.conditions`), so
-that a sweep takes up again only what was measured alike. Files of older workbenches are named after the settings alone:
-they can be opened, and are never taken up. One writer at a time holds the folder's lock; whoever else wants the same
-sweep reads along.
+A cell's file is named after its settings and its measuring conditions (`workbench.bench.conditions`), so that a sweep
+reuses only cells measured under the same conditions. Files of older workbenches are named after the settings alone:
+they can be opened, but are never reused. One writer at a time holds the folder's lock; other processes that need the
+same sweep read its results.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ LOCK = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a cell has come to.
+    """State of a cell.
 
     Attributes:
-        id: of the cell: its settings.
+        id: id of the cell, from its settings.
         state: waiting, running, done or failed.
-        text: where it is while it runs.
-        figures: by metric: value, low, high (95 %), n; None where there is nothing to divide by. While the cell runs,
+        text: progress while it runs.
+        figures: by metric: value, low, high (95 %), n; None if there is nothing to divide by. While the cell runs,
             those of the runs so far.
         error: why it failed.
-        seconds: how long it took.
-        run: id of the run that is kept as its trace, in the sweep's store.
-        worker: who measured it.
-        machine: what it was measured on, and when.
-        conditions: all that decides a figure besides the settings, see `workbench.bench.conditions`; None: not noted.
+        seconds: duration of the measurement.
+        run: id of the run that is saved as its trace, in the sweep's store.
+        worker: worker that measured it.
+        machine: machine and date of the measurement.
+        conditions: everything that affects a figure besides the settings, see `workbench.bench.conditions`; None: not
+            recorded.
     """
 
     id: str
@@ -58,14 +59,14 @@ class Result:
     conditions: dict[str, Any] | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return asdict(self)
 
 
 class SweepFolder:
-    """The folder of a sweep: `sweep.json`, a file a finished cell, and their traces as a `RunStore`.
+    """The folder of a sweep: `sweep.json`, one file per finished cell, and their traces as a `RunStore`.
 
-    Reading makes nothing; `begin` makes the folder.
+    Reading creates nothing; `begin` creates the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +76,7 @@ class SweepFolder:
 
     @contextmanager
     def writing(self) -> Iterator[bool]:
-        """Hold the folder's lock, if nobody else does; gives whether it is held. A process that dies lets go of it.
+        """Take the folder's lock if it is free; yield whether it was taken. A process that dies releases its lock.
 
         Raises:
             WorkbenchError: the folder cannot be written.
@@ -96,7 +97,7 @@ class SweepFolder:
 
     @property
     def is_written(self) -> bool:
-        """Whether somebody writes to it now."""
+        """Whether a process writes to it now."""
         if not (self.folder / LOCK).exists():
             return False
         try:
@@ -108,7 +109,7 @@ class SweepFolder:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def begin(self, sweep: Sweep) -> None:
-        """Make the folder and say what it is for. For who holds the lock.
+        """Create the folder and write the sweep's definition. Only for the holder of the lock.
 
         Raises:
             WorkbenchError: it cannot be written.
@@ -120,7 +121,7 @@ class SweepFolder:
             raise _unwritable(self.folder, error) from None
 
     def save(self, result: Result, trace: Trace | None, cell: Cell) -> Result:
-        """Keep a finished cell: its trace first, so that a cell that is there has one. For who holds the lock.
+        """Save a finished cell, its trace first, so that every saved cell has one. Only for the holder of the lock.
 
         Raises:
             WorkbenchError: it cannot be written.
@@ -141,26 +142,26 @@ class SweepFolder:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def load(self, cell: str, under: Mapping[str, Any] | None) -> Result | None:
-        """A cell that was measured under these conditions; None where there is none that can be read.
+        """Return a cell that was measured under these conditions; None if there is none that can be read.
 
-        Unknown conditions (None) are like no others.
+        Unknown conditions (None) never match.
         """
         return None if under is None else _read(self._path(identity(cell, under)))
 
     def results(self) -> list[Result]:
-        """All cells that are there, measured under whatever conditions."""
+        """Return all saved cells, under any conditions."""
         found = (_read(path) for path in sorted((self.folder / "cells").glob("*.json")))
         return [result for result in found if result is not None]
 
     def trace(self, result: Result) -> Trace | None:
-        """The trace of a finished cell."""
+        """Return the trace of a finished cell."""
         from workbench.trace.store import RunStore
 
         return None if result.run is None else RunStore(self.folder).load(result.run)
 
     @property
     def sweep(self) -> Sweep:
-        """The sweep that was last begun in this folder.
+        """The sweep that was last started in this folder.
 
         Raises:
             WorkbenchError: there is none.
@@ -175,11 +176,11 @@ class SweepFolder:
 
 
 def otherwise(results: Sequence[Result], cells: Sequence[Cell], wanted: Mapping[str, Any]) -> str:
-    """What is said of finished cells that do not count, because they were measured otherwise; empty: there are none.
+    """Return a note on finished cells that do not count because of other conditions; empty if there are none.
 
     Args:
-        results: what a folder holds.
-        cells: of the sweep.
+        results: results of a folder.
+        cells: cells of the sweep.
         wanted: conditions by the cell's id.
     """
     ours = {cell.id for cell in cells}
@@ -214,13 +215,13 @@ def _unwritable(path: Path, error: OSError) -> WorkbenchError:
 
 
 def generations(place: Path) -> list[Path]:
-    """The folders in which one sweep was measured, one after the other: `place`, then `place.2` and so on."""
+    """Return the folders in which one sweep was measured, in order: `place`, then `place.2` and so on."""
     found = [path for path in place.parent.glob(f"{place.name}*") if _number(place, path)]
     return sorted(found, key=lambda path: _number(place, path))
 
 
 def next_generation(place: Path) -> Path:
-    """A new, empty folder to measure a sweep in again; what was measured before, or is being measured, stays.
+    """Create an empty folder to measure a sweep again; earlier or current measurements stay.
 
     Raises:
         WorkbenchError: it cannot be made.
@@ -232,20 +233,20 @@ def next_generation(place: Path) -> Path:
         try:
             path.mkdir(parents=True)
             return path
-        except FileExistsError:  # somebody else has just made it
+        except FileExistsError:  # another process has just created it
             continue
         except OSError as error:
             raise _unwritable(path, error) from None
 
 
 def _number(place: Path, path: Path) -> int:
-    """Which generation a folder is, from 1; 0: it is something else."""
+    """Return the generation of a folder, from 1; 0 if it is something else."""
     rest = path.name.removeprefix(place.name)
     return 1 if not rest else int(rest[1:]) if rest.startswith(".") and rest[1:].isdecimal() else 0
 
 
 def tidy(place: Path, most: int) -> None:
-    """Delete the oldest sweeps of a folder, so that `most` stay. One that somebody writes to is left alone."""
+    """Delete the oldest sweeps of a folder, so that `most` stay. Sweeps that are being written are not deleted."""
     found = sorted(
         (p for p in place.glob("*") if (p / "sweep.json").is_file()), key=lambda p: (p / "sweep.json").stat().st_mtime
     )

@@ -1,4 +1,4 @@
-"""Rows of plain values as CSV or Parquet, through Polars; `workbench.bench.markdown` writes tables for people."""
+"""Rows of plain values as CSV or Parquet, through Polars; `workbench.bench.markdown` writes display tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.trace.files import write_whole
 
 
 def as_bytes(rows: Sequence[Mapping[str, Any]], kind: str) -> bytes:
-    """The rows as a file; `kind` is "csv" or "parquet". Columns are all names that occur, in order of appearance."""
+    """Return the rows as a file; `kind` is "csv" or "parquet". Columns are all names, in order of appearance."""
     import polars as pl
 
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -26,7 +26,7 @@ def as_bytes(rows: Sequence[Mapping[str, Any]], kind: str) -> bytes:
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write the rows as the ending of the name says: .csv or .parquet.
+    """Write the rows in the format of the file name's suffix: .csv or .parquet.
 
     Raises:
         WorkbenchError: it cannot be written.

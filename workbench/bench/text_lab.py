@@ -1,7 +1,7 @@
-"""What measures the papers' claims about text methods: on a target, with its own draft model and heads.
+"""Measurements for the papers' claims about text methods: on a target, with its own draft model and heads.
 
-Measurements run greedily on the bundled prompts, in the target's chat format where it has one, unless the claim is
-about sampling.
+They run greedily on the bundled prompts, with the target's chat template if it has one, unless the claim is about
+sampling.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from workbench.trace.speedup import speedup
 
 ALL = ("stories", "chat", "code", "maths", "copy", "json", "lists")
 FAMILIES = (DEFAULT_TARGET, SMOLLM2.name)
-"""Targets of different vocabularies, each with a draft model."""
+"""Targets with different vocabularies, each with a draft model."""
 AT_ONCE = 16
-"""Runs that share a batch where time does not count."""
+"""Runs that share a batch in measurements that are not timed."""
 COPIED = 0.75
-"""Share of an answer's n-grams that stand in the prompt, from which on the answer counts as copied."""
+"""Share of an answer's n-grams in the prompt from which on the answer counts as copied."""
 NO_CODE = ("encodings", "pydoc_data", "site-packages", "test")
-"""Of Python's library, folders of tables, of texts, and of what is not its own or not installed everywhere."""
+"""Excluded folders of Python's library: tables, texts, third-party code, and parts not installed everywhere."""
 
 
 @lru_cache(maxsize=1)
@@ -73,7 +73,7 @@ def _drafted_by(target: str, dtype: str, stranger: str) -> Models:
 
 
 def store_of_code(models: Models) -> Path:
-    """Folder of a store of the running Python's own library, for a target's tokenizer; made at its first use.
+    """Return the folder of a datastore of the running Python's library, for a target's tokenizer; build it if needed.
 
     Python's library is code that every machine has, and none of the bundled prompts is from it.
 
@@ -95,8 +95,8 @@ def tokens_a_layer(rounds: Sequence[Round], layers: int, head: float) -> float:
     """Return the tokens of rounds that draft from early layers / the layers that they computed.
 
     Args:
-        rounds: of a method whose drafts leave the target after "exit layer" (a signal) or `exit_layer` (a parameter).
-        layers: of the target.
+        rounds: rounds of a method whose drafts exit the target after "exit layer" (signal) or `exit_layer` (parameter).
+        layers: number of layers of the target.
         head: cost of the LM head, in layers.
     """
     exits = [r.signals.get("exit layer") or r.params.get("exit_layer", 0) for r in rounds]
@@ -105,7 +105,7 @@ def tokens_a_layer(rounds: Sequence[Round], layers: int, head: float) -> float:
 
 
 def copies(prompt: Sequence[int], answer: Sequence[int], n: int = 4) -> float:
-    """Return the share of an answer's n-grams that stand in its prompt; 0 for a shorter answer.
+    """Return the share of an answer's n-grams that occur in its prompt; 0 for a shorter answer.
 
     Example:
         >>> copies([1, 2, 3, 4, 5], [9, 2, 3, 4, 5], n=2)
@@ -132,7 +132,7 @@ def _copies(scale: Scale, prompts: tuple[BenchPrompt, ...]) -> list[float]:
 
 @lru_cache(maxsize=1)
 def _shifted(target: str, dtype: str, share: float) -> Models:
-    """A target that its heads were not trained for, since its matrices have moved at random; its own copy."""
+    """Return a copy of a target with noise in its matrices, so that its heads no longer fit it."""
     models = load_models(target, None, "cpu", dtype)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -149,12 +149,12 @@ class TextLab:
 
     Attributes:
         method: its registry name.
-        scale: the target and how much.
+        scale: the target and the size of the measurement.
         groups: kinds of prompts; those of `workbench.bench.answerable` are problems whose answers a program checks.
-        reads_code: drafters that read a store read `store_of_code` instead of the bundled one.
-        stranger: drafts in place of the target's own draft model, in tokens of its own; "": that one does.
-        shift: by how much the target's matrices have moved since its heads were trained, as a share of their spread.
-        copied: only prompts that the target answers by copying: see `copies`.
+        reads_code: use `store_of_code` as the datastore instead of the bundled one.
+        stranger: draft model with a different vocabulary, in place of the target's own; "": the target's own.
+        shift: noise in the target's matrices since its heads were trained, as a share of their standard deviation.
+        copied: use only prompts that the target answers by copying: see `copies`.
     """
 
     method: str
@@ -166,29 +166,29 @@ class TextLab:
     copied: bool = False
 
     def on(self, *groups: str) -> TextLab:
-        """The same on prompts of these kinds alone."""
+        """Return the same on prompts of these kinds alone."""
         return dataclasses.replace(self, groups=groups)
 
     def with_code(self) -> TextLab:
-        """The same with a store of code to draft from."""
+        """Return the same with a datastore of code."""
         return dataclasses.replace(self, reads_code=True)
 
     def trajectories(self, n: int) -> TextLab:
-        """Return the same with n sampled runs of each prompt, one after the other, and as many runs in all."""
+        """Return the same with n sampled runs per prompt, one after the other, and as many runs in total."""
         per_group = max(1, self.scale.per_group // n)
         return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=per_group, draws=n))
 
     def on_copied(self) -> TextLab:
-        """Return the same on the prompts that ask for copies, and that the target does answer by copying."""
+        """Return the same on the prompts that ask for copies, and that the target actually answers by copying."""
         return dataclasses.replace(self, groups=("copy",), copied=True)
 
     def estranged(self) -> TextLab:
-        """The same with the draft model of another family, whose vocabulary is another one."""
+        """Return the same with the draft model of another family, which has a different vocabulary."""
         others = [drafter for target in FAMILIES if target != self.scale.target and (drafter := own_drafter(target))]
         return dataclasses.replace(self, stranger=others[0])
 
     def shifted(self, share: float) -> TextLab:
-        """The same with a target whose weights are no longer those that its heads were trained for."""
+        """Return the same with changed target weights, for which its heads were not trained."""
         return dataclasses.replace(self, shift=share)
 
     @property
@@ -219,20 +219,20 @@ class TextLab:
         return f"{scale.target}{drafting}, {dtype}, {which}, at most {scale.tokens} tokens"
 
     def speed(self, **params: Any) -> Measured:
-        """The speed-up over plain decoding; see `workbench.trace.speedup`."""
+        """Measure the speed-up over plain decoding; see `workbench.trace.speedup`."""
         plain, mine = self._rates([registry.get("autoregressive").with_params(), self._with(params)])
         return of_speedup(speedup(mine, plain), f"{self._when_timed().setting}, greedy")
 
     def speed_over(
         self, mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]], temperature: float = 0.0, of: str = ""
     ) -> Measured:
-        """Tokens a second / those of the best of other settings, of this method or of another, all on the same prompts.
+        """Measure tokens per second relative to the best of other settings, of this or another method, on the prompts.
 
         Args:
             mine: parameters.
-            others: of each other setting; the best is the one with the largest geometric mean over prompts, which
-                favours it by what chance adds to the best of several.
-            temperature: of all.
+            others: parameters of each other setting; the best is the one with the largest geometric mean over prompts,
+                which favours it by the luck in the best of several.
+            temperature: temperature of all.
             of: registry name of the other settings' method; none: this one.
         """
         theirs_of = registry.get(of or self.method)
@@ -246,14 +246,14 @@ class TextLab:
         return of_speedup(speedup(own, theirs[best]), f"{self._when_timed().setting}, {drawn}, {beside}")
 
     def _when_timed(self) -> TextLab:
-        """Return the same on as many prompts of each kind as claims about time are measured on."""
+        """Return the same with the number of prompts per kind that is used for claims about time."""
         return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=self.scale.timed_per_group))
 
     def _with(self, params: Mapping[str, Any]) -> Configured:
         return registry.get(self.method).with_params(**params)
 
     def _rates(self, settings: Sequence[Configured], temperature: float = 0.0) -> list[Rates]:
-        """Tokens a second of each, measured in turns on all prompts."""
+        """Return tokens per second of each, measured in turns on all prompts."""
         engine, scale, sampling = Engine(self.models), self.scale, SamplingParams(temperature=temperature)
         contenders = [
             EngineContender(engine, setting, sampling, scale.tokens, label=str(i)) for i, setting in enumerate(settings)
@@ -263,16 +263,17 @@ class TextLab:
         return [rates(s for s in samples if s.contender == contender.name) for contender in contenders]
 
     def accepted_over(self, mine: Way, other: Way, siblings: int, temperature: float = 1.0) -> Measured:
-        """Chance that a place accepts one of several drafts / that by another rule, geometric mean over prompts.
+        """Measure the probability that a position accepts one of several drafts / that of another verifier.
 
-        Both read the same pairs of laws, p of the target and q of the draft model, at the places of text that the
-        method wrote. Drafts are drawn from q anew; given them, chances are computed and not drawn.
+        The result is the geometric mean over prompts. Both use the same pairs of distributions, p of the target and q
+        of the draft model, at the positions of the method's text. Drafts are sampled from q again; given the drafts,
+        probabilities are computed exactly.
 
         Args:
-            mine: a verifier, None for the optimal-transport bound, and how drafts are drawn.
+            mine: a verifier, None for the optimal-transport bound, and how drafts are sampled.
             other: the same.
-            siblings: drafts for the place.
-            temperature: of both laws.
+            siblings: drafts per position.
+            temperature: temperature of both distributions.
         """
         ratios, n = [], 0
         for laws in several_drafts.laws_of(self.models, self.prompts(), self.scale.tokens, temperature):
@@ -283,19 +284,19 @@ class TextLab:
         return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}")
 
     def tau(self, **params: Any) -> Measured:
-        """τ: tokens emitted / target passes of each prompt, mean over prompts."""
+        """Measure τ: tokens emitted / target passes per prompt, mean over prompts."""
         found = [metrics.tau(rounds) or 0.0 for rounds in self.rounds(self.method, params)]
         return Measured.of(mean(found), f"{self.setting}, greedy; mean over prompts")
 
     def drafted_a_pass(self, **params: Any) -> Measured:
-        """Tokens drafted / passes of the drafter, over the rounds of all prompts."""
+        """Measure tokens drafted / passes of the drafter, over the rounds of all prompts."""
         found = self.rounds(self.method, params)
         drafted = [sum(len(r.nodes) for r in rounds) for rounds in found]
         passes = [sum(r.draft_forwards for r in rounds) for rounds in found]
         return Measured.of(ratio_of_sums(drafted, passes), f"{self.setting}, greedy; over all rounds")
 
     def accepted_a_pass_over(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Measured:
-        """Accepted tokens / passes of the drafter, and that / the same with other parameters, over all rounds."""
+        """Measure accepted tokens / passes of the drafter, relative to other parameters, over all rounds."""
 
         def quotient(params: Mapping[str, Any]) -> Quotient:
             found = self.rounds(self.method, params)
@@ -306,13 +307,13 @@ class TextLab:
         return Measured.of(ratio, f"{self.setting}, greedy; over all rounds")
 
     def tau_over(self, other: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], temperature: float) -> Measured:
-        """τ / τ of another method on the same prompts and seeds, geometric mean over prompts.
+        """Measure τ / τ of another method on the same prompts and seeds, geometric mean over prompts.
 
         Args:
             other: its registry name.
             mine: parameters of this method.
             theirs: parameters of the other.
-            temperature: of both.
+            temperature: temperature of both.
         """
         both = (self.rounds(m, p, temperature) for m, p in ((self.method, mine), (other, theirs)))
         ratios = [(metrics.tau(a) or 1) / (metrics.tau(b) or 1) for a, b in zip(*both, strict=True)]
@@ -320,10 +321,10 @@ class TextLab:
         return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}; geometric mean")
 
     def tokens_a_layer_over(self, other: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Measured:
-        """Return tokens / layers computed, over the same of another early-exit method: geometric mean over prompts.
+        """Measure tokens / layers computed, over the same of another early-exit method: geometric mean over prompts.
 
-        A round computes all layers once to verify, and those before the exit once for each pass of the draft; the LM
-        head counts as `head_in_layers`, each time. Source: Zarch et al. 2025, DEL, arXiv:2504.05598 (tokens per layer).
+        A round computes all layers once to verify, and those before the exit once per draft pass; the LM head counts as
+        `head_in_layers`, each time. Source: Zarch et al. 2025, DEL, arXiv:2504.05598 (tokens per layer).
         """
         target = self.models.target
         ratios = [
@@ -334,12 +335,12 @@ class TextLab:
         return Measured.of(geometric_mean(ratios), f"{self.setting}, greedy; geometric mean over prompts")
 
     def tau_of_same_drafts(self, mine: Verifier, params: Mapping[str, Any], temperature: float) -> Measured:
-        """τ that a verifier expects of the method's chains / τ of one token after the other, on the same drafts.
+        """Measure the expected τ of a verifier / τ of the token-by-token verifier, on the same chains of the method.
 
         Args:
             mine: the verifier.
-            params: of the method.
-            temperature: of texts and laws.
+            params: parameters of the method.
+            temperature: temperature of texts and distributions.
         """
         both = same_drafts.expected_tau(
             self.models, self.prompts(), self.scale.draws, self.scale.tokens, mine, params, temperature
@@ -354,16 +355,16 @@ class TextLab:
         temperature: float = 0.0,
         other: str = "",
     ) -> Measured:
-        """Return τ of an approximate rule / τ of the exact one, at its laxest setting that keeps the answers.
+        """Measure τ of an approximate verifier / τ of the exact one at the most lenient setting that keeps the answers.
 
         Settings are tried in order until one does not keep the answers. This fixed sequence of tests needs no
         correction for their number. If the first does not, its figure is returned.
 
         Args:
-            settings: parameters of the approximate rule, the strictest first.
-            exact: parameters of the exact rule.
-            temperature: of both, with the same seeds.
-            other: registry name of the method with the exact rule; "": this one.
+            settings: parameters of the approximate verifier, the strictest first.
+            exact: parameters of the exact verifier.
+            temperature: temperature of both, with the same seeds.
+            other: registry name of the method with the exact verifier; "": this one.
         """
         found: Measured | None = None
         for setting in settings:
@@ -377,7 +378,7 @@ class TextLab:
     def _with_answers(
         self, mine: Mapping[str, Any], exact: Mapping[str, Any], temperature: float, other: str
     ) -> Measured:
-        """Return τ / τ of the exact rule, geometric mean over prompts, and the right answers of the same runs."""
+        """Measure τ / τ of the exact verifier, geometric mean over prompts, and the right answers of the same runs."""
         asked = self._asked()
         both = [self._draws(m, p, temperature) for m, p in ((self.method, mine), (other or self.method, exact))]
         right = [
@@ -397,7 +398,7 @@ class TextLab:
         return dataclasses.replace(gain, answers={"value": kept.value, "low": kept.low, "high": kept.high})
 
     def tau_over_closed_form(self, **params: Any) -> Measured:
-        """τ / E[τ] of equation 1 at the acceptance rate of each prompt, over the rounds of all prompts."""
+        """Measure τ / E[τ] of equation 1 at the acceptance rate of each prompt, over the rounds of all prompts."""
         emitted, expected = [], []
         for rounds in self.rounds(self.method, params):
             drafting = [r for r in rounds if len(r.nodes)]
@@ -408,20 +409,20 @@ class TextLab:
         return Measured.of(ratio_of_sums(emitted, expected), f"{self.setting}, greedy; over all rounds")
 
     def rounds(self, method: str, params: Mapping[str, Any], temperature: float = 0.0) -> list[list[Round]]:
-        """The rounds of every prompt; those of its draws one after the other."""
+        """Return the rounds of every prompt; those of its sampled runs one after the other."""
         return [[r for rounds in draws for r in rounds] for draws in self._draws(method, params, temperature)]
 
     def _draws(self, method: str, params: Mapping[str, Any], temperature: float) -> list[list[list[Round]]]:
-        """Return the rounds of every draw of every prompt; several claims compare with the same runs, which are kept.
+        """Return the rounds of every sampled run of every prompt; cached, since several claims use the same runs.
 
-        State that goes on from one request to the next (`warm`) depends on what ran before: nothing of it is kept.
+        State that carries over from one request to the next (`warm`) depends on earlier runs: such runs are not cached.
         """
         given = tuple(sorted(params.items()))
         return (_run if params.get("warm") else _run_once)(self, method, given, temperature)
 
     @contextlib.contextmanager
     def stored(self) -> Iterator[None]:
-        """While it lasts, drafters find the store that is meant, whatever the environment names."""
+        """Make drafters use the intended datastore inside this block, regardless of the environment variable."""
         before = os.environ.pop(datastore_builder.ENV, None)
         try:
             if self.reads_code:
@@ -433,7 +434,7 @@ class TextLab:
                 os.environ[datastore_builder.ENV] = before
 
     def prompts(self) -> list[list[int]]:
-        """Token ids of the prompts that it measures on."""
+        """Return the token ids of the prompts to measure on."""
         return [p.encode(self.models.tokenizer) for p in self._asked()]
 
     def _asked(self) -> list[BenchPrompt]:
@@ -444,12 +445,12 @@ class TextLab:
         return first_of_each_group(found, self._most_of_each) if self._most_of_each else found
 
     def _text(self, rounds: Sequence[Round]) -> str:
-        """What they wrote."""
+        """Return the text of rounds."""
         return self.models.tokenizer.decode([e.token for r in rounds for e in r.emitted], skip_special_tokens=True)
 
     @property
     def _most_of_each(self) -> int:
-        """Prompts of each kind at most, so that a claim about few kinds has as many as one about all; 0: no limit."""
+        """Largest number of prompts per kind, such that claims about few kinds have as many in total; 0: no limit."""
         return self.scale.per_group * len(ALL) // len(self.groups) if set(self.groups) <= set(ALL) else 0
 
 
@@ -459,7 +460,7 @@ def _run(lab: TextLab, method: str, params: tuple[tuple[str, Any], ...], tempera
     configured = registry.get(method).with_params(**dict(params))
     engine = Engine(lab.models, 1 if dict(params).get("warm") else AT_ONCE, record=False)
     prompts, draws = lab.prompts(), 1 if sampling.greedy else scale.draws
-    # every run has a seed of its own, or all would draw alike
+    # Every run has its own seed, or all would sample alike.
     requests = [
         Request(ids, configured, sampling, max_new_tokens=scale.tokens, seed=i + draw * len(prompts))
         for i, ids in enumerate(prompts)

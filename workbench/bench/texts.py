@@ -1,4 +1,4 @@
-"""Is it the same text? Where two runs differ, with the target's margin there, and what is promised."""
+"""Comparison of texts: where two runs differ, with the target's margin there, and the method's promise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PREFIX_CHARS = 60
 
 
 def differences(plain: Trace, other: Trace) -> list[list[str]]:
-    """Both texts cut into pieces: ["same", text], ["plain", text only there], ["lane", text only here]."""
+    """Return both texts cut into pieces: ["same", text], ["plain", text only there], ["lane", text only here]."""
     a, b = _emitted(plain), _emitted(other)
     matcher = difflib.SequenceMatcher(None, [e.token for e in a], [e.token for e in b], autojunk=False)
     pieces: list[list[str]] = []
@@ -36,12 +36,12 @@ def differences(plain: Trace, other: Trace) -> list[list[str]]:
 
 
 def exactness(lane: Measured, plain: Measured, greedy: bool) -> dict[str, Any]:
-    """Whether a lane writes what plain decoding writes.
+    """Return whether a lane generates the same text as plain decoding.
 
     Returns:
-        kind ("reference", "identical", "diverges" or, when sampling, "distribution"), promise, runs compared and
-        runs that are identical, `first`: the first difference of the first prompt that has one, and `evidence`: see
-        there; empty at temperature 0.
+        kind ("reference", "identical", "diverges" or, when sampling, "distribution"), promise, number of compared
+        runs and of identical ones, `first`: the first difference of the first prompt that has one, and `evidence`:
+        result of `evidence`; empty at temperature 0.
     """
     promise = lane.lane.configured.promise.value
     both = [(s, plain.samples[key]) for key, s in lane.samples.items() if key in plain.samples]
@@ -61,10 +61,10 @@ def exactness(lane: Measured, plain: Measured, greedy: bool) -> dict[str, Any]:
 
 
 def evidence(method: Configured) -> str:
-    """What is known of a method's sampling law, in one line; empty where nothing is.
+    """Return the evidence for a method's sampling distribution, in one line; empty if there is none.
 
-    Of the method's usual verifier, policy and grower the test on the exactness board; of others the one of this very
-    setting there, else why they are unsound.
+    For the method's default verifier, policy and tree builder, this is the test on the exactness board; for others
+    the test of this exact setting there, else the reason why it is not exact.
     """
     from workbench.bench.board import choice_key, choices, exactness, law_words
     from workbench.methods import deviation
@@ -86,13 +86,13 @@ def evidence(method: Configured) -> str:
 
 
 def divergence(plain: Trace, other: Trace) -> dict[str, Any] | None:
-    """The first place where two greedy texts differ, with the target's margin there; None when they are equal.
+    """Return the first position where two greedy texts differ, with the target's margin there; None if they are equal.
 
     Returns:
-        at (tokens that are equal before it), before (the end of the common text), plain and other (token, text, p:
-        the target's probability; None where that text has ended), margin (nats by which the target prefers plain's
-        token: the difference of the two logits), rank (of the other token among the target's likeliest, from 1; None:
-        not among them).
+        at (number of equal tokens before it), before (the end of the common text), plain and other (token, text, p:
+        the target's probability; None if that text has ended), margin (in nats: the difference of the target's logits
+        of plain's and the other token), rank (of the other token in the target's top tokens, from 1; None: not among
+        them).
     """
     a, b = _emitted(plain), _emitted(other)
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x.token != y.token), min(len(a), len(b)))
@@ -124,7 +124,7 @@ def _text(emitted: Sequence[Emitted]) -> str:
 
 
 def _top_at(plain: Trace, at: int) -> Top | None:
-    """The target's likeliest tokens where plain decoding wrote its token number `at`."""
+    """Return the target's top tokens where plain decoding generated token number `at`."""
     seen = 0
     for r in plain.rounds:
         if seen == at and r.emitted:

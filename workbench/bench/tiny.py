@@ -1,8 +1,8 @@
-"""A tiny configuration of any family that transformers has a causal language model for.
+"""Tiny configurations of any family for which transformers has a causal language model.
 
-Configurations name the same sizes alike, more or less. What they call hidden size, heads, layers, experts and so on is
-made small; lists with an entry a layer are cut; parts (a text decoder, a tower for pictures) are made small in turn.
-What that rule does not fit stands in `EXTRA`.
+Configurations mostly use the same names for the same sizes. Sizes such as hidden size, heads, layers and experts are
+reduced; lists with one entry per layer are cut; nested configurations (a text decoder, a vision tower) are reduced in
+turn. Exceptions are in `EXTRA`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _NAMES: dict[Any, tuple[str, ...]] = {
     128: ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions", "model_max_length"),
 }  # fmt: skip
 SIZES = {name: size for size, names in _NAMES.items() for name in names}
-"""Values by the names under which configurations keep them."""
+"""Reduced values by their names in configurations."""
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-"""Set to None, so that no text ends early; to these where a family insists on some."""
+"""Token ids are None, so that no text ends early; these values are used for families that require some."""
 _ENCODERS = ("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert",
              "prophetnet", "reformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer",
              "xlm-roberta", "xlm-roberta-xl", "xmod")  # fmt: skip
 _LATENT = ("axk1", "axk2", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite",
            "glm_moe_dsa", "kimi_linear", "minicpm3", "youtu")  # fmt: skip
 EXTRA: dict[str, dict[str, Any]] = {
-    **{name: {"is_decoder": True, "pad_token_id": 1} for name in _ENCODERS},  # as which their classes write text
-    **{name: {"num_key_value_heads": 4} for name in _LATENT},  # every head has keys of its own
+    **{name: {"is_decoder": True, "pad_token_id": 1} for name in _ENCODERS},  # as decoders, their classes generate text
+    **{name: {"num_key_value_heads": 4} for name in _LATENT},  # every head has its own keys
     "gptj": {"rotary_dim": 4},
     "codegen": {"rotary_dim": 4},
     "falcon_h1": {"mamba_d_ssm": 64},
@@ -60,24 +60,24 @@ EXTRA: dict[str, dict[str, Any]] = {
     "falcon": {"new_decoder_architecture": False},
     "xmod": {"is_decoder": True, "pad_token_id": 1, "default_language": "en_XX"},
 }
-"""What the rule does not fit."""
+"""Values for families that the general reduction does not fit."""
 
 
 def tiny_config(name: str, **values: Any) -> PretrainedConfig:
-    """A configuration of some ten thousand parameters.
+    """Return a configuration of about ten thousand parameters.
 
     Args:
         name: `model_type` of a family, a key of transformers' mappings.
-        values: of the configuration; they go before the rule's and `EXTRA`'s.
+        values: values of the configuration; they take precedence over the general ones and `EXTRA`.
 
     Raises:
-        Exception: whatever a family's configuration raises that neither the rule nor `EXTRA` fits.
+        Exception: any exception of a family's configuration that neither the general values nor `EXTRA` fit.
     """
     return _small(CONFIG_MAPPING[name], {**EXTRA.get(name, {}), **values})
 
 
 def _small(kind: type[PretrainedConfig], values: dict[str, Any]) -> PretrainedConfig:
-    make: Any = kind  # configurations take more than their stubs know
+    make: Any = kind  # configurations accept more arguments than their stubs
     usual, values = make(), dict(values)
     parts = {
         name: _small(type(part), {}).to_dict() | values.pop(name, {})
@@ -94,14 +94,14 @@ def _small(kind: type[PretrainedConfig], values: dict[str, Any]) -> PretrainedCo
     found = {**sizes, **lists, **parts, **values}
     try:
         return make(**{name: None for name in TOKENS if hasattr(usual, name)} | found)
-    except Exception:  # a family that insists on token ids
+    except Exception:  # a family that requires token ids
         return make(**{name: token for name, token in TOKENS.items() if hasattr(usual, name)} | found)
 
 
 def _holds(config: Any, name: str, kind: type) -> bool:
     try:
         return isinstance(getattr(config, name, None), kind) or getattr(config, name, 0) is None
-    except Exception:  # sizes that differ from layer to layer
+    except Exception:  # sizes that differ between layers
         return False
 
 
@@ -111,6 +111,6 @@ def _is_by_layer(config: Any, entry: Any) -> bool:
 
 
 def _cut(name: str, entry: Any) -> list[Any]:
-    """The first entries; of the kinds of layers each once, if they fit."""
+    """Return the first entries; for kinds of layers, each kind once if they fit."""
     kinds = list(dict.fromkeys(map(str, entry))) if all(isinstance(e, str) for e in entry) else []
     return (kinds + list(entry))[:LAYERS] if len(kinds) > 1 else list(entry)[:LAYERS]

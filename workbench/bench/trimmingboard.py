@@ -1,7 +1,7 @@
-"""The board of a study of VocabTrim: what a drafter loses and gains when it can propose fewer tokens.
+"""The board of a study of VocabTrim: losses and gains of drafters with reduced vocabularies.
 
-α, τ and time are quotients of sums over prompts; speeds are ratios of runs of one prompt made side by side. What a
-sentence claims follows from the interval alone.
+α, τ and time are quotients of sums over prompts; speeds are ratios of runs of one prompt made side by side. The verdict
+on a statement follows from the interval alone.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from workbench.trace.speedup import FASTER, Estimate, speedup
 BOARD = "trimming.json"
 SOURCES = {"target": "the target's answers", "given": "the text's own answers", "": "whole"}
 LOSS = 0.05
-"""Of τ, that a trimmed drafter may lose at most, as the paper's abstract has it."""
+"""Largest loss of τ of a trimmed drafter, as in the paper's abstract."""
 
 Cell = dict[str, Any]
 
 
 def whole_of(report: dict[str, Any], kind: str) -> Cell:
-    """The drafter of a kind with its whole vocabulary."""
+    """Return the drafter of a kind with its whole vocabulary."""
     return next(cell for cell in report["cells"] if cell["kind"] == kind and not cell["counted"])
 
 
 def tau(cell: Cell) -> Quotient:
-    """Tokens and rounds of each prompt."""
+    """Return tokens and rounds per prompt."""
     return cell["emitted"], cell["rounds"]
 
 
 def alpha(cell: Cell) -> Quotient:
-    """Drafted tokens that were accepted, and those that were tested, of each prompt."""
+    """Return accepted drafted tokens, and tested ones, per prompt."""
     return cell["accepted"], cell["tested"]
 
 
 def faster(cell: Cell, other: Cell) -> Estimate | None:
-    """Speed over another's, from runs of the same prompt in the same repeat."""
+    """Return the speed relative to another, from runs of the same prompt in the same repeat."""
     mine, theirs = (
         {(i, k): rate for i, rates in enumerate(of["rates"]) for k, rate in enumerate(rates)} for of in (cell, other)
     )
@@ -47,7 +47,7 @@ def faster(cell: Cell, other: Cell) -> Estimate | None:
 
 
 def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each sentence that the study was to check, for each kind of drafter: what was found, and the verdict."""
+    """Return each statement that the study checks, for each kind of drafter, with figure and verdict."""
     found = list[dict[str, Any]]()
     for kind in dict.fromkeys(cell["kind"] for cell in report["cells"]):
         whole = whole_of(report, kind)
@@ -71,7 +71,7 @@ def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def page(found: dict[str, Any] | list[dict[str, Any]]) -> str:
-    """The board, from what `workbench train trimming` wrote, for one target or for several."""
+    """Return the board, from the report of `workbench train trimming`, for one target or for several."""
     lines = [
         "# Trimming a drafter's vocabulary",
         "",
@@ -89,7 +89,7 @@ def page(found: dict[str, Any] | list[dict[str, Any]]) -> str:
 
 
 def _of(report: dict[str, Any]) -> list[str]:
-    """One target's part of the board."""
+    """Return one target's part of the board."""
     chosen = "".join(f" --set {name}={value}" for name, value in report["options"].items())
     counted = " and ".join(f"{n:,} tokens of {SOURCES[name]}" for name, n in report["counted"].items())
     lines = [

@@ -1,7 +1,7 @@
-"""The one interleaver: all that is compared runs on a prompt before the next prompt begins, in changing order.
+"""Interleaving: all contenders run on a prompt before the next prompt begins, in changing order.
 
-So a slow minute of the machine falls on all alike, and none always runs first. With two sides it is AB BA AB BA: a
-drift falls on both.
+So a slow minute of the machine affects all alike, and none always runs first. With two sides the order is AB BA AB BA:
+drift affects both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def order(items: Sequence[T], number: int) -> list[T]:
-    """The items in their order, begun one further from turn to turn.
+    """Return the items in cyclic order, starting one later in each turn.
 
     Example:
         >>> [order("ABC", n) for n in range(3)]
@@ -24,7 +24,7 @@ def order(items: Sequence[T], number: int) -> list[T]:
 
 
 def turns(items: Sequence[T], prompts: int, repeats: int) -> Iterator[tuple[int, int, T]]:
-    """Index of the prompt, repetition and item of each run, in the order in which they are measured."""
+    """Yield index of the prompt, repetition and item of each run, in the order in which they are measured."""
     for prompt in range(prompts):
         for repeat in range(repeats):
             for item in order(items, prompt + repeat):

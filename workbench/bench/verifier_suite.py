@@ -1,9 +1,9 @@
-"""What judging costs: each verifier's rule on drafts of 64 nodes, by vocabulary, beside forwards of SmolLM2.
+"""Cost of verification: each verifier's rule on drafts of 64 nodes, by vocabulary, beside forwards of SmolLM2.
 
-Laws are random and drafts are drawn from them, so that no model is needed; what a rule looks up of one beforehand, the
-embeddings of its tokens, is random, too. Timed is `Verifier.rule`, the one copy of its decision to the host, and what a
-round reads of it; the law itself, and what every round's trace wants of it, are the same for all rules, and have rows
-of their own.
+Distributions are random and drafts are sampled from them, so that no model is needed; the token embeddings that a rule
+prepares in advance are random, too. `Verifier.rule`, the single copy of its decision to the host, and the values that a
+round reads from it are timed. Computing the distribution and the values for every round's trace is the same for all
+rules, and has separate rows.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from workbench.models.machine import describe, machine_facts
 from workbench.models.runner import Runner
 
 VOCABULARIES = (512, 4096, 49152, 151936)
-"""Of the bundled models (rounded up), of a small tokenizer, of SmolLM2, of Qwen."""
+"""Vocabularies of the bundled models (rounded up), of a small tokenizer, of SmolLM2, of Qwen."""
 NODES, SIBLINGS = 64, 4
 WIDTH = 576
-"""Of the embeddings, as SmolLM2 has it."""
+"""Width of the embeddings, that of SmolLM2."""
 LAW, LOOK = "the law itself, for all", "likeliest tokens and entropies, for all"
 WANTED = 0.05
-"""Share of a forward that judging may take."""
+"""Largest acceptable share of verification in a forward."""
 BOARD = "verifiers.json"
 KINDS = {
     Sampling.CHAIN: "a chain",
@@ -50,7 +50,7 @@ KINDS = {
 }
 WARM = SamplingParams(temperature=1.0)
 SHARP = 2.5
-"""Standard deviation of the random logits: the likeliest token of 49,152 then has a few percent."""
+"""Standard deviation of the random logits: the top token of 49,152 then has a probability of a few percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Case:
 
 
 def cases(verifiers: Sequence[Verifier]) -> tuple[list[Case], list[str]]:
-    """What can be timed without a model, each rule on drafts that it is offered for; and the names of the others."""
+    """Return the cases that can be timed without a model, each rule on supported drafts; and names of the others."""
     found, left_out = [], []
     for verifier in verifiers:
         if verifier.needs:
@@ -74,7 +74,7 @@ def cases(verifiers: Sequence[Verifier]) -> tuple[list[Case], list[str]]:
 
 
 def verifiers() -> list[Verifier]:
-    """Each verifier that a method may have, once by name, with its own defaults."""
+    """Return each verifier that a method offers, once by name, with its own defaults."""
     from workbench.methods import registry
 
     found = {v.name: v for method in registry.methods() for v in method.verifiers}
@@ -82,17 +82,20 @@ def verifiers() -> list[Verifier]:
 
 
 def states_of(timed: Sequence[Case], vocabulary: int, device: torch.device) -> dict[Case, Any]:
-    """What verifiers keep of a row, of a target of which they ask no more than where it is and what it embeds."""
+    """Return the verifiers' per-sequence states, for a stand-in target with a device, a vocabulary and embeddings."""
     weight = torch.randn(vocabulary, WIDTH, generator=torch.Generator().manual_seed(vocabulary), dtype=torch.bfloat16)
     embed = torch.nn.Embedding.from_pretrained(weight.to(device))
-    models, row = object.__new__(Models), object.__new__(Row)  # of neither anything else is read
+    models, row = object.__new__(Models), object.__new__(Row)  # only the attributes set below are read
     models.target = cast(Runner, SimpleNamespace(device=device, vocab_size=vocabulary, embed=embed))
     models.shared = {}
     return {case: case.verifier.prime(row, models) for case in timed}
 
 
 def draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, siblings: int = SIBLINGS) -> DraftTree:
-    """A draft of n nodes drawn from laws `q` [places, V]: a chain, or siblings below the first of those before them."""
+    """Return a draft of n nodes sampled from distributions `q` [positions, V].
+
+    It is a chain, or groups of siblings, each below the first node of the group before it.
+    """
     wide = 1 if kind is Sampling.CHAIN else siblings
     places, generator, device = n // wide, torch.Generator().manual_seed(seed), q.device
     law = q[:places].cpu()
@@ -119,10 +122,10 @@ def draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, siblings: in
 def measure(
     timed: Sequence[Case], vocabulary: int, device: torch.device, repeats: int, nodes: int = NODES
 ) -> tuple[dict[Case, float], dict[str, float]]:
-    """Seconds of each case, and of what is done for all rules; every repeat takes all of them in turn.
+    """Return the seconds of each case, and of the work for all rules; every repeat runs all of them in turn.
 
-    A rule is asked for all that its round reads of it: the walk, the token emitted at its end, and what tested nodes
-    pay. Of the round that keeps whatever may be kept and the one that keeps nothing the dearer one counts.
+    A rule computes everything that its round reads: the path, the token emitted at its end, and the distribution error
+    of tested nodes. The slower of two rounds counts: one that accepts as much as possible, one that accepts nothing.
     """
     generator = torch.Generator().manual_seed(vocabulary)
     logits, ahead = (SHARP * torch.randn(2, nodes + 1, vocabulary, generator=generator)).to(device)
@@ -154,7 +157,7 @@ def measure(
         for repeat in range(repeats + 1):
             for key, does in work.items():
                 seconds = _seconds(device, does)
-                if repeat:  # the first one warms up
+                if repeat:  # the first one is the warm-up
                     taken[key].append(seconds)
     medians = {key: statistics.median(times) for key, times in taken.items()}
     return (
@@ -181,16 +184,16 @@ def run_suite(
     """Measure all verifiers on all vocabularies.
 
     Args:
-        device: where laws and drafts live.
-        repeats: timed passes over all cases, of which the median counts.
-        vocabularies: tokens.
+        device: device of distributions and drafts.
+        repeats: timed passes over all cases; the median counts.
+        vocabularies: vocabulary sizes.
         forwards: each measures a target: its name, its vocabulary and the seconds of its forward of `NODES` tokens.
-        told: what is measured now.
+        told: called with the name of the current measurement.
 
     Returns:
-        `rows` (verifier, drafts, and seconds by vocabulary), `shared` (what is done for all rules: seconds by
-        vocabulary, by name), `forwards` (target, vocabulary, seconds), `left_out` (verifiers that need a model),
-        `nodes`, `repeats`, `machine`.
+        `rows` (verifier, drafts, and seconds by vocabulary), `shared` (work for all rules: seconds by vocabulary, by
+        name), `forwards` (target, vocabulary, seconds), `left_out` (verifiers that need a model), `nodes`, `repeats`,
+        `machine`.
     """
     timed, left_out = cases(verifiers())
     facts, seconds, shared = machine_facts(), {case: {} for case in timed}, {LAW: {}, LOOK: {}}
@@ -221,13 +224,13 @@ def run_suite(
 
 
 def share(row: dict[str, Any], beside: dict[str, Any]) -> float | None:
-    """What a rule takes of a target's forward, at the target's vocabulary; None where that was not measured."""
+    """Return a rule's share of a target's forward, at the target's vocabulary; None if that was not measured."""
     s = row["seconds"].get(str(beside["vocabulary"]))
     return None if s is None else s / beside["seconds"]
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report for people: a row a rule, a column a vocabulary in milliseconds, and the shares of forwards."""
+    """Return the report as a table: one row per rule, milliseconds per vocabulary, and the shares of forwards."""
     sizes = list(report["shared"][LAW])
     rows = sorted(report["rows"], key=lambda row: row["seconds"][sizes[-1]])
     rows = [*({"verifier": name, "drafts": "–", "seconds": s} for name, s in report["shared"].items()), *rows]
@@ -248,7 +251,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def page(report: dict[str, Any]) -> str:
-    """The board: the table, where it was measured, and which rules take more than is wanted."""
+    """Return the board: the table, the machine, and rules that take more than acceptable."""
     lines = [
         "# Cost of verifiers",
         "",

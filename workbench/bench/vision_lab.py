@@ -1,7 +1,7 @@
-"""What measures the papers' claims about drafting with pictures: on the bundled vision-language models.
+"""Measurements for the papers' claims about drafting with images: on the bundled vision-language models.
 
 τ is measured greedily on captions of held-out scenes; every drafter drafts the same number of levels. A ratio of two
-settings is taken scene by scene.
+settings is computed scene by scene.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _note(scenes: int, over: str) -> str:
 
 
 class _Seeing(EngineContender):
-    """A method that is asked questions about pictures."""
+    """A method that answers questions about images."""
 
     def request(self, prompt: Asked) -> Request:
         return vision_suite.request(self.engine.models, prompt, self.configured)
@@ -61,7 +61,7 @@ class _Seeing(EngineContender):
 
 @dataclass(frozen=True, slots=True)
 class VisionLab:
-    """Measures one method in the settings of the vision suite, which are named as its rows are.
+    """Measures one method in the settings of the vision suite, which have the names of its rows.
 
     Attributes:
         method: its registry name.
@@ -76,15 +76,15 @@ class VisionLab:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Words that state facts of a picture; see `workbench.trace.metrics.acceptance_by_kind`."""
+        """Words that state facts of an image; see `workbench.trace.metrics.acceptance_by_kind`."""
         return vision_suite.FACTS
 
     def traces(self, name: str) -> list[Trace]:
-        """A setting's run on each scene."""
+        """Return a setting's run on each scene."""
         return _traces(name)
 
     def mean(self, found: Sequence[float]) -> Measured:
-        """A figure of each scene."""
+        """Return the mean of one figure per scene."""
         return Measured.of(mean(found), f"{self.setting}; mean over scenes")
 
     def ratio_of_quotients(self, mine: Quotient, theirs: Quotient) -> Measured:
@@ -92,17 +92,17 @@ class VisionLab:
         return Measured.of(ratio_of_quotients(mine, theirs), f"{self.setting}; over all rounds")
 
     def tau(self, name: str) -> Measured:
-        """τ of a setting."""
+        """Measure τ of a setting."""
         return self.mean(self._taus(name))
 
     def tau_over(self, other: str, name: str) -> Measured:
-        """τ of a setting over τ of another, scene by scene."""
+        """Measure τ of a setting over τ of another, scene by scene."""
         ratios = [a / b for a, b in zip(self._taus(name), self._taus(other), strict=True)]
         found = self.mean(ratios)
         return Measured(found.value, found.low, found.high, found.n, f"{found.setting}; {name} over {other}")
 
     def speed(self, name: str) -> Measured:
-        """The speed-up over plain decoding; see `workbench.trace.speedup`. A scene is a prompt."""
+        """Measure the speed-up over plain decoding; see `workbench.trace.speedup`. A scene is a prompt."""
         method = registry.get(self.method).with_params(depth=DEPTH, **_setting(name).params)
         plain = registry.get("autoregressive").with_params()
         engine = Engine(_models(), record=False)

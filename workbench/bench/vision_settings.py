@@ -1,4 +1,4 @@
-"""What the vision suite runs: drafters with their parameters, and questions about held-out scenes."""
+"""Settings of the vision suite: drafters with their parameters, and questions about held-out scenes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from workbench.scenes.held import held_scenes
 from workbench.scenes.tasks import LEXICON, QUESTIONS, ask
 
 SUITE = "vision"
-"""By this name methods declare their rows: `workbench.engine.method.Method.suites`."""
+"""Key under which methods declare their rows: `workbench.engine.method.Method.suites`."""
 DEPTH = 5
-"""Levels that every drafter may draft, so that τ compares what they know and not how much they dare."""
+"""Draft levels of every drafter, so that τ compares their predictions and not their draft lengths."""
 CAPTION, SHORT = "captions", "short answers"
 GROUPS = ("all", CAPTION, SHORT)
 FACTS = {word: "fact" for words in LEXICON.values() for word in words}
-"""Words that state facts of a picture."""
+"""Words that state facts of an image."""
 SCENES, QUESTIONS_EACH = 40, 4
-"""Held-out scenes that are described, and questions of each other kind."""
+"""Number of held-out scenes that are captioned, and of questions of each other kind."""
 
 
 def settings() -> list[Setting]:
-    """The rows that the methods declare, method by method."""
+    """Return the rows that the methods declare, method by method."""
     return [setting for method in registry.methods() for setting in method.suites.get(SUITE, ())]
 
 
@@ -41,7 +41,7 @@ class Asked:
 
 
 def questions(scenes: int, short: int, seed: int = 5) -> list[Asked]:
-    """The caption of each of so many held-out scenes, and of each other kind so many questions."""
+    """Return the caption questions of so many held-out scenes, and `short` questions of each other kind."""
     found: list[Asked] = []
     for kind in QUESTIONS:
         rng = random.Random(f"{kind}/{seed}")

@@ -1,7 +1,7 @@
-"""The vision suite: held-out scenes by kind of question, for every drafter and for every way to shrink a picture.
+"""The vision suite: held-out scenes by kind of question, for every drafter and for every way to compress an image.
 
-What it counts (tokens a target pass, drafts accepted) does not depend on the machine or on what else runs on it. Each
-scene and question is one observation; intervals are bootstrapped over them.
+Its figures (tokens per target pass, accepted drafts) depend neither on the machine nor on its load. Each scene and
+question is one observation; intervals are bootstrapped over them.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def run_suite(
     models: Models | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure and put each row on the board as soon as it is there.
+    """Measure, and save each row to the board as soon as it is finished.
 
     Args:
-        scenes: held-out scenes that are described.
+        scenes: held-out scenes that are captioned.
         short: questions of each other kind.
         names: settings by name; all by default.
         models: target and drafters; the bundled ones by default.
-        progress: told (done, total, what).
+        progress: called with (done, total, name).
 
     Returns:
         The board's rows by name.
@@ -75,13 +75,13 @@ def run_suite(
 
 
 def plain_texts(models: Models, asked: Sequence[Asked]) -> list[list[int]]:
-    """What plain decoding writes for each question."""
+    """Return the tokens that plain decoding generates for each question."""
     engine, plain = Engine(models), registry.get("autoregressive").with_params()
     return [engine.generate(request(models, one, plain)).token_ids for one in asked]
 
 
 def request(models: Models, one: Asked, configured: Any) -> Request:
-    """The request for one question."""
+    """Return the request for one question."""
     prompt, images = read(models, f"{USER}{IMAGE}{one.question}{ASSISTANT}", [one.image])
     return Request(
         prompt, configured, max_new_tokens=CAPTION_TOKENS, images=images, pictures=(one.image,), models=models
@@ -91,13 +91,13 @@ def request(models: Models, one: Asked, configured: Any) -> Request:
 def measure(
     setting: Setting, models: Models, asked: Sequence[Asked], plain: Sequence[Sequence[int]]
 ) -> dict[str, Any] | None:
-    """One row: counts of every question, summed up by group; None where the models lack what the setting needs.
+    """Return one row: counts of every question, summed up by group; None if the models lack what the setting needs.
 
     Args:
-        setting: what to run.
+        setting: setting to run.
         models: target and drafters.
         asked: the questions.
-        plain: what plain decoding wrote for each.
+        plain: plain decoding's tokens for each.
     """
     try:
         traces = traces_of(setting, models, asked)
@@ -126,7 +126,7 @@ def measure(
 
 
 def traces_of(setting: Setting, models: Models, asked: Sequence[Asked]) -> list[Trace]:
-    """Run a setting on questions.
+    """Run a setting on questions and return the traces.
 
     Raises:
         MethodUnavailableError: the models lack what it needs.
@@ -145,7 +145,7 @@ def _vision(traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
 
 
 def _chosen(traces: Sequence[Trace]) -> dict[str, int]:
-    """How often a gate chose what."""
+    """Return how often a gate chose each compressor."""
     found: dict[str, int] = {}
     for seen in _vision(traces):
         if seen.get("gate"):
@@ -154,7 +154,7 @@ def _chosen(traces: Sequence[Trace]) -> dict[str, int]:
 
 
 def figures(traces: Sequence[Trace]) -> dict[str, Any]:
-    """τ and acceptance, each question one observation; acceptance on words of the picture and on the others."""
+    """Return τ and acceptance, each question one observation; acceptance on words of the image and on the others."""
     kinds = [metrics.acceptance_by_kind(t, FACTS) for t in traces]
 
     def share(kind: str) -> dict[str, Any] | None:
@@ -172,7 +172,7 @@ def figures(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """The drafters side by side, and the curve: τ against vision tokens."""
+    """Return the table of the drafters, and the curve: τ against vision tokens."""
     declared = [s for s in settings() if s.name in rows]
     order, main = [s.name for s in declared], [s.name for s in declared if s.main]
     elastic = {s.method for s in declared if s.line}
@@ -222,7 +222,7 @@ def _share(row: Mapping[str, Any], kind: str) -> str:
 
 
 def figure(rows: Mapping[str, Mapping[str, Any]], group: str = CAPTION) -> Any:
-    """τ against vision tokens, one line a compressor, with intervals; the other drafters as points. Plotly."""
+    """Return a Plotly figure: τ against vision tokens, one line per compressor; other drafters are points."""
     import plotly.graph_objects as go
 
     lines: dict[str, list[Mapping[str, Any]]] = {}

@@ -1,4 +1,4 @@
-"""Waiting for the next minute: what a user's limits let in only later is asked for again then, and not before."""
+"""Retries at the time when a user's rate limit allows them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ T = TypeVar("T")
 
 
 class Asking(Generic[T]):
-    """Something that may be refused for now. Ask often, so as to be stopped: `begin` is called only when it may work.
+    """An action that may be refused temporarily. Call `once` often; `begin` is called only when it may succeed.
 
     Args:
-        begin: what makes it.
+        begin: the action.
 
     Attributes:
-        said: why it has to wait, for people; empty before the first refusal.
+        said: why it has to wait, for display; empty before the first refusal.
     """
 
     def __init__(self, begin: Callable[[], T]) -> None:
         self._begin, self._at, self.said = begin, 0.0, ""
 
     def once(self) -> T | None:
-        """What `begin` makes; None: not yet.
+        """Return the result of `begin`; None: not yet.
 
         Raises:
             WorkbenchError: waiting would not help.

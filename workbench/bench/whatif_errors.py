@@ -1,6 +1,6 @@
-"""The measured error of each what-if, from the saved pairs of predicted and measured figures. No PyTorch.
+"""The measured error of each what-if prediction, from the saved pairs of predicted and measured figures. No PyTorch.
 
-`workbench.bench.whatif_suite` makes the pairs.
+`workbench.bench.whatif_suite` measures the pairs.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ PREDICTIONS = {
 }
 """The predicted figure, by the key of its row."""
 TIMED = ("speeds", "plain", "formula")
-"""Predictions of speeds, whose real runs need an idle machine. The others count tokens."""
+"""Predictions of speeds, whose real runs need an idle machine. The others are counts of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """How far off a prediction is.
+    """Error of a prediction.
 
     Attributes:
         what: key of `PREDICTIONS`.
         bias: geometric mean over prompts of predicted / measured.
         low: lower end of its 95 % interval.
         high: upper end.
-        typical: median over prompts and settings of how far a single prediction is off, as a share.
-        prompts: how many.
-        pairs: predictions.
-        target: on which it was measured.
+        typical: median over prompts and settings of the relative error of a single prediction.
+        prompts: number of prompts.
+        pairs: number of predictions.
+        target: target on which it was measured.
     """
 
     what: str
@@ -57,7 +57,7 @@ class Error:
 
     @property
     def sentence(self) -> str:
-        """Its error in words: over all, and of a typical single run.
+        """The error in words: over all predictions, and of a typical single run.
 
         Example:
             >>> Error("lengths", 1.006, 0.99, 1.02, 0.03, 25, 200, "text-target").sentence
@@ -70,7 +70,7 @@ class Error:
 
 
 def error_of(key: str, row: Mapping[str, Any]) -> Error | None:
-    """Return the error of a saved row; None where nothing can be said of it."""
+    """Return the error of a saved row; None if it has too few pairs."""
     ratios = dict[str, list[float]]()
     for pair in row.get("pairs", ()):
         if pair["predicted"] > 0 and pair["measured"] > 0:
@@ -91,7 +91,7 @@ def errors(rows: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, str
 
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """The board as a page."""
+    """Return the board as a page."""
     found = [e for key in PREDICTIONS if key in rows and (e := error_of(key, rows[key])) is not None]
     columns: dict[str, Callable[[Error], Any]] = {
         "prediction": lambda e: PREDICTIONS[e.what],

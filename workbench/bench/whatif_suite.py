@@ -1,8 +1,8 @@
-"""How far off a what-if is: each prediction of `workbench.trace.whatif` beside the run that it predicts.
+"""Errors of what-if predictions: each prediction of `workbench.trace.whatif` beside the run that it predicts.
 
-The pairs of predicted and measured figures are kept, prompt by prompt; errors are computed from them where they are
+The pairs of predicted and measured figures are saved, prompt by prompt; errors are computed from them when they are
 shown. Figures of τ are counts of greedy runs and do not depend on the machine. Speeds do: each predicted and measured
-speed is over that of the recorded run of the same prompt, made just before.
+speed is relative to that of the recorded run of the same prompt, made just before.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ CHAINS: Mapping[str, Mapping[str, Any]] = {
     "draft-model": {"policy": "fixed"},
     "eagle-2": {"policy": "fixed", "grower": "chain"},
 }
-"""Recorded methods: one whose drafts depend on the text alone, and one that drafts worse the further it goes."""
+"""Recorded methods: one whose drafts depend on the text alone, and one whose drafts become worse with depth."""
 TREE: Mapping[str, Any] = {"policy": "fixed", "grower": "rsd-c", "branching": "2-2-2", "depth": WIDE_DEPTH, "nodes": 14}
-"""`draft-tree` with two siblings at every place."""
+"""`draft-tree` with two siblings at every position."""
 Told = Callable[[int, int, str], None]
-"""Called with prompts done, prompts in all, and the prompt's name."""
+"""Called with finished prompts, total prompts, and the prompt's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Runs:
     tokens: int
 
     def make(self, method: str, ids: Sequence[int] | None = None, tokens: int = 0, **params: Any) -> Trace:
-        """Run a method on the prompt, or on other ids, with the recorded rankings that `widths` reads."""
+        """Run a method on the prompt, or on other ids, and record the rankings that `widths` reads."""
         chosen = registry.get(method).with_params(**params)
         sampling = SamplingParams(temperature=0.0)
         limit = tokens or self.tokens
@@ -59,7 +59,7 @@ def measure(
 
     Args:
         models: a target with a draft model and EAGLE's layer.
-        prompts: those that the context has room for are taken.
+        prompts: prompts; those that do not fit the context are skipped.
         tokens: length of every run.
         told: called before each prompt.
         timed: only predictions of speeds (`TIMED`), for an idle machine, or only the others; None: all.
@@ -100,7 +100,7 @@ def _of_chains(runs: Runs) -> Iterator[tuple[str, str, float, float]]:
         base = _speed(recorded)
         found, rates = whatif.draft_lengths(recorded, plain), whatif.laws(recorded.rounds)
         budget = whatif.budget(recorded, plain)
-        blind = whatif.draft_lengths(recorded)  # without the plain run, as a user has it who made none
+        blind = whatif.draft_lengths(recorded)  # without the plain run, for users who have none
         yield "plain", method, blind.fixed[0].relative, _speed(plain) / base
         if budget.predicted and budget.measured:
             yield "formula", method, budget.predicted, budget.measured
@@ -115,12 +115,12 @@ def _of_chains(runs: Runs) -> Iterator[tuple[str, str, float, float]]:
 
 
 def _combination(runs: Runs) -> tuple[float, float]:
-    """Return τ of the better of two drafters: predicted from their two runs, and as runs from every place give it."""
+    """Return τ of the better of two drafters: predicted from two runs, and measured by runs from every position."""
     both = {"draft-model": {"depth": WIDE_DEPTH, "policy": "fixed"}, "prompt-lookup": {"depth": WIDE_DEPTH}}
     first, second = (runs.make(method, **params) for method, params in both.items())
     predicted = whatif.combine(first, second)
     text, at, n = first.token_ids[: predicted.tokens], 0, 0
-    while at < len(text):  # a run from here on, of which the first round counts
+    while at < len(text):  # a new run from here, of which the first round counts
         rounds = [
             runs.make(method, [*runs.ids, *text[:at]], WIDE_DEPTH + 2, **params).rounds[0]
             for method, params in both.items()

@@ -1,8 +1,8 @@
-"""The board of kinds of work: every training-free method on each kind, on each target that was asked.
+"""The board of kinds of work: every training-free method on each kind, on each measured target.
 
-A kind on a target is one row, measured in one go: all methods take turns on its prompts beside plain decoding, and the
-runs themselves are saved, so that τ and speed-ups are computed where they are shown, by `workbench.bench.statistics`.
-A run that is stopped loses the kind that was under way, and goes on with it when it is asked again.
+A kind on a target is one row, measured in one session: all methods take turns on its prompts beside plain decoding. The
+runs themselves are saved, so that τ and speed-ups are computed when they are shown, by `workbench.bench.statistics`. A
+measurement that is stopped loses the current kind, and continues with it the next time.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from workbench.trace.speedup import FASTER, speedup
 
 BOARD = "work"
 PER_KIND, TOKENS, WARM_UP = 3, 48, 12
-"""Prompts of a kind, tokens of a run, and tokens that each method writes before anything is timed."""
+"""Prompts per kind, tokens per run, and tokens that each method generates before anything is timed."""
 COMMAND = "workbench recommend --kinds --report --target"
 
 Row = dict[str, Any]
 Told = Callable[[int, int, str], None]
-"""Called with kinds done, kinds in all, and what runs now."""
+"""Called with finished kinds, total kinds, and the current run."""
 
 
 def training_free() -> list[str]:
-    """Names of the methods that draft with nothing but the target, by what they declare."""
+    """Return the names of the methods that draft with nothing but the target, by their declarations."""
     return [method.name for method in known.methods() if method.is_training_free]
 
 
@@ -54,15 +54,15 @@ def measure(
 
     Args:
         models: the target.
-        methods: measured beside plain decoding.
-        suite: prompts by kind; those that the context has no room for are left out, with their number in the row.
+        methods: methods to measure besides plain decoding.
+        suite: prompts by kind; those that do not fit the context are left out, with their number in the row.
         max_new_tokens: length limit of every run.
         done: kinds that need not be measured again, by their key.
-        saved: takes each row as soon as it is there.
-        told: hears of every run.
+        saved: called with each finished row.
+        told: called before every run.
 
     Returns:
-        rows by key, and whether all of them are there: Ctrl-C ends it.
+        rows by key, and whether they are complete: Ctrl-C ends the measurement.
     """
     engine, plain = Engine(models, record=False), registry.get(BASELINE).with_params()
     lanes = [EngineContender(engine, c, SamplingParams(temperature=0.0), max_new_tokens) for c in (plain, *methods)]
@@ -97,12 +97,12 @@ def measure(
 
 
 def key_of(kind: str, target: str) -> str:
-    """Under which a kind on a target is saved."""
+    """Return the key under which a kind on a target is saved."""
     return f"{kind} on {target}"
 
 
 def _of_lane(lane: EngineContender, samples: Sequence[Sample]) -> dict[str, Any]:
-    """A method's parameters that are not its defaults, and [tokens, passes, seconds] by prompt."""
+    """Return a method's non-default parameters, and [tokens, passes, seconds] by prompt."""
     values, specs = lane.configured.values, lane.configured.method.params
     return {
         "params": {name: value for name, value in values.items() if value != specs[name].default},
@@ -114,7 +114,7 @@ def _of_lane(lane: EngineContender, samples: Sequence[Sample]) -> dict[str, Any]
 
 
 def save(key: str, row: Row) -> None:
-    """Put a kind onto the board."""
+    """Save a kind to the board."""
     board.save(BOARD, key, row, lambda saved: markdown(targets(saved)))
 
 
@@ -122,14 +122,14 @@ def still_holds(
     saved: Mapping[str, Row], target: str, dtype: str, names: Sequence[str], prompts: Mapping[str, Sequence[str]],
     tokens: int,
 ) -> dict[str, Row]:  # fmt: skip
-    """The saved rows of a target that a new run would repeat: the same question, commit and machine.
+    """Return the saved rows of a target that a new measurement would repeat: same settings, commit and machine.
 
     Args:
         saved: rows of the board.
         target: name of the target.
         dtype: its number format.
         names: methods that would be measured.
-        prompts: names of the prompts that would be asked, by kind.
+        prompts: names of the prompts that would be used, by kind.
         tokens: length limit of every run.
     """
     here, now = make(machine_facts()), board.commit()
@@ -142,15 +142,15 @@ def still_holds(
     }  # fmt: skip
 
 
-# -- what the rows say -------------------------------------------------------------------------------------------------
+# -- figures of the rows -----------------------------------------------------------------------------------------------
 
 
 def targets(saved: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
-    """The board: an entry for each target, with its methods by their speed over all kinds.
+    """Return the board: an entry for each target, with its methods by their speed over all kinds.
 
-    Each has target, dtype, tokens, prompts (of a kind), kinds (name → words), methods (method, title, params, `all`,
+    Each has target, dtype, tokens, prompts (per kind), kinds (name → words), methods (method, title, params, `all`,
     and `cells`: speedup and tau by kind), best (method by kind; None where no method is faster than plain decoding),
-    repeats of when and where it was measured: date, commit, machine.
+    and date, commits and machine of the measurement.
 
     Args:
         saved: the saved rows; by default those of the repository.
@@ -185,7 +185,7 @@ def _method(name: str, title: str, own: Mapping[str, Row]) -> dict[str, Any]:
 
 
 def _cell(name: str, having: Mapping[str, Row]) -> dict[str, Any]:
-    """Speed-up over plain decoding, paired by prompt, and tokens a target pass, of one kind or of several."""
+    """Return speed-up over plain decoding, paired by prompt, and tokens per target pass, for one kind or several."""
     mine, plain = (_runs(side, having) for side in (name, BASELINE))
     found = speedup(*({key: tokens / seconds for key, (tokens, _, seconds) in side.items()} for side in (mine, plain)))
     tau = ratio_of_sums([run[0] for run in mine.values()], [run[1] for run in mine.values()])
@@ -193,7 +193,7 @@ def _cell(name: str, having: Mapping[str, Row]) -> dict[str, Any]:
 
 
 def _runs(name: str, having: Mapping[str, Row]) -> dict[tuple[Any, int], Sequence[float]]:
-    """[tokens, passes, seconds] by ((kind, prompt), repeat); a run that wrote nothing says nothing."""
+    """Return [tokens, passes, seconds] by ((kind, prompt), repeat), without runs that generated nothing."""
     return {
         ((kind, prompt), 0): run
         for kind, row in having.items() if name in row["methods"]
@@ -208,7 +208,7 @@ def _best(methods: Sequence[dict[str, Any]], kind: str) -> str | None:
 
 
 def markdown(found: Sequence[dict[str, Any]]) -> str:
-    """The board for people: a table for each target."""
+    """Return the board as Markdown: a table per target."""
     lines = [
         "# Choosing a method for your workload",
         "",

@@ -1,4 +1,4 @@
-"""Tiny models whose joint law can be computed exactly: where sampling promises are put to the test."""
+"""Tiny models whose joint distribution can be computed exactly, for tests of sampling promises."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from workbench.models.runner import Runner
 
 @torch.no_grad()
 def tiny_model(vocabulary: int, seed: int, width: int = 16, layers: int = 4, spread: float = 0.4) -> LlamaForCausalLM:
-    """A random Llama in float64 with a law that is neither flat nor certain.
+    """Return a random Llama in float64 with a distribution that is neither flat nor certain.
 
     Args:
         vocabulary: number of tokens.
-        seed: of the weights.
+        seed: seed of the weights.
         width: hidden size.
         layers: decoder layers.
         spread: standard deviation of the weights.
@@ -26,7 +26,7 @@ def tiny_model(vocabulary: int, seed: int, width: int = 16, layers: int = 4, spr
 
 
 def llama(vocabulary: int, width: int, layers: int) -> LlamaConfig:
-    """Sizes of a tiny Llama without special tokens."""
+    """Return the configuration of a tiny Llama without special tokens."""
     return LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=width,
@@ -42,7 +42,7 @@ def llama(vocabulary: int, width: int, layers: int) -> LlamaConfig:
 
 
 def drawn(model: Any, seed: int, spread: float) -> Any:
-    """The model in float64 with random weights of standard deviation `spread`."""
+    """Return the model in float64 with random weights of standard deviation `spread`."""
     model = model.double().eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     for name, weight in model.named_parameters():
@@ -54,14 +54,14 @@ def drawn(model: Any, seed: int, spread: float) -> Any:
 def tiny_models(
     tokenizer: Any, vocabulary: int = 8, seed: int = 1, layers: int = 4, shares: tuple[float, float] = (0.8, 0.3)
 ) -> Models:
-    """A tiny target with a tiny drafter that is similar, but not equal to it.
+    """Return a tiny target with a tiny drafter that is similar, but not equal to it.
 
     Args:
         tokenizer: any tokenizer of at least `vocabulary` entries; only the texts of tokens come from it.
         vocabulary: number of tokens of both models.
-        seed: of the weights.
+        seed: seed of the weights.
         layers: decoder layers of both.
-        shares: of the target's weights, and of another model's, in the drafter's: (0.9, 0.1) is right more often.
+        shares: shares of the target's weights and of another model's in the drafter's: (0.9, 0.1) agrees more often.
     """
     target, drafter, other = (tiny_model(vocabulary, s, layers=layers) for s in (seed, seed, seed + 1))
     with torch.no_grad():

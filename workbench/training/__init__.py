@@ -1,1 +1,1 @@
-"""Making the bundled models: text generators, corpus, tokenizer, training recipes and evaluation."""
+"""Training of the bundled models: text generators, corpus, tokenizer, training recipes and evaluation."""

@@ -1,12 +1,13 @@
-"""SpecDec++'s acceptance head: learns from a target's answers which of its draft model's tokens would be kept.
+"""SpecDec++'s acceptance head: predicts from a draft model's states which of its tokens the target will accept.
 
-At each place of an answer a token Y is drawn from the draft model's law q, and its label is min(1, p(Y) / q(Y)). The
-head reads the draft model's state behind Y in a text where most tokens of the answer gave way to such draws, as a draft
-is read while it is made. Both models are frozen: their states are found once, and the head learns from them alone.
+At each position of an answer a token Y is sampled from the draft model's distribution q; its label is
+min(1, p(Y) / q(Y)). The head reads the draft model's hidden state after Y, in a text in which most tokens of the answer
+were replaced by such samples, as in a real draft. Both models are frozen: their states are computed once, and only the
+head is trained on them.
 
-Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.2 and its code: 85 % of the tokens drawn, soft labels,
-rejections weigh 6. There the answers are the target's samples; here a line of `answers` says at which temperature it
-was written, and the laws are warped likewise.
+Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.2 and its code: 85 % of the tokens replaced, soft labels,
+rejections weigh 6. There the answers are sampled from the target; here each line of `answers` has the temperature that
+it was written with, and both distributions use that temperature.
 """
 
 from __future__ import annotations
@@ -41,17 +42,18 @@ from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 
 CHUNK = 512
-"""Tokens read at once."""
+"""Tokens per forward pass."""
 REJECTION_WEIGHTS = (1.0, 3.0, 6.0)
-"""Weights of a rejection that heads are trained with for the sweep."""
+"""Weights of a rejection for which heads are trained for the sweep."""
 RISKS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 """Thresholds h of the sweep."""
 DEPTHS = (1, 2, 3, 4, 6, 8)
-"""Fixed draft lengths that the sweep compares with."""
+"""Fixed draft lengths for comparison in the sweep."""
 BINS = 5
-"""Of the reliability table."""
+"""Number of bins of the reliability table."""
 HELD_EVERY = 10
-"""Beside the prompts that are kept out of all training every tenth is kept out here, so that few answers suffice."""
+"""Besides the prompts that are held out of all training, every tenth prompt is held out here, so that few answers are
+enough."""
 
 
 @dataclass
@@ -95,18 +97,18 @@ class AcceptanceOptions(RunOptions):
 
     @property
     def folder(self) -> Path:
-        """Where the finished head is put."""
+        """Folder of the finished head."""
         return self.out / f"{named(self.target).removesuffix('-target')}-{AcceptanceHead.kind}"
 
 
 @dataclass(frozen=True)
 class Drafts:
-    """Drafts as the head sees them.
+    """Training data of the head.
 
     Attributes:
-        states: the draft model's last hidden state behind each.
-        kept: its chance to be kept, min(1, p / q).
-        answers: how many answers they are from.
+        states: the draft model's last hidden state after each draft.
+        kept: probability that the target accepts it, min(1, p / q).
+        answers: number of answers that they are from.
     """
 
     states: Float[Tensor, "N D"]
@@ -115,7 +117,7 @@ class Drafts:
 
 
 def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the head and write it to `options.folder`; returns its figures, and what else its card says.
+    """Train the head and write it to `options.folder`; return its figures, and further facts for its card.
 
     Raises:
         ParameterError: there is no draft model, or there are too few answers.
@@ -192,13 +194,13 @@ def sweep(
         nets: heads by the weight of a rejection that they were trained with.
         prompts: token ids.
         tokens: length limit of a generation.
-        config: of the heads.
+        config: configuration of the heads.
         report: progress lines.
         risks: thresholds.
 
     Returns:
-        For each setting its `weight` and `risk`, or its `depth`; `discarded` drafts and target `passes`, both per token
-        that was generated; `front`: no other setting is as good in both and better in one.
+        For each setting its `weight` and `risk`, or its `depth`; `discarded` drafts and target `passes`, both per
+        generated token; `front`: no other setting is as good in both and better in one.
     """
     method, found = registry.get("draft-model"), list[dict[str, Any]]()
     sampling = SamplingParams(temperature=1.0)
@@ -243,7 +245,7 @@ def _is_held_here(n: int) -> bool:
 
 
 def weighted_loss(odds: Float[Tensor, " N"], kept: Float[Tensor, " N"], weight: float) -> Float[Tensor, ""]:
-    """Cross-entropy of soft labels in which a rejection weighs more, divided by the weights' sum.
+    """Return the cross-entropy of soft labels in which a rejection weighs more, divided by the weights' sum.
 
     Example:
         >>> weighted_loss(torch.zeros(1), torch.tensor([0.5]), 6.0)  # ln 2, whatever the weights
@@ -254,17 +256,18 @@ def weighted_loss(odds: Float[Tensor, " N"], kept: Float[Tensor, " N"], weight: 
 
 
 def unweighted(odds: Float[Tensor, " N"], weight: float) -> Float[Tensor, " N"]:
-    """The chance to be kept that a head says which learnt with that weight: its odds are too low by as much."""
+    """Return acceptance probabilities; the logits of a head trained with that weight are too low by its logarithm."""
     return (odds + torch.tensor(weight).log()).sigmoid()
 
 
 @torch.no_grad()
 def measured(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str, float]:
-    """Figures on held-out drafts.
+    """Return figures on held-out drafts.
 
     Returns:
-        The weighted loss; "accuracy", how often "more likely kept than not" is right, and that of saying the same of
-        all; the mean divergence from the true chance, in nats; and the mean chance, foretold and true.
+        The weighted loss; "accuracy", the expected share of drafts for which "acceptance probability above ½" predicts
+        the outcome, and that of a constant prediction; the mean divergence from the true probability, in nats; and the
+        mean probability, predicted and true.
     """
     odds, kept = net(held.states), held.kept
     said = unweighted(odds, weight)
@@ -284,7 +287,7 @@ def measured(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str, floa
 
 @torch.no_grad()
 def reliability(net: AcceptanceHead, held: Drafts, weight: float) -> list[list[float]]:
-    """Rows of a reliability table: drafts in a fifth of the range, mean foretold chance, mean true chance."""
+    """Return a reliability table, one row per fifth of the range: drafts, mean predicted and mean true probability."""
     said = unweighted(net(held.states), weight)
     place = (said * BINS).long().clamp_max(BINS - 1)
     bins = [place == i for i in range(BINS) if (place == i).any()]
@@ -292,10 +295,10 @@ def reliability(net: AcceptanceHead, held: Drafts, weight: float) -> list[list[f
 
 
 def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: Report) -> Drafts:
-    """What draft model and target make of the answers that are kept for measuring, or of the others.
+    """Compute the drafts and acceptance probabilities of the held-out answers, or of the others.
 
     Raises:
-        ParameterError: there are none, or none of this target.
+        ParameterError: there are no answers, or none of this target.
     """
     states, kept, n, n_tokens = [], [], 0, 0
     check_whose(options.answers, options.target)
@@ -320,15 +323,15 @@ def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: 
 def drafts_of(
     models: Models, prompt: Sequence[int], answer: Sequence[int], heat: float, drawn: float, generator: torch.Generator
 ) -> Drafts:
-    """The drafts at the places of one answer, those that gave way to them alone.
+    """Return the drafts at the positions of one answer, only those that replaced its tokens.
 
     Args:
         models: target and draft model.
         prompt: tokens.
         answer: tokens.
-        heat: the temperature that it was written at; at 0 the draft model's likeliest token is the draft.
-        drawn: share of places at which the draft model's token stands in what it reads.
-        generator: of all draws.
+        heat: temperature that it was written with; at 0 the draft is the draft model's most probable token.
+        drawn: share of positions at which the text contains the draft model's token.
+        generator: random generator of all samples.
     """
     assert models.drafter is not None
     begin, sampling = len(prompt), SamplingParams(temperature=heat)
@@ -348,7 +351,7 @@ def drafts_of(
 
 
 def said(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n D"]]:
-    """A model's logits and last hidden states over a text, float32."""
+    """Compute a model's logits and last hidden states over a text, float32."""
     slot, logits, hidden = runner.open(), [], []
     try:
         for piece in torch.tensor(ids).split(CHUNK):
@@ -362,7 +365,7 @@ def said(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Floa
 
 
 def card(model: Trained) -> str:
-    """What the head's card says below its title."""
+    """Return the text of the head's card below its title."""
     config, figures, held = model.config, model.figures, model.figures["held"]
     net = config["net"]
     rows = [(f"{n:,}", f"{told:.2f}", f"{true:.2f}") for n, told, true in figures["reliability"]]

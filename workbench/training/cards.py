@@ -1,6 +1,6 @@
-"""The writer of all model cards: `README.md` beside the weights, from measured figures only.
+"""Writer of all model cards: `README.md` beside the weights, from measured figures only.
 
-A module beside each recipe says what its card tells; how figures, runs and tables are told is here.
+A module beside each recipe writes the text of its card; the code for figures, runs and tables is here.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, as its card is written from it.
+    """A trained model, the input of its card.
 
     Attributes:
-        name: of its folder, and the card's title.
+        name: name of its folder, and the card's title.
         config: `config.json`.
-        figures: `training.json`: what its training measured.
-        measured: `evaluation.json`; empty where there is none.
+        figures: `training.json`: figures measured during training.
+        measured: `evaluation.json`; empty if there is none.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Trained:
 
     @classmethod
     def at(cls, folder: Path) -> Trained:
-        """What a folder holds.
+        """Read the model of a folder.
 
         Raises:
             OSError: it has no configuration, or its training has not ended.
@@ -49,7 +49,7 @@ class Trained:
 
 
 def write_card(folder: Path, card: Callable[[Trained], str]) -> None:
-    """Write the card of the model in a folder; `card` is its text below the title.
+    """Write the card of the model in a folder; `card` returns the text below the title.
 
     Raises:
         OSError: see `Trained.at`.
@@ -59,14 +59,14 @@ def write_card(folder: Path, card: Callable[[Trained], str]) -> None:
 
 
 def write_cards(models: Path, cards: dict[str, Callable[[Trained], str]]) -> None:
-    """Write the cards of those models in a folder, by their names, whose training has ended."""
+    """Write the cards of the models in a folder whose training has ended; `cards` maps names to card functions."""
     for name, card in cards.items():
         if (models / name / "training.json").exists():
             write_card(models / name, card)
 
 
 def runs_of(figures: Figures) -> list[Figures]:
-    """Figures of all runs that made a model, the first one first: a run that went on from another one holds it."""
+    """Return the figures of all runs of a model, oldest first: a run that continued another contains its figures."""
     runs = [figures]
     while "begun" in runs[0]:
         runs.insert(0, runs[0]["begun"])
@@ -74,27 +74,27 @@ def runs_of(figures: Figures) -> list[Figures]:
 
 
 def losses_of(figures: Figures) -> str:
-    """Smoothed figures at the end of a run: "loss 1.234, exit 2.345"."""
+    """Return the smoothed losses at the end of a run: "loss 1.234, exit 2.345"."""
     return ", ".join(f"{name} {value:.3f}" for name, value in figures["losses"].items())
 
 
 def steps_of(figures: Figures) -> str:
-    """How much a run read."""
+    """Return a run's numbers of steps and tokens, in words."""
     return f"{figures['steps']:,} steps over {figures['tokens']:,} tokens"
 
 
 def minutes_of(figures: Figures) -> str:
-    """How long it took, in whole minutes."""
+    """Return a run's duration, in whole minutes."""
     return f"{figures['seconds'] / 60:.0f} minutes"
 
 
 def told_runs(figures: Figures, hardware: str, counted: str = "") -> str:
-    """The section about the runs that made a model.
+    """Return the section about the runs that trained a model.
 
     Args:
-        figures: of the last one.
-        hardware: on which a run was made that says nothing of its machine.
-        counted: what its tokens include, in brackets behind them; empty: nothing unusual.
+        figures: figures of the last run.
+        hardware: hardware of runs whose figures do not include it.
+        counted: text in brackets after the number of tokens, about what they include; empty: nothing unusual.
     """
     runs = runs_of(figures)
     if len(runs) == 1:
@@ -117,7 +117,7 @@ def _told_run(figures: Figures, hardware: str, number: str, counted: str) -> str
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A table in Markdown, without a line break at its end; all columns but the first `left` stand on the right."""
+    """Return a table in Markdown, without a final line break; all columns but the first `left` are right-aligned."""
     rule = "|" + "|".join("---" if i < left else "---:" for i in range(len(header))) + "|"
     lines = [f"| {' | '.join(header)} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines)

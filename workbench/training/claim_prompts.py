@@ -1,7 +1,7 @@
-"""More prompts of the bundled kinds, on which claims are measured: problems that training never saw, and questions.
+"""More prompts of the bundled kinds, for measuring claims: questions, and problems that training never included.
 
-`bench/claim_prompts.jsonl` holds the result of `text`, because a bench imports nothing of training; `workbench docs`
-writes it.
+`bench/claim_prompts.jsonl` holds the result of `text`, because `workbench.bench` imports nothing of
+`workbench.training`; `workbench docs` writes it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from workbench.training.work import MAKERS
 
 FILE = Path(__file__).resolve().parents[1] / "bench" / "claim_prompts.jsonl"
 SEED, N = 37, 36
-"""Of the texts, and prompts of each kind."""
+"""Seed of the texts, and number of prompts of each kind."""
 N_COPIES = 60
-"""Prompts of the kind "copy": the bundled target copies about half of them, and claims about copies need 25."""
+"""Number of prompts of the kind "copy": the bundled target copies about half of them; claims about copies need 25."""
 CHAT = (
     "Why is the sky blue?",
     "How do I clean a wooden table?",
@@ -57,7 +57,7 @@ CHAT = (
     "Why do leaves fall from trees?",
     "What can I cook with rice and one egg?",
 )
-"""Messages of the project's own."""
+"""Chat messages, written for this project."""
 TASKS_OF: dict[str, tuple[str, ...]] = {
     "stories": ("story",),
     "code": ("code",),
@@ -80,7 +80,7 @@ def text() -> str:
                 found[MAKERS["refactoring"][number // 2 % 2](rng)] = True
                 continue
             instance = TASKS[tasks[number % len(tasks)]].draw(rng, held_out=True)
-            raw = kind == "stories" and number % 5 < 2  # as in training, two stories in five are continued
+            raw = kind == "stories" and number % 5 < 2  # as in training, two stories in five are text to continue
             found[re.split(r"(?<=[.]) ", instance.answer)[0] if raw else instance.prompt] = not raw
         lines += [_line(kind, i, prompt, chat) for i, (prompt, chat) in enumerate(found.items())]
     return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class RunClock:
-    """How far a run is, from 0 to 1.
+    """Progress of a run, from 0 to 1.
 
     With `minutes` the run ends on time on any machine; with `steps` it is the same run on any machine.
 
     Attributes:
         minutes: Length of the run by the clock, resumed parts included.
-        steps: Length of the run in steps; wins over `minutes`.
+        steps: Length of the run in steps; takes precedence over `minutes`.
         spent: Seconds spent before the run was resumed.
     """
 
@@ -36,7 +36,7 @@ class RunClock:
 
     @contextmanager
     def standing(self) -> Iterator[None]:
-        """What is done meanwhile is not the run's: it takes none of its minutes."""
+        """Exclude the time spent inside this block from the run's minutes."""
         begun = time.monotonic()
         try:
             yield
@@ -44,7 +44,7 @@ class RunClock:
             self._started += time.monotonic() - begun
 
     def progress(self, step: int) -> float:
-        """Return the share of the run that is over."""
+        """Return the finished share of the run."""
         if self.steps is not None:
             return step / max(1, self.steps)
         return self.seconds / (60.0 * (self.minutes or 1.0))
@@ -55,13 +55,13 @@ class RunClock:
         return self.seconds / 60.0 * (1.0 - progress) / progress
 
     def left(self, step: int) -> str:
-        """The same in words: "12 min", and below a minute "40 s"."""
+        """Return the expected time to the end in words: "12 min", and below a minute "40 s"."""
         minutes = self.minutes_left(step)
         return f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"
 
 
 def trapezoid(progress: float, warmup: float = 0.02, decay: float = 0.4, floor: float = 0.02) -> float:
-    """Return the learning-rate factor: up, level, and linearly down to `floor` at the end.
+    """Return the learning-rate factor: linear warm-up, constant, then linear decay to `floor` at the end.
 
     >>> [trapezoid(p) for p in (0.01, 0.5, 1.0)]
     [0.5, 1.0, 0.02]

@@ -1,8 +1,8 @@
 """Distillation of the bundled drafter from the bundled target.
 
-The drafter learns the target's whole distribution (KL divergence) and the text itself (cross-entropy), on windows of
-the corpus and on the target's own greedy continuations: what counts for speculative decoding is that the drafter says
-what the *target* says, on text that the target writes.
+The drafter is trained on the target's whole distribution (KL divergence) and on the text itself (cross-entropy), on
+windows of the corpus and on the target's own greedy continuations: speculative decoding needs a drafter that predicts
+the *target's* tokens, on text that the target writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from workbench.training.tokenizer import load_tokenizer
 from workbench.training.windows import Windows
 
 FORWARD = Weighted.parse("forward_kl:1")
-"""The target's own view of what its drafter says."""
+"""Default loss: the forward KL divergence from the target's distribution to the drafter's."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ def greedy_batch(
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        prompts: What the user says.
+        prompts: User messages.
         max_new_tokens: Longest answer.
     """
     texts = [f"{USER}{prompt}{ASSISTANT}" for prompt in prompts]
@@ -130,13 +130,13 @@ def write_own_text(options: DistillOptions, minutes: float, report: Report, rows
 def greedy_acceptance(
     target: LlamaForCausalLM, drafter: LlamaForCausalLM, rows: list[list[int]], start: list[int]
 ) -> float:
-    """Return the share of tokens at which drafter and target would choose the same next token.
+    """Return the share of tokens at which drafter and target choose the same next token.
 
     Args:
         target: The target.
         drafter: The drafter.
-        rows: Prompt and greedy continuation, one list of ids a row.
-        start: Length of the prompt of each row; the continuation counts.
+        rows: Prompt and greedy continuation, one list of ids per sequence.
+        start: Prompt length of each sequence; only the continuation counts.
     """
     agreed = total = 0
     with torch.inference_mode():
@@ -162,16 +162,16 @@ def held_continuations(
 def distillation_loss(
     student: Tensor, teacher: Tensor, labels: Tensor, text_weight: float, losses: Weighted = FORWARD
 ) -> Tensor:
-    """How far the drafter's law is from the teacher's, plus a little cross-entropy with the text.
+    """Return the divergence between drafter's and teacher's distributions, plus weighted cross-entropy with the text.
 
-    Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: any divergence of the two may be made small.
+    Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: any divergence of the two may be minimised.
 
     Args:
         student: Drafter logits, [N, V].
         teacher: Target logits, [N, V].
-        labels: The text, int64 [N]; below zero where there is none to learn from.
+        labels: The text, int64 [N]; negative where there is no label.
         text_weight: Weight of the text.
-        losses: of laws.
+        losses: Divergences of the distributions.
     """
     said = student.float()
     nothing = said.new_empty(len(said), 0)
@@ -181,10 +181,10 @@ def distillation_loss(
 
 
 def law_losses(text: str) -> Weighted:
-    """Losses that a draft model can be trained with, as `Weighted.parse` reads them.
+    """Return the losses that a draft model can be trained with, parsed by `Weighted.parse`.
 
     Raises:
-        ParameterError: there is none of this name, or it compares features.
+        ParameterError: there is no loss of this name, or it compares features.
     """
     try:
         losses = Weighted.parse(text)

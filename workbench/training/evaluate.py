@@ -1,4 +1,4 @@
-"""What a trained model can do: exact match per generator task, held-out loss, acceptance of the drafter."""
+"""Evaluation of the bundled models: exact match per generator task, held-out loss, acceptance of the drafter."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class EvaluateOptions:
 def exact_match(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, task: str, count: int, rows: int = 50
 ) -> tuple[float, list[tuple[str, str]]]:
-    """Return the share of held-out instances answered right, greedily, and (prompt, output) of some that were not.
+    """Return the share of held-out instances answered right, greedily, and (prompt, output) of some wrong ones.
 
     Args:
         model: The model.
         tokenizer: Its tokenizer.
         task: Name of the task.
         count: Number of held-out instances.
-        rows: Prompts generated at once.
+        rows: Prompts per batch.
     """
     instances = list(islice(TASKS[task].stream(9, held_out=True), count))
     right = 0

@@ -1,9 +1,9 @@
-"""Judge Decoding's linear judge, trained on AutoJudge's labels: which swaps of a token change a final answer.
+"""Judge Decoding's linear judge, trained on AutoJudge's labels: which token replacements change a final answer.
 
-`swaps` finds tokens of the draft model that may stand in a target's answer, and tokens that spoil it. The judge reads
-the last hidden states after such a token, of the target alone and of both models. Both are frozen: states are read
-once, and a logistic regression on standardised states learns from them. Its bias is then set on other problems, so that
-at δ = `CHOSEN` at most `PASSING` of the wrong tokens pass.
+`swaps` finds tokens of the draft model that may replace a token in a target's answer, and tokens that spoil it. The
+judge reads the last hidden states after such a token, of the target alone and of both models. Both are frozen: their
+states are computed once, and a logistic regression is trained on the standardised states. Its bias is then set on other
+problems, so that at δ = `CHOSEN` at most `PASSING` of the wrong tokens pass.
 
 Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4 (a linear unit on the target's state); Garipov et al.
 2025, AutoJudge, arXiv:2504.20039 (labels, both states, a threshold by recall of the important tokens).
@@ -35,13 +35,13 @@ from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.swaps import Swap, find_swaps, problems
 
 THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""δ in the card's table."""
+"""Values of δ in the card's table."""
 CHOSEN = 0.5
-"""δ of the figures on held-out answers; the verifier's default."""
+"""δ for the figures on held-out answers; the verifier's default."""
 PASSING = 0.01
-"""Share of wrong tokens that pass at `CHOSEN`, at most, of those that the bias is set with."""
+"""Largest share of the calibration's wrong tokens that pass at `CHOSEN`."""
 CALIBRATED = 3
-"""Every so many-th problem is left out of the learning: the bias is set with it."""
+"""One of so many problems is used for calibrating the bias instead of for training."""
 
 
 @dataclass
@@ -80,19 +80,19 @@ class JudgeOptions(RunOptions):
 
     @property
     def folder(self) -> Path:
-        """Where the finished judge is put."""
+        """Folder of the finished judge."""
         return self.out / f"{named(self.target).removesuffix('-target')}-{JudgeHead.kind}"
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Swapped tokens as the judge reads them.
+    """Replaced tokens as the judge's inputs.
 
     Attributes:
-        states: the target's last hidden states after each, and the draft model's beside them.
-        is_wrong: whether the swap changed the final answer.
+        states: the target's last hidden states after each, then the draft model's.
+        is_wrong: whether the replacement changed the final answer.
         groups: task of each.
-        problems: how many problems they are from.
+        problems: number of problems that they are from.
     """
 
     states: Float[Tensor, "N D"]
@@ -112,7 +112,7 @@ class Tokens:
 
 
 def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the judge and write it to `options.folder`; returns its figures, and what else its card says.
+    """Train the judge and write it to `options.folder`; return its figures, and further facts for its card.
 
     Raises:
         ParameterError: there is no such task, no draft model, or too few swaps of a kind.
@@ -131,10 +131,10 @@ def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[
 
 
 def read_swaps(models: Models, found: Sequence[Sequence[Swap]]) -> Tokens:
-    """Read the hidden states of both models after each swapped token.
+    """Compute the hidden states of both models after each replaced token.
 
     Raises:
-        ParameterError: they are all harmless, or all wrong.
+        ParameterError: all tokens are harmless, or all are wrong.
     """
     assert models.drafter is not None
     swaps = [swap for each in found for swap in each]
@@ -154,7 +154,7 @@ def read_swaps(models: Models, found: Sequence[Sequence[Swap]]) -> Tokens:
 def fit(
     models: Models, learnt: Tokens, calibration: Tokens, held: Tokens, options: JudgeOptions, report: Report
 ) -> tuple[RunResult, dict[str, Any]]:
-    """Fit both units of the judge, set their biases, and save it. Arguments and results: see `train_judge`."""
+    """Fit both linear units of the judge, set their biases, and save it. Arguments and results: see `train_judge`."""
     assert models.drafter is not None
     width = models.target.hidden_size
     mean, spread = learnt.states.mean(0), learnt.states.std(0).clamp_min(1e-6)
@@ -192,7 +192,7 @@ def fit(
 
 
 def balanced_loss(right: Float[Tensor, " R"], wrong: Float[Tensor, " W"], weight: float) -> Float[Tensor, ""]:
-    """Cross-entropy in which right tokens together count 1, wrong ones `weight`, however many there are of each.
+    """Return the cross-entropy in which all right tokens together have weight 1, all wrong ones `weight`.
 
     Example:
         >>> balanced_loss(torch.zeros(3), torch.zeros(1), 2.0)  # ln 2, whatever the weight
@@ -203,7 +203,7 @@ def balanced_loss(right: Float[Tensor, " R"], wrong: Float[Tensor, " W"], weight
 
 @torch.no_grad()
 def folded(net: JudgeHead, mean: Float[Tensor, " D"], spread: Float[Tensor, " D"]) -> JudgeHead:
-    """Return the judge of raw states for one trained on (state − mean) / spread, rounded as it is saved."""
+    """Return an equivalent judge of unscaled states for one trained on (state − mean) / spread, rounded to float16."""
     raw, width = JudgeHead(net.width, net.draft_width), net.width
     raw.weight.copy_((net.weight / spread[:width]).half().float())
     raw.bias.copy_((net.bias - (raw.weight * mean[:width]).sum()).half().float())
@@ -217,7 +217,7 @@ def folded(net: JudgeHead, mean: Float[Tensor, " D"], spread: Float[Tensor, " D"
 def calibrated(net: JudgeHead, tokens: Tokens, share: float = PASSING) -> JudgeHead:
     """Return the judge with biases lowered so that at δ = `CHOSEN` at most that share of wrong tokens pass.
 
-    Of fewer than 1 / share wrong tokens none passes. A judge that is stricter already stays as it is.
+    With fewer than 1 / share wrong tokens none passes. A judge that is already stricter is not changed.
     """
     saved = JudgeHead(net.width, net.draft_width)
     saved.load_state_dict(net.state_dict())
@@ -261,7 +261,7 @@ def by_threshold(net: JudgeHead, held: Tokens) -> list[list[float]]:
 
 @torch.no_grad()
 def by_group(net: JudgeHead, held: Tokens) -> dict[str, list[float]]:
-    """Return for each task its harmless and wrong tokens, and the shares of them that pass at `CHOSEN`."""
+    """Return per task the numbers of harmless and wrong tokens, and the shares of them that pass at `CHOSEN`."""
     passes, found = scores(net, held.states).sigmoid() > CHOSEN, dict[str, list[float]]()
     for group in dict.fromkeys(held.groups):
         own = torch.tensor([each == group for each in held.groups])

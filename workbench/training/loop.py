@@ -1,4 +1,4 @@
-"""The training loop that all recipes share: clocked schedule, checkpoints, resuming, progress."""
+"""The training loop of all recipes: learning-rate schedule by the clock, checkpoints, resuming, progress."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Report = Callable[[str], None]
 
 @dataclass
 class RunOptions:
-    """What all recipes that train take: how long, from where on, how fast to learn. Each has defaults of its own.
+    """Options of all training recipes: length, resuming, learning rates. Each recipe has its own defaults.
 
     Attributes:
         checkpoint: Checkpoint file; None keeps none.
@@ -54,11 +54,11 @@ class RunOptions:
     curves: Path | None = None
 
     def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
-        """The loop of this run, whose clock starts now.
+        """Return the loop options of this run, whose clock starts now.
 
         Args:
-            name: of the run in its progress lines.
-            decay: share of the run in which the learning rate falls.
+            name: name of the run in its progress lines.
+            decay: share of the run in which the learning rate decreases.
         """
         clock = RunClock(self.minutes, self.steps)
         return LoopOptions(
@@ -66,26 +66,26 @@ class RunOptions:
         )
 
     def optimizers(self, trained: nn.Module, weight_decay: float = WEIGHT_DECAY) -> list[torch.optim.Optimizer]:
-        """Optimizers of what is trained, at this run's rates."""
+        """Return the optimizers of a module, at this run's rates."""
         return build_optimizers(trained, self.matrix_rate, self.other_rate, weight_decay=weight_decay)
 
 
 @dataclass
 class LoopOptions:
-    """What the loop needs to know.
+    """Options of the training loop.
 
     Attributes:
         name: Name of the run in its progress lines.
         clock: Length of the run.
-        checkpoint: Where the state is kept; None keeps none.
-        resume: Go on from the checkpoint if there is one.
+        checkpoint: Checkpoint file; None: no checkpoints.
+        resume: Continue from the checkpoint if there is one.
         every_seconds: Time between checkpoints.
         log_every: Steps between progress lines.
         clip: Largest gradient norm.
         decay: Share of the run in which the learning rate falls.
         curves: Folder for curves as event files; None: none are written.
-        on_policy: What the net as it was last saved does in use, by curve; done at each checkpoint, and its time is not
-            the run's. Without curves it is not done.
+        on_policy: Returns figures of the last saved net in use, by curve; called at each checkpoint, outside the run's
+            time. Not called without curves.
     """
 
     name: str
@@ -127,13 +127,13 @@ def run_loop(
     report: Report,
     on_checkpoint: Callable[[RunResult], str] | None = None,
 ) -> RunResult:
-    """Train until the clock says stop.
+    """Train until the end of the run's length.
 
     Args:
         options: Options.
         trained: Module whose parameters the optimizers hold; its state is in the checkpoint.
         optimizers: Optimizers, each group with its top learning rate as `peak`.
-        step_losses: Given the step number, runs forward and backward; returns tokens used and losses to report.
+        step_losses: Called with the step number; runs forward and backward; returns tokens used and losses to report.
         report: Receives progress lines.
         on_checkpoint: Called at each checkpoint and at the end, for example to evaluate; returns a line to report.
 
@@ -151,7 +151,7 @@ def run_loop(
     parameters = [p for p in trained.parameters() if p.requires_grad]
     saved_at, seen_at, seen_tokens = clock.seconds, clock.seconds, result.tokens
     measured_at = -1
-    with stopping() if options.checkpoint else nullcontext(Event()) as stop:  # without one, whoever ends it ends it
+    with stopping() if options.checkpoint else nullcontext(Event()) as stop:  # else SIGTERM ends the process
         while (progress := clock.progress(result.steps)) < 1.0:
             scale_rates(optimizers, trapezoid(progress, decay=options.decay))
             tokens, losses = step_losses(result.steps)
@@ -192,7 +192,7 @@ def run_loop(
 
 
 def descend(parameters: Sequence[nn.Parameter], optimizers: Sequence[torch.optim.Optimizer], clip: float) -> None:
-    """One step along the gradients that there are, which are no longer than `clip` then, and gone after it."""
+    """Do one optimizer step with gradients clipped to `clip`, and clear them."""
     nn.utils.clip_grad_norm_(parameters, clip)
     for optimizer in optimizers:
         optimizer.step()
@@ -200,10 +200,10 @@ def descend(parameters: Sequence[nn.Parameter], optimizers: Sequence[torch.optim
 
 
 def _check_numbers(name: str, step: int, losses: Mapping[str, float]) -> None:
-    """End a run that has gone astray before it spoils the weights.
+    """Stop a diverging run before it spoils the weights.
 
     Raises:
-        WorkbenchError: a loss is no number.
+        WorkbenchError: a loss is not finite.
     """
     astray = [loss for loss, value in losses.items() if not math.isfinite(value)]
     if astray:
@@ -233,7 +233,7 @@ def _save(
 
 
 def _state(checkpoint: Path | None) -> dict[str, Any]:
-    """What a checkpoint holds.
+    """Read a checkpoint.
 
     Raises:
         ParameterError: it is damaged.

@@ -1,7 +1,7 @@
-"""The memory of a training process: what a step gives back is kept for the next one.
+"""Memory of a training process: memory that one step frees is reused by the next.
 
-The C library maps large tensors anew for each use and returns them when they are freed, so that the system clears their
-pages in every step again. In a process that does nothing but train, that was a third of its time.
+The C library maps large tensors anew for each use and unmaps them when they are freed, so that the system clears their
+pages in every step. In a process that does nothing but train, that was a third of its time.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
-"""Of glibc's `mallopt`: bytes that may lie free at the heap's end, and how many pieces may be mapped by themselves."""
+"""Parameters of glibc's `mallopt`: free bytes to keep at the heap's end, and largest number of separate mappings."""
 MOST = (1 << 31) - 1
 
 
 def keep_memory() -> bool:
-    """Keep from now on what is freed in this process. Returns whether that could be said: to glibc alone."""
+    """Keep memory that is freed in this process from now on. Return whether that worked: it needs glibc."""
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):  # another system, or another C library

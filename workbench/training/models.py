@@ -1,4 +1,4 @@
-"""Shapes of the bundled models, their optimizers, and how they are written to disk."""
+"""Shapes of the bundled models, their optimizers, and functions that write them to disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WEIGHT_DECAY = 0.05
 
 
 def target_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 288, layers: int = 12) -> LlamaConfig:
-    """Return the shape of the bundled target: deep and narrow, so that early layers have something to leave out."""
+    """Return the shape of the bundled target: deep and narrow, so that early exits save many layers."""
     return llama_config(tokenizer, hidden, layers, 6, hidden * 8 // 3)
 
 
@@ -62,7 +62,7 @@ def llama_config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, h
 
 
 def build_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
-    """Build a model with weights drawn from a generator of its own, float32."""
+    """Build a model with weights from its own random generator, float32."""
     model = LlamaForCausalLM(config)
     generator = torch.Generator().manual_seed(seed)
     residual = 0.02 / (2 * config.num_hidden_layers) ** 0.5
@@ -81,7 +81,7 @@ def build_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices inside the layers and AdamW for embeddings, norms and biases.
 
-    Each group keeps its top learning rate as `peak`; the training loop scales it.
+    Each group stores its top learning rate as `peak`; the training loop scales it.
     """
     matrices, others = [], []
     for name, parameter in model.named_parameters():
@@ -101,9 +101,9 @@ def build_optimizers(
 
 @contextmanager
 def half_precision(wanted: bool = True) -> Iterator[None]:
-    """Products in bfloat16 where the device multiplies it, elsewhere in float32: emulation would be slower.
+    """Compute products in bfloat16 on devices that support it, elsewhere in float32, since emulation would be slower.
 
-    Each kind of device has a setting of its own, so that tensors say by where they lie which of them counts.
+    Each kind of device has its own setting, so the device of the tensors decides which one applies.
     """
     with ExitStack() as kinds:
         kinds.enter_context(torch.autocast("cpu", torch.bfloat16, wanted and has_bfloat16()))
@@ -114,9 +114,9 @@ def half_precision(wanted: bool = True) -> Iterator[None]:
 
 
 def fast_attention() -> str:
-    """Return the attention that trains fastest on this CPU, for rows of a few hundred tokens.
+    """Return the attention implementation that trains fastest on this CPU, for sequences of a few hundred tokens.
 
-    In bfloat16 plain products beat the fused kernel; in float32 it is the other way round.
+    In bfloat16 plain products are faster than the fused kernel; in float32 it is the other way round.
     """
     return "eager" if has_bfloat16() else "sdpa"
 
@@ -134,7 +134,7 @@ def save_model(
     """Write a model in the Hugging Face layout: float16 shards of at most 9 MB, configurations and tokenizer.
 
     Args:
-        model: The float32 model; it is left as it is.
+        model: The float32 model; it is not changed.
         tokenizer: Its tokenizer.
         out: Folder.
         extra: Further entries of `config.json`.
@@ -147,7 +147,7 @@ def save_model(
 
 
 def in_lines(facts: Any) -> bytes:
-    r"""JSON for a file that people look into: a line an entry, but lists of numbers on one, which is half the bytes.
+    r"""Return JSON for a file that people read: one entry per line, but lists of numbers on one line, half the bytes.
 
     >>> in_lines({"kept": [1, 2], "name": "x"}).decode()
     '{\n  "kept": [1,2],\n  "name": "x"\n}\n'
@@ -158,7 +158,7 @@ def in_lines(facts: Any) -> bytes:
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast | ProcessorMixin, out: Path) -> None:
-    """Write a tokenizer, or a processor with its tokenizer; indented, its file would be twice as large."""
+    """Write a tokenizer, or a processor with its tokenizer, without indentation, which would double the file's size."""
     tokenizer.save_pretrained(out)
     file = out / "tokenizer.json"
     words = json.loads(file.read_text(encoding="utf-8"))
@@ -166,13 +166,13 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast | ProcessorMixin, out: Pat
 
 
 def save_half(half: PreTrainedModel, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write a model's weights in float16 shards with its configurations; readies the tokenizer for being written.
+    """Write a model's weights in float16 shards with its configurations; resets the tokenizer's padding for saving.
 
     Args:
         half: A model of the same shape and configuration.
-        model: The float32 model; it is left as it is.
+        model: The float32 model; it is not changed.
         tokenizer: Its tokenizer.
-        out: Folder; shards in it go.
+        out: Folder; existing shards in it are removed.
     """
     half.load_state_dict(model.state_dict())
     save_weights(half, None, tokenizer, out)
@@ -181,7 +181,7 @@ def save_half(half: PreTrainedModel, model: PreTrainedModel, tokenizer: PreTrain
 def save_weights(
     half: PreTrainedModel, weights: dict[str, Tensor] | None, tokenizer: PreTrainedTokenizerFast, out: Path
 ) -> None:
-    """`save_half` of a model as it is, or of other weights under their names in the files in place of its own."""
+    """Write a model like `save_half`: its own weights, or the given ones under their names in the files."""
     half.half()
     given = None if weights is None else {name: weight.half().contiguous() for name, weight in weights.items()}
     half.config.dtype = "float16"
@@ -191,11 +191,11 @@ def save_weights(
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", suffix=PART, dir=out) as beside:
         half.save_pretrained(beside, state_dict=given, max_shard_size=SHARD_SIZE)
-        for old in out.glob("model*.safetensors*"):  # what was there stays until all of the new is written
+        for old in out.glob("model*.safetensors*"):  # the old files stay until all new ones are written
             old.unlink()
         for new in Path(beside).iterdir():
             new.chmod(0o644)
             new.replace(out / new.name)
     write_whole(out / "config.json", in_lines(json.loads((out / "config.json").read_text(encoding="utf-8"))))
     write_sums(out)
-    tokenizer.backend_tokenizer.no_padding()  # what generation asked for last is not part of the tokenizer
+    tokenizer.backend_tokenizer.no_padding()  # padding set by the last generation is not part of the tokenizer

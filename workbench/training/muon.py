@@ -1,4 +1,4 @@
-"""Muon on a CPU that multiplies no bfloat16, where PyTorch's own takes most of a training step."""
+"""Muon for CPUs without fast bfloat16 products, where PyTorch's own takes most of a training step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 
 class FloatMuon(torch.optim.Muon):
-    """`torch.optim.Muon` with its default options, but for the iteration, which is done in float32.
+    """`torch.optim.Muon` with its default options, except that the iteration is computed in float32.
 
     Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every matrix. Returns what `closure` does."""
+        """Update every matrix once. Return the result of `closure`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -40,7 +40,7 @@ class FloatMuon(torch.optim.Muon):
 def orthogonal(
     matrix: Float[Tensor, "m n"], coefficients: tuple[float, float, float], steps: int
 ) -> Float[Tensor, "m n"]:
-    """Near U Vᵀ of the singular value decomposition U S Vᵀ, by Newton–Schulz iterations of the fifth order."""
+    """Return approximately U Vᵀ of the singular value decomposition U S Vᵀ, by fifth-order Newton–Schulz iterations."""
     a, b, c = coefficients
     wide = matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
     x = wide / wide.norm().clamp_min(1e-7)

@@ -1,4 +1,4 @@
-"""Options of recipes as text: read by their types, which have names, so that they can be checked without PyTorch."""
+"""Options of recipes as text, parsed by their types. The types have names, so this works without PyTorch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ KINDS: dict[str, Any] = {
     "tuple[int, ...]": tuple[int, ...],
     "tuple[str, ...]": tuple[str, ...],
 }
-"""The types that options have, by their names in the list of recipes."""
+"""Types of options, by their names in the list of recipes."""
 
 
 def kind_name(kind: Any) -> str:
-    """The name of an option's type.
+    """Return the name of an option's type.
 
     Raises:
-        KeyError: no option had that type so far; `KINDS` must know it.
+        KeyError: this type is not in `KINDS`; add it there.
     """
     for name, known in KINDS.items():
         if known == kind:
@@ -37,7 +37,7 @@ def kind_name(kind: Any) -> str:
 
 
 def docs_of(kind: type) -> dict[str, str]:
-    """What the docstrings of a dataclass of options, and of those that it is made from, say of each of them."""
+    """Return the description of each option, from the docstrings of a dataclass of options and of its bases."""
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         _, _, listed = (inspect.getdoc(one) or "").partition("Attributes:\n")
@@ -47,10 +47,10 @@ def docs_of(kind: type) -> dict[str, str]:
 
 
 def convert(name: str, kind: Any, value: Any) -> Any:
-    """An option's value, which may be text, as its type.
+    """Convert an option's value, which may be text, to its type.
 
     Raises:
-        ValueError: it is none of that type.
+        ValueError: it cannot be converted.
     """
     if isinstance(kind, types.UnionType):
         kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)

@@ -1,7 +1,7 @@
 """Training of the bundled target from scratch, with an early-exit loss.
 
-At every step one of the early layers is read through the *shared* final norm and LM head and trained to predict the
-next token as well (after LayerSkip, arXiv 2404.16710), so that the first layers can draft for the whole model.
+In every step the output of one early layer passes through the *shared* final norm and LM head and is trained to predict
+the next token too (after LayerSkip, arXiv 2404.16710), so that the first layers can draft for the whole model.
 """
 
 from __future__ import annotations
@@ -78,26 +78,26 @@ class PretrainOptions(RunOptions):
 
 
 class TargetObjective:
-    """Next-token loss of the whole model plus, at each step, of one early layer."""
+    """Next-token loss of the whole model plus, at each step, that of one early layer."""
 
     def __init__(self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, options: PretrainOptions) -> None:
         self.model, self.options = model, options
         self.user, answer, end = (token_id(tokenizer, token) for token in (USER, ASSISTANT, END))
         self.closers = (answer, end)
-        if options.compile:  # Inductor's own default is a known name in /tmp, whoever made it
+        if options.compile:  # Inductor's default is a predictable, shared path in /tmp
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(code_folder("inductor")))
         self.trunk = torch.compile(model.model, dynamic=False) if options.compile else model.model
 
     def losses(self, ids: Tensor, step: int, known: Tensor | None = None) -> tuple[Tensor, Tensor, float]:
-        """Return the loss at the top and at this step's early layer, and how much of the top is from repeated spans.
+        """Return the losses of the last layer and of this step's early layer, and the last layer's on repeated spans.
 
-        Three steps in four read every window as two halves, because attention over short windows is cheaper. Only a
-        share of the tokens inside user turns is predicted: what a user asks is mostly not to be guessed.
+        Three of four steps process every window as two halves, because attention over short windows is cheaper. Only a
+        share of the tokens inside user turns is predicted, since user messages are mostly unpredictable.
 
         Args:
             ids: Windows, int64 [B, T].
-            step: Step number; picks the early layer and the user tokens.
-            known: Which tokens of the last windows can be predicted, bool [b, T]; all of the other windows.
+            step: Step number; selects the early layer and the user tokens.
+            known: Predictable tokens of the last windows, bool [b, T]; in the other windows all are.
         """
         options = self.options
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)

@@ -1,4 +1,4 @@
-"""A training recipe, and those that heads bring with them: see `Head.train`."""
+"""Training recipes, including those that heads define: see `Head.train`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Recipe:
 
     Attributes:
         name: Registry name.
-        help: One line on what it makes.
+        help: One line about its result.
         options: Dataclass of its options; every field has a default.
         run: Runs it.
     """
@@ -53,7 +53,7 @@ class Recipe:
 
 
 def finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Write what a run measured, and on which machine, beside what it made; returns it."""
+    """Write a run's figures and the machine beside its output; return the figures."""
     machine = machine_facts()
     figures = dataclasses.asdict(result) | {"machine": {key: machine[key] for key in ("cpu", "cores", "threads")}}
     figures |= more or {}
@@ -62,7 +62,7 @@ def finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> 
 
 
 def begun_with(folder: Path | None) -> dict[str, Any]:
-    """What a run says of the finished model that it goes on from; nothing where there is none, or it does not say."""
+    """Return the training figures of the finished model that a run starts from; empty if there are none."""
     try:
         return {} if folder is None else {"begun": json.loads((folder / "training.json").read_text())}
     except (OSError, ValueError):
@@ -70,7 +70,7 @@ def begun_with(folder: Path | None) -> dict[str, Any]:
 
 
 def chosen(options: Any) -> dict[str, str]:
-    """Options that differ from their defaults, as `--set` takes them; paths aside, which say nothing elsewhere."""
+    """Return the options that differ from their defaults, in the format of `--set`; without paths, which are local."""
     found = {}
     for entry in dataclasses.fields(options):
         value = getattr(options, entry.name)
@@ -80,13 +80,13 @@ def chosen(options: Any) -> dict[str, str]:
 
 
 def of_heads(taken: Collection[str] = ()) -> dict[str, Recipe]:
-    """Recipes by name that heads bring with them: `Head.recipe` is the name, `Head.train` runs it.
+    """Return the recipes that heads define, by name: `Head.recipe` is the name, `Head.train` runs it.
 
     Args:
         taken: names of other recipes.
 
     Raises:
-        WorkbenchError: a name is taken, or a function does not say which options it takes.
+        WorkbenchError: a name is taken, or a function does not declare its options.
     """
     heads = [head for head in registry.heads().values() if head.train is not None]
     for head in heads:

@@ -157,7 +157,7 @@ def _judge(options: JudgeOptions, report: Report) -> dict[str, Any]:
 
 
 def _finish_begun(train: Callable[[Any, Report], RunResult], options: Any, report: Report) -> dict[str, Any]:
-    """Train; where the run goes on from a finished model, the figures of that one's training stay with it."""
+    """Train; if the run starts from a finished model, include the figures of that model's training."""
     begun = begun_with(options.begin)
     return finish(train(options, report), options.out, {"options": chosen(options), **begun})
 
@@ -293,7 +293,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def _whole_options(head: Head) -> type:
-    """Options of the one command for a kind of head: what all have, with its own settings, and what is its own."""
+    """Return the options class of the one command for a kind of head: the shared options, and the kind's own."""
     kinds, given = typing.get_type_hints(ChatHeadOptions), head.settle(ChatHeadOptions())
     shared = [f.name for f in dataclasses.fields(WholeOptions) if f.name in head.settings and f.name != "loss"]
     own = [(name, kinds[name], dataclasses.field(default=getattr(given, name))) for name in (*shared, *head.options)]
@@ -316,7 +316,7 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
     Args:
         name: Name of the recipe.
         options: Its options by name; missing ones and `None` take their defaults, strings are converted. Without
-            `resume` it goes on from its checkpoint where there is one.
+            `resume` it continues from its checkpoint if there is one.
         report: Receives progress lines.
 
     Returns:

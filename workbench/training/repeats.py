@@ -1,7 +1,7 @@
-"""Windows of repeated random spans: the shortest way to teach a small model to look back and copy.
+"""Windows of repeated random spans: the quickest way to train a small model to copy from its context.
 
-A span of random tokens comes back several times with random filler in between. Nothing but the earlier occurrence
-predicts it, so attention learns to find "what followed this token last time" within a few hundred steps.
+A span of random tokens is repeated several times with random filler in between. Only the earlier occurrence predicts
+it, so within a few hundred steps attention learns to find the token that followed this one last time (induction).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ FIRST_PLAIN_TOKEN = 16  # ids below are special tokens
 
 
 def repeat_windows(step: int, rows: int, length: int, pool: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Draw windows in which random spans come back.
+    """Draw windows in which random spans are repeated.
 
     Args:
-        step: Step number; decides the draw together with `seed`.
+        step: Step number; determines the draw together with `seed`.
         rows: Windows.
         length: Tokens per window; its two halves are drawn independently of each other.
         pool: Token ids to draw from, int64 [n].
         seed: Seed.
 
     Returns:
-        Token ids, int64 [rows, length], and which of them can be predicted, bool [rows, length].
+        Token ids, int64 [rows, length], and whether they can be predicted, bool [rows, length].
     """
     rng = np.random.default_rng((seed, step))
     usable = pool[pool >= FIRST_PLAIN_TOKEN].numpy()
@@ -39,7 +39,7 @@ def _half(rng: np.random.Generator, length: int, pool: np.ndarray) -> tuple[np.n
     ids = np.empty(0, dtype=np.int64)
     known = np.empty(0, dtype=bool)
     again = np.ones(len(span), dtype=bool)
-    again[0] = False  # when the span comes back cannot be foreseen
+    again[0] = False  # the first token of a repetition cannot be predicted
     while len(ids) < length:
         filler = rng.choice(pool, int(rng.integers(0, 9)))
         first = len(ids) == 0

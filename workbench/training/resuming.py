@@ -1,4 +1,4 @@
-"""Interrupted training goes on: from its own checkpoint, never from one of other settings, and overwriting none."""
+"""Resuming of interrupted training: only from a checkpoint with the same settings, and without overwriting others."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ LENGTH = {
     *("resume", "minutes", "steps", "own_minutes", "threads", "device"),
     *("checkpoint", "checkpoint_seconds", "curves", "run"),
 }
-"""Options that may differ from those of the checkpoint: how long and where it is trained, not what."""
+"""Options that may differ from those of the checkpoint: length and place of the training, not its content."""
 
 
 def settle(
     options: Any, asked: Mapping[str, Any], report: Callable[[str], None], unsaid: Mapping[str, str] | None = None
 ) -> Any:
-    """Options of a recipe that go on from its checkpoint where there is one, unless `resume` was asked for otherwise.
+    """Return a recipe's options with `resume` set if there is a checkpoint, unless `resume` was given explicitly.
 
     Args:
-        options: parsed.
-        asked: options by name, as they were given.
+        options: parsed options.
+        asked: options by name, as the user gave them.
         report: receives progress lines.
         unsaid: see `check_same`.
 
     Raises:
-        ParameterError: a checkpoint is of other settings.
+        ParameterError: a checkpoint has other settings.
     """
     checkpoint: Path | None = getattr(options, "checkpoint", None)
     if checkpoint is None or not hasattr(options, "resume"):
@@ -40,7 +40,7 @@ def settle(
     resume = bool(there) if asked.get("resume") is None else options.resume
     if resume:
         check_same(options, unsaid)
-    for path in checkpoints:  # settings last: they are never beside a checkpoint of others, whenever this is killed
+    for path in checkpoints:  # settings last, so that a kill never leaves them beside another run's checkpoint
         if path in there and not resume:
             report(f"starts over; the earlier checkpoint is {set_aside(path)}")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,14 +49,14 @@ def settle(
 
 
 def check_same(options: Any, unsaid: Mapping[str, str] | None = None) -> None:
-    """See to it that the checkpoints that are there are of these options.
+    """Check that existing checkpoints have these options.
 
     Args:
-        options: parsed.
-        unsaid: what earlier versions noted of options that nobody had chosen, which counts as what they are now.
+        options: parsed options.
+        unsaid: values that earlier versions recorded for options at their defaults; they count as unchanged.
 
     Raises:
-        ParameterError: one is of other settings.
+        ParameterError: one has other settings.
     """
     for path in _checkpoints(options, options.checkpoint):
         if path.exists():
@@ -64,7 +64,7 @@ def check_same(options: Any, unsaid: Mapping[str, str] | None = None) -> None:
 
 
 def is_of(options: Any, *names: str) -> bool:
-    """Whether a run with these options has begun before, be its checkpoint there or not: by its note."""
+    """Return whether a run with these options was started before, by its recorded settings."""
     wanted = {name: str(getattr(options, name)) for name in names}
     return any(wanted.items() <= (_noted(path) or {}).items() for path in _checkpoints(options, options.checkpoint))
 
@@ -75,12 +75,12 @@ def _checkpoints(options: Any, checkpoint: Path) -> list[Path]:
 
 
 def _settings(options: Any) -> dict[str, str]:
-    """What is trained, not how long and where."""
+    """Return the settings that define the training's content, without its length and place."""
     several = hasattr(options, "checkpoints")
     return {
         f.name: str(getattr(options, f.name))
         for f in dataclasses.fields(options)
-        if f.name not in LENGTH and not (several and f.name == "method")  # a file of each method says it by its name
+        if f.name not in LENGTH and not (several and f.name == "method")  # then the file name contains the method
     }
 
 
@@ -89,7 +89,7 @@ def _beside(checkpoint: Path) -> Path:
 
 
 def _noted(checkpoint: Path) -> dict[str, str] | None:
-    """The settings noted beside a checkpoint; None: there is no note, or it is damaged."""
+    """Return the settings recorded beside a checkpoint; None if there are none, or if they are damaged."""
     try:
         return dict(json.loads(_beside(checkpoint).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -98,7 +98,7 @@ def _noted(checkpoint: Path) -> dict[str, str] | None:
 
 def _check_same(checkpoint: Path, settings: Mapping[str, str], unsaid: Mapping[str, str]) -> None:
     before = _noted(checkpoint)
-    if before is None:  # what the checkpoint itself holds is looked at when it is read
+    if before is None:  # the checkpoint's own content is checked when it is loaded
         return
     before = {name: settings.get(name, value) if unsaid.get(name) == value else value for name, value in before.items()}
     changed = [name for name in settings if before.get(name, settings[name]) != settings[name]]
@@ -111,7 +111,7 @@ def _check_same(checkpoint: Path, settings: Mapping[str, str], unsaid: Mapping[s
 
 
 def set_aside(checkpoint: Path) -> Path:
-    """Rename a checkpoint of an earlier run, so that a new one does not overwrite it; returns where it is now."""
+    """Rename a checkpoint of an earlier run, so that a new one does not overwrite it; return its new path."""
     n = 1
     while (old := checkpoint.with_name(f"{checkpoint.name}.old-{n}")).exists():
         n += 1

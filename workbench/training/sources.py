@@ -1,7 +1,7 @@
-"""Readers for the public training text: each turns the rows of one file into documents.
+"""Readers of the public training text: each converts the rows of one file into documents.
 
-The folder (by default `../shared/data/train`) holds the files that its SOURCES.md describes; none of its text is
-kept in this repository. A missing file is skipped, so the recipes also run on the generators alone.
+The folder (by default `../shared/data/train`) holds the files that its SOURCES.md describes; this repository contains
+none of their text. A missing file is skipped, so the recipes also run on the generators alone.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Source:
 
     Attributes:
         file: File name inside the data folder.
-        group: What the held-out loss is reported for.
+        group: Group for which the held-out loss is reported.
         share: Share of the tokens that do not come from the generators.
-        documents: Turns a row (a dict, or the text of a passage) into documents.
-        passes: How often the file may be gone through to reach its share.
+        documents: Converts a row (a dict, or the text of a passage) into documents.
+        passes: Largest number of passes over the file to reach its share.
     """
 
     file: str

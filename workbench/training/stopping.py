@@ -1,4 +1,4 @@
-"""A run that is asked to end (SIGTERM) keeps what it has: it ends behind the step that it is in, with a checkpoint."""
+"""Stopping a run by SIGTERM without loss: it finishes its current step and saves a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from workbench.core.errors import WorkbenchError
 
 
 class StoppedError(WorkbenchError):
-    """A run ended because it was asked to; the same command goes on from there."""
+    """A run ended because of SIGTERM; the same command continues it."""
 
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """Meanwhile SIGTERM sets an event instead of ending the process; outside of the main thread nothing is changed."""
+    """Make SIGTERM set an event instead of ending the process; outside of the main thread, change nothing."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked

@@ -1,12 +1,12 @@
-"""Swaps in a target's answers: one token replaced by the draft model's, and whether the final answer changes.
+"""Replaced tokens in a target's answers: each takes the draft model's token; does the final answer change?
 
-AutoJudge's labels for a judge of drafts. The target answers a problem greedily. Where the draft model's likeliest token
-first differs from the answer, it takes the place of the answer's token, and the target finishes the text. If the final
-answer is the same, the swap is harmless and stays in the text; if not, it is wrong and is taken back. The search goes
-on after that position until the draft model agrees with the rest of the text.
+These are AutoJudge's labels for a judge of drafts. The target answers a problem greedily. At the first position where
+the draft model's most probable token differs from the answer, it replaces the answer's token, and the target finishes
+the text. If the final answer is the same, the replacement is harmless and stays in the text; if not, it is wrong and is
+undone. The search continues after that position until the draft model agrees with the rest of the text.
 
 Source: Garipov et al. 2025, AutoJudge, arXiv:2504.20039, semi-greedy search. There final answers are numbers; here each
-task of the generators says what its final answer is: see `final_answer`.
+task of the generators has its own kind of final answer: see `final_answer`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Swap:
         group: task of the problem.
         before: token ids before it: the prompt and the answer so far, earlier harmless swaps included.
         token: the draft model's token.
-        is_wrong: whether the final answer changed, or was lost.
+        is_wrong: whether the final answer changed, or is missing.
     """
 
     group: str
@@ -52,15 +52,15 @@ class Swap:
 
 @dataclass
 class _Search:
-    """The search in one answer.
+    """State of the search in one answer.
 
     Attributes:
         instance: the problem.
         asked: token ids of the prompt.
-        answer: token ids of the answer, its end among them if it has one.
+        answer: token ids of the answer, including EOS if it has one.
         final: the final answer of the target's own text.
-        border: first position of the answer that was not looked at yet.
-        best: the draft model's likeliest token at each position of the answer; empty: the answer has changed.
+        border: first position of the answer that was not tested yet.
+        best: the draft model's most probable token at each position of the answer; empty: to be computed again.
     """
 
     instance: Instance
@@ -72,10 +72,10 @@ class _Search:
 
 
 def final_answer(instance: Instance, text: str) -> Hashable:
-    """Return the final answer of a text, which equal answers share; None if it has none.
+    """Return the final answer of a text, comparable with `==`; None if it has none.
 
     It is the last number of a calculation, the JSON object of a record, whether a story or a program passes the task's
-    checker, and the whole text of a task that can be answered in one way only.
+    checker, or the whole text of a task with only one right answer.
 
     >>> final_answer(Instance("addition", "Add 1 and 2.", "", ""), "Ones: 1 + 2 = 3. Answer: 3")
     '3'
@@ -115,13 +115,13 @@ def problems(groups: Sequence[str], count: int, seed: int, held_out: bool) -> li
 def find_swaps(
     models: Models, instances: Iterable[Instance], tokens: int, rows: int, report: Report
 ) -> list[list[Swap]]:
-    """Return the swaps of each problem that the target gives a final answer to.
+    """Return the replaced tokens of each problem for which the target gives a final answer.
 
     Args:
         models: target and draft model.
         instances: the problems.
         tokens: length limit of an answer.
-        rows: texts that the target finishes at once.
+        rows: texts that the target finishes in one batch.
         report: progress lines.
 
     Raises:
@@ -164,7 +164,7 @@ def find_swaps(
 
 
 def _mismatch(models: Models, search: _Search) -> int | None:
-    """Return the first position from the border on where the draft model would write another token."""
+    """Return the first untested position at which the draft model would generate another token."""
     assert models.drafter is not None
     if not search.best:
         logits = said(models.drafter, [*search.asked, *search.answer])[0][len(search.asked) - 1 : -1]
@@ -174,7 +174,7 @@ def _mismatch(models: Models, search: _Search) -> int | None:
 
 
 def _finished(engine: Engine, asked: Sequence[tuple[list[int], int]]) -> list[list[int]]:
-    """Return the tokens that the target adds to each text, greedily, up to a number of each."""
+    """Return the tokens that the target generates after each text, greedily, up to each text's limit."""
     method = registry.get("autoregressive")
     order = sorted((i for i, (_, n) in enumerate(asked) if n), key=lambda i: len(asked[i][0]))
     traces = engine.generate_all(Request(asked[i][0], method, SamplingParams(), asked[i][1]) for i in order)

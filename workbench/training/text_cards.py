@@ -1,4 +1,4 @@
-"""What the cards of the bundled text models say: `training.json` of each run and the results of `evaluate`."""
+"""Model cards of the bundled text models, from `training.json` of each run and the results of `evaluate`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def write_cards(models: Path, results: Figures, hardware: str | None = None) -> 
 
     Args:
         models: Folder with `text-target` and `text-drafter`.
-        results: What the `evaluate` recipe measured.
+        results: Results of the `evaluate` recipe.
         hardware: Description of the machine; the processor's name by default.
     """
     hardware = hardware or f"{platform.machine()} CPU, {results.get('threads', 2)} threads"

@@ -1,4 +1,4 @@
-"""What a run writes of itself while it trains: its curves, and at each checkpoint what it does in use."""
+"""Curves that a run writes during training, and its on-policy evaluation at each checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.trace.curves import EVALUATING, HELD, LOSS, TRAINING, CurveWriter
 from workbench.training.clock import RunClock
 
 Drafts = Callable[[], dict[str, float]]
-"""Drafts on policy with the net as it was last saved; returns figures by curve."""
+"""Function that drafts on policy with the last saved net and returns figures by curve."""
 
 
 @dataclass
@@ -20,11 +20,11 @@ class Watch:
     """The curves of a run.
 
     Attributes:
-        name: of the run, in its progress lines.
-        clock: of the run.
-        on_policy: done at each checkpoint; its time is not the run's.
-        writer: of its curves; None: none are written.
-        evaluating: seconds that drafting on policy took, which are none of the run's.
+        name: name of the run in its progress lines.
+        clock: clock of the run.
+        on_policy: called at each checkpoint; its time does not count as the run's.
+        writer: writer of the curves; None: none are written.
+        evaluating: seconds spent on on-policy drafting, which do not count as the run's.
     """
 
     name: str
@@ -35,10 +35,10 @@ class Watch:
 
     @classmethod
     def of(cls, name: str, clock: RunClock, folder: Path | None, on_policy: Drafts | None, steps: int) -> Watch:
-        """Of a run that has so many steps behind it: what was written of later ones, before a kill, is void.
+        """Return the curves of a run that has finished so many steps; later points, from before a kill, are discarded.
 
         Raises:
-            WorkbenchError: what writes event files is not installed.
+            WorkbenchError: the package that writes event files is not installed.
         """
         if folder is None:
             return cls(name, clock, on_policy, None)
@@ -53,13 +53,13 @@ class Watch:
             ) from None
 
     def trained(self, step: int, losses: Mapping[str, float]) -> None:
-        """Losses of a step as they are, not smoothed."""
+        """Write the losses of a step, not smoothed."""
         if self.writer is not None:
             seconds = {TRAINING: self.clock.seconds}
             self.writer.add(step, {f"{LOSS}/{name}": value for name, value in losses.items()} | seconds)
 
     def measured(self, step: int, held: Mapping[str, float], report: Callable[[str], None]) -> None:
-        """Figures on held-out text, and on policy."""
+        """Write figures on held-out text, and on-policy figures."""
         if self.writer is None:
             return
         self.writer.add(step, {f"{HELD}/{_position(name)}": value for name, value in held.items()})
@@ -74,7 +74,7 @@ class Watch:
 
 
 def _position(name: str) -> str:
-    """Lessons name what they measure ("agreement 1", "accuracy 1"); the number is the place in a draft.
+    """Return the curve's name for a figure ("agreement 1", "accuracy 1"), whose number is the position in a draft.
 
     >>> _position("agreement 2"), _position("agreement")
     ('position 2', 'position 1')

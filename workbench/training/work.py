@@ -1,6 +1,7 @@
-"""The bundled prompts by kind of work: the generators' problems that training never saw, and some written by hand.
+"""The bundled prompts by kind of work: the generators' problems that training never included, and hand-written ones.
 
-`bench/work.jsonl` holds what `text` makes, so that a bench needs nothing of training; `workbench docs` writes it.
+`bench/work.jsonl` holds the result of `text`, so that `workbench.bench` does not need `workbench.training`; `workbench
+docs` writes it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from workbench.training.generators.records import make_record
 
 FILE = Path(__file__).resolve().parents[1] / "bench" / "work.jsonl"
 SEED, N = 18, 8
-"""Of the texts, and prompts of each kind."""
+"""Seed of the texts, and number of prompts of each kind."""
 CHAT = (
     "What is a good way to learn the names of the stars?",
     "My neighbour plays loud music at night. What should I say to her?",
@@ -29,13 +30,13 @@ CHAT = (
     "Give me four ideas for a birthday present for my grandfather.",
     "Is it better to study in the morning or in the evening?",
 )
-"""Messages of the project's own."""
+"""Chat messages, written for this project."""
 _TELLING = ("animal", "toy", "food", "place", "friend")
-"""Facts of a story that one of its sentences may be asked for by."""
+"""Facts of a story that a retrieval question may ask about."""
 
 
 def text() -> str:
-    """All prompts as JSON lines, which `workbench.bench.prompts.load_prompts` reads."""
+    """Return all prompts as JSON lines, which `workbench.bench.prompts.load_prompts` reads."""
     lines = []
     for kind, makers in MAKERS.items():
         rng = random.Random(f"{kind}/{SEED}")
@@ -47,7 +48,7 @@ def text() -> str:
 
 
 def _task(name: str) -> Callable[[random.Random], str]:
-    """Prompts of a generator's task, of the side of the split that is not trained on."""
+    """Return a function that draws held-out prompts of a generator's task."""
     return lambda rng: _held_out(name, rng).prompt
 
 
@@ -73,14 +74,14 @@ def _again(rng: random.Random) -> str:
 
 
 def _change(rng: random.Random) -> str:
-    """A whole story in which a name is another one."""
+    """Return a prompt to rename the hero in a whole story."""
     story = _story(rng)
     new = rng.choice([name for name in NAMES if name not in story.text])
     return f"Replace {story.facts['hero']} with {new}:\n{story.text}"
 
 
 def _asked_of_two(rng: random.Random) -> str:
-    """A question that a sentence of one of two texts answers."""
+    """Return a question about one of two texts, to be answered with sentences of that text."""
     one, other = (_story(rng) for _ in range(2))
     words = [w for w in _words(other) if not re.search(rf"\b{w}\b", one.text)]
     texts = [one.text, other.text] if rng.random() < 0.5 else [other.text, one.text]
@@ -110,14 +111,14 @@ def _to_json(rng: random.Random) -> str:
 
 
 def _told(rng: random.Random) -> str:
-    """A record in sentences."""
+    """Return a prompt to write a record, given in sentences, as JSON."""
     name, job, city, food = (rng.choice(pool) for pool in (NAMES, JOBS, CITIES, FOODS))
     said = f"{name} is {rng.randint(18, 80)} years old and works as a {job} in {city}. {name} likes {food} best."
     return f"{said}\nWrite this as JSON with name, age, job, city and food."
 
 
 def _refactored(rng: random.Random) -> str:
-    """Two functions, one of which gets another name."""
+    """Return a prompt to rename one of two functions."""
     code = _functions(rng)
     old = re.findall(r"def (\w+)\(", code)[0]
     return f"Rename {old} to {rng.choice(_NAMES_OF_CODE)}_{old} in this code and leave the rest:\n{code}"
@@ -155,4 +156,4 @@ MAKERS: dict[str, tuple[Callable[[random.Random], str], ...]] = {
     "maths": (_in_words, _task("addition"), _task("multiplication"), _task("subtraction")),
     "repeat": (_again, _again, _task("repeat")),
 }
-"""Prompts by kind, but for `CHAT`; the makers of a kind take turns."""
+"""Prompts by kind, except for `CHAT`; the functions of a kind take turns."""

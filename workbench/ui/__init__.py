@@ -20,7 +20,7 @@ def build(client: Client, keeps: bool = False) -> gr.Blocks:
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
-        keeps: whether visitors may use this machine's run store: only where they are its user.
+        keeps: whether this machine's user may use its run store through the page.
     """
     from workbench.ui.page import build as build_page  # gradio takes a second or two to import
 

@@ -1,4 +1,4 @@
-"""The Compare tab: two to four lanes measured alone on the device, then raced on one clock."""
+"""The Compare tab: two to four lanes measured alone on the device, then replayed together as a race."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CompareView:
         return {"made": recorded.example("compare"), "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End a comparison; its results are kept."""
+        """End a comparison; the results measured so far remain available."""
         self._jobs.stop(request.get("job"))
         return {}
 

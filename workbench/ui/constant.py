@@ -21,7 +21,7 @@ class Kept(Generic[T]):
 
     Args:
         seconds: lifetime of an answer.
-        most: number of answers kept.
+        most: largest number of cached answers.
         clock: seconds.
     """
 

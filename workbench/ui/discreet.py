@@ -1,7 +1,7 @@
 """Gradio blocks that neither show nor log the inputs of a failed call, and whose idle queue uses little CPU time.
 
-Gradio prints the traceback of a failed call to the terminal, with the values of wrong inputs: somebody's prompt.
-Its queue polls for work a thousand times per second: 6 % of a core, taken from measurements beside an idle page.
+Gradio prints the traceback of a failed call to the terminal, including the values of wrong inputs: a user's prompt.
+Its queue polls for work a thousand times per second: 6 % of a core, which an idle page would take from measurements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOOK_S = 0.01
 
 
 class Discreet(gr.Blocks):
-    """Blocks whose calls fail with a sentence; the log has the kind of error and its place."""
+    """Blocks whose failed calls return one sentence; the log has the type of the error and its place in the code."""
 
     def queue(self, *given: Any, **named: Any) -> Discreet:
         super().queue(*given, **named)

@@ -1,4 +1,4 @@
-"""Gradio endpoints made from requests: arguments, words and checks are the request's, and errors are answers."""
+"""Gradio endpoints built from request classes, which define arguments, help and checks; errors become answers."""
 
 # Gradio reads the annotations of the endpoints at run time, hence no `from __future__ import annotations` here.
 
@@ -22,13 +22,13 @@ from workbench.service import users
 from workbench.service.caller import counted
 
 THREADS = 16
-"""For calls that may wait for a file or a model, so that nothing else does."""
+"""Number of threads for calls that may wait for a file or a model, so that they block nothing else."""
 
 Answer = dict[str, Any]
 
 
 def user_key(request: gr.Request | None) -> str:
-    """Who asks, as an opaque key: address and session, or the name a client with several sessions gave itself."""
+    """Return an opaque key of the caller: its address and session, or the user name that a client sent in a header."""
     if request is None:
         return users.user_key()
     address = request.client.host if request.client else ""
@@ -36,7 +36,7 @@ def user_key(request: gr.Request | None) -> str:
 
 
 class Host:
-    """Whose methods are endpoints: a client, and threads to ask it in. Its calls are charged as those of pages are."""
+    """Base of endpoint classes: a client, and a thread pool for its calls. They are billed like the calls of pages."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -44,7 +44,7 @@ class Host:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="workbench-api")
 
     async def _do(self, work: Callable[[], Any]) -> Any:
-        """Do something in a thread: the client may still be in the making, or have to look at files."""
+        """Run a blocking call in a thread: the client may not exist yet, or may have to read files."""
 
         def unpanicked() -> Any:
             with no_panic(), counted():
@@ -55,12 +55,12 @@ class Host:
 
 
 def answers(kind: type[Request], key: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make an endpoint of a method that is called, in a thread, with what was asked, checked.
+    """Return a decorator that makes an endpoint of a method. It calls the method in a thread, with checked arguments.
 
     Args:
-        kind: the request. Where the method takes a `request`, it is given Gradio's as well.
-        key: the name under which the answer holds what the method returns; None: the method's own, empty: what the
-            method returns is the answer.
+        kind: the request class. A method with a `request` parameter also gets Gradio's request.
+        key: name under which the answer holds the method's result; None: the method's name; empty: the result is
+            itself the answer.
     """
 
     def made(function: Callable[..., Any]) -> Callable[..., Awaitable[Answer]]:
@@ -88,12 +88,12 @@ def answers(kind: type[Request], key: str | None = None) -> Callable[[Callable[.
 def streams(
     kind: type[Request], *, without: Collection[str] = (), text: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make an endpoint of a method that yields messages, called with what was asked, checked.
+    """Return a decorator that makes a streaming endpoint of a generator method, called with checked arguments.
 
     Args:
-        kind: the request. Where the method takes a `request`, it is given Gradio's as well.
-        without: fields that cannot be asked for here.
-        text: each message is told as a JSON text: Gradio compares and sends it as a whole, not path by path.
+        kind: the request class. A method with a `request` parameter also gets Gradio's request.
+        without: fields of the request that this endpoint does not offer.
+        text: send each message as a JSON text: Gradio then compares and sends it as a whole, not path by path.
     """
     told: Callable[[Answer], Any] = json.dumps if text else lambda message: message
 
@@ -124,12 +124,12 @@ def streams(
 
 
 def _takes_request(function: Callable[..., Any]) -> bool:
-    """Whether a method is to be given Gradio's request."""
+    """Return whether a method has a parameter for Gradio's request."""
     return "request" in inspect.signature(function).parameters
 
 
 def _signature(kind: type[Request], without: Collection[str], returns: Any) -> inspect.Signature:
-    """Return the request's fields as arguments, with Gradio's request after those that must be given."""
+    """Return the request's fields as arguments, with Gradio's request after the required ones."""
     must, may = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)], []
     for name, field in kind.model_fields.items():
         if name not in without:
@@ -156,7 +156,7 @@ def _bound(
 def _dressed(
     wrapped: Callable[..., Any], function: Callable[..., Any], signature: inspect.Signature, kind: type[Request]
 ) -> Callable[..., Any]:
-    """An endpoint as Gradio, the API page and MCP read it: name, arguments, types, words."""
+    """Return an endpoint with the name, arguments, types and help that Gradio, the API page and MCP show."""
     functools.update_wrapper(wrapped, function)
     del wrapped.__wrapped__  # type: ignore[attr-defined]
     arguments = [name for name in signature.parameters if name not in ("self", "request")]

@@ -1,7 +1,7 @@
-"""The pages' own files, under names: `/workbench/js/live/page.js`. No address tells where on this machine they are.
+"""The pages' own files under public names, such as `/workbench/js/live/page.js`. No URL reveals a local path.
 
-A page asks for them below a version, `/workbench/0123456789ab/js/…`, which their imports of each other inherit: a
-browser never mixes what it kept of two versions.
+A page requests them under a version, `/workbench/0123456789ab/js/…`. Their imports of each other inherit it, so that a
+browser never mixes cached files of two versions.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from workbench.views import replay as recording
 PLACE = "/workbench/"
 PLOTLY = "plotly.min.js"
 KINDS = {".js": "text/javascript", ".css": "text/css"}
-"""A browser runs no module that comes as anything else, and what a system takes a file for differs."""
+"""Media types by file suffix. Browsers run modules only with this type, and each system guesses types differently."""
 _VERSION = re.compile(r"^[0-9a-f]{12}/")
 
 
 @cache
 def files() -> dict[str, Path]:
-    """All of them by name: modules, stylesheets, and Plotly, loaded when a view plots."""
+    """Return all files by name: modules, stylesheets, and Plotly, which is loaded when a view plots."""
     found = {module(name): modules.module_path(name) for name in modules.module_names()}
     found |= {path.name: path for path in modules.all_stylesheets()}
     spec = find_spec("plotly")
@@ -37,12 +37,12 @@ def files() -> dict[str, Path]:
 
 
 def module(name: str) -> str:
-    """The name of a module's file."""
+    """Return the file name of a module."""
     return f"js/{name}.js"
 
 
 def replay(view: str) -> str:
-    """The name of what an HTML replay of a view is made of, which the page's export asks for."""
+    """Return the name of the file with the sources of a view's HTML replay, which the page's export requests."""
     return f"replay/{view}.json"
 
 
@@ -50,17 +50,17 @@ REPLAYS = {replay(view): view for view in ("live", "vision")}
 
 
 version = cache(modules.fingerprint)
-"""That of the files which this process serves."""
+"""Return the version of the files that this process serves."""
 
 
 @cache
 def replay_sources(view: str) -> bytes:
-    """What replays of a view are made of."""
+    """Return the sources of a view's HTML replay, as JSON."""
     return json.dumps(recording.sources(view)).encode()
 
 
 class Files:
-    """ASGI middleware that serves them; a name that is not theirs is never looked up."""
+    """ASGI middleware that serves these files. Names outside the table are never looked up on the disk."""
 
     def __init__(self, app: Any) -> None:
         self.app = app

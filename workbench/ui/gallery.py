@@ -1,4 +1,4 @@
-"""/gallery: recorded generations and kept runs, to open, to fork and to download. Needs no model."""
+"""/gallery: recorded generations and runs saved on this machine: open, fork and download them. Needs no model."""
 
 from __future__ import annotations
 

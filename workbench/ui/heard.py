@@ -1,4 +1,4 @@
-"""Work behind Gradio's queue that nobody needs any more once its caller has left."""
+"""Work called through Gradio's queue that stops when its caller has disconnected."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ T = TypeVar("T")
 async def while_heard(
     work: Callable[[], T], say: Callable[[], T], do: Callable[[Callable[[], T]], Awaitable[T]]
 ) -> AsyncGenerator[T, None]:
-    """Do something in a thread. Closing the generator tells it that the caller has left; see `service.caller`.
+    """Run a function in a thread. Closing the generator signals it that the caller has left; see `service.caller`.
 
-    No middleware watches what is asked through the queue: Gradio closes the generator of an endpoint once it cannot
-    say something to whoever listens, so something is said all the time.
+    No middleware watches calls through the queue. Gradio closes an endpoint's generator only when it fails to deliver
+    a message to the client, so this generator sends messages regularly.
 
     Args:
-        work: what is done.
-        say: what is said meanwhile.
-        do: does it in a thread.
+        work: the function to run.
+        say: returns the message to send while the work continues.
+        do: runs a function in a thread.
 
     Yields:
-        what `say` says, then what came of the work.
+        the messages of `say`, then the result of the work.
     """
     left = threading.Event()
 

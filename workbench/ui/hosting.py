@@ -1,4 +1,4 @@
-"""Where a view meets Gradio: one `gr.HTML` drawn by one ES module, its answers, and the bus its runs arrive on."""
+"""Connection of a view to Gradio: a `gr.HTML` drawn by an ES module, its calls, and the bus for messages of runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from workbench.ui.endpoint import user_key
 from workbench.views import css_variables, modules
 
 Answer = Callable[[dict[str, Any]], Any]
-"""Answers one request of the browser; an error reaches it in words."""
+"""Function that answers one request of the browser. An exception reaches the browser as an error message."""
 Decode = Callable[..., AsyncGenerator[dict[str, Any], None]]
-"""Starts a run, `decode(request, user=…)`, and yields its messages; closing it frees the run. One that keeps something
-among what belongs to this machine's user is asked with `mine` too: whether it may come from them."""
+"""Function that starts a run, `decode(request, user=…)`, and yields its messages; closing the generator frees the run.
+If it has a parameter `mine`, it also gets whether the request may come from this machine's user."""
 
 TABS = ("live", "compare", "vision", "sweep", "lab", "pair")
-"""Ids of the page's tabs. An address that names another opens the first, which says so."""
+"""Ids of the page's tabs. An address with another id opens the first tab, which shows a note about it."""
 
 BUS = "watch('value', () => { if (props.value) window.workbenchBus?.(JSON.parse(props.value)); });"
 
@@ -34,14 +34,14 @@ BUS = "watch('value', () => { if (props.value) window.workbenchBus?.(JSON.parse(
 def add_view(
     module: str, answers: Sequence[Answer], *, decode: Decode | None = None, tab: str | None = None, elem_id: str = ""
 ) -> gr.HTML:
-    """Put a view where one stands in the app's `gr.Blocks`. In a tab, nothing of it is loaded before it is opened.
+    """Add a view at the current place in the app's `gr.Blocks`. A tab loads none of it before it is opened.
 
     Args:
         module: the view, one of `modules.ENTRIES`: its module draws it, through its `mount(el, {host})`.
             `views/<module>.css`, if there is one, is loaded too.
-        answers: what the module may call by name: `await host.call("name", request)`.
-        decode: what `host.decode(request)` starts; its messages reach all that called `host.listen(hear)`.
-        tab: id of the tab the view is in; None: a page of its own.
+        answers: functions that the module may call by name: `await host.call("name", request)`.
+        decode: generator that `host.decode(request)` starts; its messages reach all listeners of `host.listen(hear)`.
+        tab: id of the tab that the view is in; None: a page of its own.
         elem_id: id of the element, for tests.
     """
     stage = gr.HTML(
@@ -86,7 +86,7 @@ def _wire(stage: gr.HTML, decode: Decode, module: str) -> None:
 
 
 def as_text(message: dict[str, Any]) -> str:
-    """One message for the bus. A string: Gradio then compares and sends it as a whole, not path by path.
+    """Return a message for the bus as JSON text: Gradio compares and sends a string as a whole, not path by path.
 
     `<` is escaped because Gradio looks for tags in the value of a `gr.HTML`, and model text may contain any.
     """
@@ -94,7 +94,7 @@ def as_text(message: dict[str, Any]) -> str:
 
 
 def safely(answer: Answer) -> Answer:
-    """The same, as a plain function by the same name, with errors as answers: what was wrong, what to do."""
+    """Wrap a function under the same name so that it returns errors (message and remedy) instead of raising them."""
 
     def call(request: dict[str, Any]) -> Any:
         try:

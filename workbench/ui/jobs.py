@@ -1,4 +1,4 @@
-"""Work of many runs that a view starts, follows and stops: comparisons and sweeps, as messages for the browser."""
+"""Jobs of many runs, such as comparisons and sweeps: a view starts, follows and stops them by messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.core.errors import UnknownNameError
 log = logging.getLogger(__name__)
 
 KEPT = 24
-"""Ended jobs of all users that can still be asked for their traces and files."""
+"""Number of finished jobs, of all users together, whose traces and files remain available."""
 SIGN_OF_LIFE_S = 0.5
 T = TypeVar("T")
 
@@ -31,10 +31,10 @@ class Jobs(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, job: Any) -> T:
-        """What a job has come to.
+        """Return the result of a job.
 
         Raises:
-            UnknownNameError: it is not known here.
+            UnknownNameError: there is no result under this id.
         """
         with self._lock:
             if not isinstance(job, str) or job not in self._kept:
@@ -42,13 +42,13 @@ class Jobs(Generic[T]):
             return self._kept[job]
 
     def add(self, what: T) -> str:
-        """Keep something that no job made here; returns its id."""
+        """Store a result that no job of this process computed; return its id."""
         job = secrets.token_urlsafe(12)
         self.keep(job, what)
         return job
 
     def keep(self, job: str, what: T) -> None:
-        """Keep what a job has come to; the oldest is forgotten."""
+        """Store the result of a job; remove the oldest if there are too many."""
         with self._lock:
             self._kept[job] = what
             self._kept.move_to_end(job)
@@ -56,7 +56,7 @@ class Jobs(Generic[T]):
                 self._kept.popitem(last=False)
 
     def stop(self, job: Any) -> None:
-        """Ask a job to end; does nothing when it has ended."""
+        """Signal a job to end; do nothing if it has ended."""
         with self._lock:
             event = self._stops.get(job) if isinstance(job, str) else None
         if event is not None:
@@ -65,11 +65,12 @@ class Jobs(Generic[T]):
     async def follow(
         self, begin: Callable[[str, Callable[[], bool]], Generator[dict[str, Any], None, None]], channel: str
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Do a job and yield its messages. Closing the generator ends the job.
+        """Run a job and yield its messages. Closing the generator ends the job.
 
         Args:
-            begin: called with the job's id and with what tells it to stop; its messages are made in another thread.
-            channel: the name the page gave the job.
+            begin: called with the job's id and a function that returns whether to stop; its messages are computed in
+                another thread.
+            channel: name that the page gave the job.
         """
         job, stop, steps = secrets.token_urlsafe(12), threading.Event(), None
         with self._lock:
@@ -94,7 +95,7 @@ class Jobs(Generic[T]):
 
 
 def end(steps: Any) -> None:
-    """End a job whose reader has gone. A step that is under way ends by itself, since it was told to stop."""
+    """End a job whose reader has disconnected. The current step ends by itself, since the stop event is set."""
     while steps.gi_running:
         time.sleep(0.05)
     try:

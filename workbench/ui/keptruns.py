@@ -1,4 +1,4 @@
-"""Runs kept on this machine: what the pages do with the run store. A public app keeps nothing for its visitors."""
+"""Calls of the pages to the store of saved runs on this machine. A public app saves nothing for its visitors."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from workbench.trace.store import RunStore
 
 PAGE = 12
-"""Runs that the gallery shows at once."""
+"""Number of runs per page of the gallery."""
 MAX_TEXT = 2000
-"""Characters of a search, of all tags, or of a note."""
+"""Largest number of characters of a search, of all tags, or of a note."""
 
 
 def drafted_by(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry of the gallery that names the draft model only where one of its methods drafts with it.
+    """Return an entry of the gallery; remove its draft model if none of its methods drafts with one.
 
-    A trace names what was loaded beside the target, whether or not its method asked for it.
+    A trace names the draft model that was loaded beside the target, even if its method did not use it.
     """
     try:
         needed = any(DRAFTERS & set(known.get(name).needs) for name in entry["methods"] or [entry["method"]])
-    except UnknownNameError:  # a method from elsewhere: nothing is known against it
+    except UnknownNameError:  # a method from elsewhere: its needs are unknown
         return entry
     return entry if needed else entry | {"drafter": None}
 
 
 class KeptRuns:
-    """The calls of the pages about kept runs. Runs that are kept are shared with `workbench runs`.
+    """The calls of the pages about saved runs. The store is shared with `workbench runs`.
 
     Args:
-        allowed: whether this machine's user may use its store here. Who else reaches the page over the network, and
-            needs no key for it, may not: see `workbench.server.door`. Every call says why.
+        allowed: whether this machine's user may use its store here. Other visitors that reach the page over the
+            network without a key may not: see `workbench.server.door`. A refused call explains why.
     """
 
     def __init__(self, allowed: bool = False) -> None:
@@ -46,16 +46,16 @@ class KeptRuns:
 
     @property
     def allowed(self) -> bool:
-        """Whether the request that is being answered may use the store."""
+        """Whether the current request may use the store."""
         return self._allowed and is_user()
 
     @property
     def offered(self) -> bool:
-        """Whether this machine's user may use the store, whoever asks."""
+        """Whether this machine's user may use the store, no matter where the current request comes from."""
         return self._allowed
 
     def keep(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Keep a trace that the browser holds, with the `baseline` that was measured beside it; answers its id."""
+        """Save a trace that the browser holds, with the `baseline` measured beside it; return its id."""
         from workbench.trace import export  # Polars, which few visits need
         from workbench.trace.speedup import Baseline
 
@@ -65,9 +65,9 @@ class KeptRuns:
         return {"id": store.save(trace, baseline=baseline)}
 
     def kept(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Kept runs, newest first. `search`: words, #tags, conditions such as tau>=2; `first`: how many to leave out.
+        """Return saved runs, newest first. `search`: words, #tags, conditions such as tau>=2; `first`: number to skip.
 
-        Answers whether runs are kept here at all, how many were found, a page of them, and files that cannot be read.
+        The answer: whether runs are saved here at all, the number of matches, one page of them, and unreadable files.
         """
         if not self.allowed:
             return {"allowed": False}
@@ -84,25 +84,25 @@ class KeptRuns:
         return {"allowed": True, "total": len(found), "page": PAGE, "runs": runs, "problems": problems}
 
     def prompts(self, target: str, last: int, mine: bool) -> list[tuple[str, list[int]]]:
-        """Prompts of the newest kept runs of a target, each once: the run's id, and its token ids.
+        """Return the prompts of the newest saved runs of a target, each once: the run's id, and its token ids.
 
         Args:
-            target: its name.
-            last: how many at most.
-            mine: whether who asks may be this machine's user; what is answered from a queue has to say.
+            target: name of the target.
+            last: largest number of runs.
+            mine: whether the request may come from this machine's user; callers in Gradio's queue must pass it.
 
         Raises:
-            WorkbenchError: there are none, or runs are not kept here for who asks.
+            WorkbenchError: there are none, or runs are not saved here for this caller.
         """
         if not mine:
             raise WorkbenchError("Runs are kept here for this machine's user only.", "Write prompts, one a line.")
         self._store()
-        from workbench.bench.recommend import of_kept_runs  # imports PyTorch: not before somebody asks
+        from workbench.bench.recommend import of_kept_runs  # imports PyTorch: only when needed
 
         return [(asked.name, asked.ids) for asked in of_kept_runs(target, last)]
 
     def mark(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Replace a run's tags (commas between them) and its note; answers the tags, in order."""
+        """Replace a run's tags (comma-separated) and its note; return the tags, sorted."""
         store, run = self._store(), _text(request, "id")
         wanted = {tag.strip() for tag in _text(request, "tags").split(",") if tag.strip()}
         tags = store.tag(run, add=wanted, remove=set(store.entry(run)["tags"]) - wanted)
@@ -115,10 +115,10 @@ class KeptRuns:
         return {}
 
     def recording(self, name: str) -> dict[str, Any]:
-        """A trace by its name: a kept run's id, with its `baseline` if one was kept, or a recording of the gallery.
+        """Return a trace by name: a saved run's id, with its `baseline` if one was saved, or a gallery recording.
 
         Raises:
-            WorkbenchError: there is none, or runs are not kept here.
+            WorkbenchError: there is none, or runs are not saved here.
         """
         if is_id(name):
             store = self._store()
@@ -144,7 +144,7 @@ class KeptRuns:
 
 
 def parse(search: str) -> tuple[str, list[str], list[str]]:
-    """Words, tags and conditions of a search.
+    """Split a search into words, tags and conditions.
 
     Example:
         >>> parse("fox #story tau>=2")

@@ -1,4 +1,4 @@
-"""The Lab tab: train a head on this machine, watch it learn, compare runs, and let it draft in Live."""
+"""The Lab tab: train a head on this machine, follow its curves, compare runs, and use it as a drafter in Live."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.ui.hosting import add_view
 from workbench.ui.keptruns import KeptRuns
 
 COMPARED = 8
-"""Runs beside the opened one whose curves are drawn at once."""
+"""Largest number of runs whose curves are drawn beside those of the opened run."""
 NOT_HERE = (
     "Training runs as a process on the server, so the lab is off where strangers may come: on a Space, on ZeroGPU, and "
     "with --public. Start the workbench on a machine of yours (python app.py) and open the Lab there."
@@ -33,8 +33,8 @@ def add(client: Client, kept: KeptRuns) -> None:
     """Add the tab's content. Call inside its `gr.Tab`.
 
     Args:
-        client: asked for targets, and drafts with what is promoted.
-        kept: says whether the request that is answered may come from this machine's user.
+        client: lists targets and loads promoted heads.
+        kept: tells whether the current request may come from this machine's user.
     """
     view = LabView(client, kept)
     add_view("lab", view.answers(), tab="lab", elem_id="wb-lab")
@@ -42,25 +42,25 @@ def add(client: Client, kept: KeptRuns) -> None:
 
 
 class LabView:
-    """What the view asks, as plain functions over the client and the lab's folder.
+    """The calls of the view, as plain functions over the client and the lab's folder.
 
-    No path comes from the browser: a run is named by its id, a target by its name in the list.
+    No path comes from the browser: runs are named by their ids, targets by their names in the list.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
         kept: see `add`.
-        lab: by default that of this machine's user.
+        lab: the lab; by default that of this machine's user.
     """
 
     def __init__(self, client: Client, kept: KeptRuns, lab: Lab | None = None) -> None:
         self.client, self._kept, self._lab = client, kept, lab
 
     def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
-        """What the view may call by name."""
+        """Return the functions that the view may call by name."""
         return [self.offer, self.runs, self.train, self.stop_training, self.resume, self.promote, self.forget]
 
     def offer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the panel is made from; `barred` says why nothing can be trained here ("": it can)."""
+        """Return the data of the panel; `barred` says why training is off here (empty: it is on)."""
         barred, known = self.barred(), ("name", "title", "available", "reason", "detail")
         rate = (lambda _: None) if barred else self._open().rate
         targets = [
@@ -80,13 +80,13 @@ class LabView:
         }
 
     def barred(self) -> str:
-        """Why the lab is off for the request that is being answered; empty where it is on."""
+        """Return why the lab is off for the current request; empty if it is on."""
         if not self._kept.allowed:
             return NOT_YOURS if self._kept.offered else NOT_HERE
         return "" if importlib.util.find_spec("tensorboardX") else NOT_INSTALLED
 
     def runs(self, request: dict[str, Any]) -> dict[str, Any]:
-        """All runs in a line each, newest first; `opened` with everything; loss, τ and position 1 of `compared`."""
+        """Summarise all runs, newest first; return the run `opened` in full, and all curves of the runs `compared`."""
         lab, opened = self._open(), request.get("opened")
         wanted = request.get("compared")
         compared = {str(name) for name in wanted[:COMPARED]} if isinstance(wanted, list) else set()
@@ -100,7 +100,7 @@ class LabView:
         return {"runs": found, "opened": whole, "compared": curves}
 
     def train(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Begin a run: `head`, `target`, `options`."""
+        """Start a training run: `head`, `target`, `options`."""
         names = [target["name"] for target in self.client.targets() if target.get("available", True)]
         options = request.get("options") or {}
         wish = Wish.of(
@@ -112,15 +112,15 @@ class LabView:
         return {"id": self._open().start(wish).id}
 
     def stop_training(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Ask a run to end behind its step; it keeps a checkpoint."""
+        """Signal a run to end after its current step; it saves a checkpoint."""
         return {"id": self._open().stop(request.get("id")).id}
 
     def resume(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Let a run go on from its checkpoint."""
+        """Continue a run from its checkpoint."""
         return {"id": self._open().resume(request.get("id")).id}
 
     def promote(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Let a run's head draft in this app, generations that go on included; with `on` False no longer."""
+        """Use a run's head for drafting in this app, also in running generations; with `on` False, stop using it."""
         lab = self._open()
         if "heads" not in self.client.offers:
             raise MethodUnavailableError("This backend cannot take heads up.", "Start it with --head FOLDER.")
@@ -129,21 +129,21 @@ class LabView:
         return found | {"method": next(iter(methods_of(run.asked["head"])), None), "target": run.asked["target"]}
 
     def promote_again(self) -> None:
-        """What was promoted when the app ended drafts again."""
+        """Load the heads again that were promoted when the app last ended."""
         if self._kept.offered and "heads" in self.client.offers:
             (self._lab or Lab()).promote_again(self.client.prefer_heads)
 
     def forget(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Delete a run; if its head was promoted, it drafts no longer."""
+        """Delete a run; if its head was promoted, the app stops drafting with it."""
         takes = {"takes": self.client.prefer_heads} if "heads" in self.client.offers else {}
         self._open().forget(request.get("id"), **takes)
         return {}
 
     def _open(self) -> Lab:
-        """The lab.
+        """Return the lab.
 
         Raises:
-            MethodUnavailableError: it is off for who asks.
+            MethodUnavailableError: the lab is off for this caller.
         """
         if why := self.barred():
             said, _, then = why.partition(": ")

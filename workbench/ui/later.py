@@ -1,4 +1,4 @@
-"""A client that is still being made: the page can be served while PyTorch is imported."""
+"""A client that is still being created: the page can be served while PyTorch is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.client import Client
 
 
 class Later:
-    """Stands in for a client until `make` has run; whoever uses it before waits. If making fails, users see why."""
+    """Proxy for a client until `make` has run; calls wait for it. If creating the client failed, calls raise that."""
 
     def __init__(self) -> None:
         self._made: Any = None
@@ -18,10 +18,10 @@ class Later:
         self._done = threading.Event()
 
     def make(self, factory: Callable[[], Any]) -> None:
-        """Run `factory` in this thread and let those who wait go on. Raises what it raises."""
+        """Run `factory` in this thread, then release waiting calls. Raises the exceptions of `factory`."""
         try:
             self._made = factory()
-        except BaseException as problem:  # those who wait for it must hear of it, whatever it was
+        except BaseException as problem:  # waiting calls must raise any error, whatever it was
             self._failed = problem
             raise
         finally:
@@ -29,12 +29,12 @@ class Later:
 
     @property
     def client(self) -> Client:
-        """This, as what it stands for."""
+        """This proxy, typed as the client that it stands for."""
         return cast(Client, self)
 
     @property
     def ready(self) -> bool:
-        """Whether the client has been made, or making it has failed. Never waits."""
+        """Whether the client has been created, or creating it has failed. Never waits."""
         return self._done.is_set()
 
     def __getattr__(self, name: str) -> Any:

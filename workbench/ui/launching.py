@@ -1,4 +1,4 @@
-"""How Gradio launches the page, wherever it runs."""
+"""Options with which Gradio launches the page, on every platform."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ LAUNCH: dict[str, Any] = {
     "state_session_capacity": 100,
     "app_kwargs": {"middleware": [Middleware(Addresses), Middleware(Files), Middleware(Quiet)]},
 }
-"""How the page is launched: nothing leaves the machine, nothing is kept in the browser's run history, and an idle page
-costs nothing. Gradio keeps a copy of the settings of all components for each session, 120 kB and 6 ms here, although
-nothing in them ever changes: it forgets the oldest of a hundred, and makes that of a page that comes back anew."""
+"""Launch options: nothing leaves the machine, nothing is saved in the browser's run history, and an idle page costs no
+CPU time. Gradio stores a copy of the settings of all components per session (120 kB and 6 ms here), although nothing
+in them ever changes. At most a hundred copies are stored; Gradio creates the copy of a returning older page again."""

@@ -23,7 +23,7 @@ def add(demo: gr.Blocks) -> None:
 
 
 def tour() -> list[dict[str, Any]]:
-    """The steps whose recordings are there, in order."""
+    """Return the steps whose recordings exist, in order."""
     known = set(recorded.names())
     return [
         lessons.to_wire(name, make(*map(recorded.trace, needed)))

@@ -1,4 +1,4 @@
-"""/methods: a card for each registered method, what runs on what, and what every figure means."""
+"""/methods: a card per registered method, which models each can run with, and the definition of every figure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from workbench.ui.which import WhichView
 from workbench.views import recorded
 
 KEEP_S, MATRIX_S = 3600.0, 20.0
-"""Seconds for which boards are kept while their files stay the same, and for which the matrix is: it depends on what
-is loaded."""
+"""Seconds for which boards are cached while their files stay the same, and for which the compatibility matrix is
+cached: it depends on the loaded models."""
 
 
 def add(demo: gr.Blocks, client: Client, kept: KeptRuns | None = None) -> None:
@@ -28,8 +28,8 @@ def add(demo: gr.Blocks, client: Client, kept: KeptRuns | None = None) -> None:
 
     Args:
         demo: the finished main page.
-        client: says which method can run with which models, and measures which is fastest.
-        kept: runs whose prompts may be asked again; None: none.
+        client: tells which method can run with which models, and measures which is fastest.
+        kept: saved runs whose prompts may be used for a recommendation; None: none.
     """
 
     def methods(request: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def add(demo: gr.Blocks, client: Client, kept: KeptRuns | None = None) -> None:
         return recorded.load(str(request.get("name")))
 
     def boards(request: dict[str, Any]) -> dict[str, Any]:
-        from workbench.bench import board  # imports PyTorch: not before somebody looks
+        from workbench.bench import board  # imports PyTorch: only when the boards are opened
 
         key = stamp(board.folder(), "*.json"), stamp(bundled_folder())
         return kept_boards.get(key, all_boards)
@@ -56,7 +56,7 @@ def add(demo: gr.Blocks, client: Client, kept: KeptRuns | None = None) -> None:
 
 
 def all_boards() -> dict[str, Any]:
-    """Return the boards as the page shows them. Takes seconds of a processor."""
+    """Return the boards as the page shows them. Takes seconds of CPU time."""
     from workbench.bench import board, claimsboard, workboard  # import PyTorch
     from workbench.methods import combinations, registry
 
@@ -68,7 +68,7 @@ def all_boards() -> dict[str, Any]:
 
 
 def catalogue() -> list[dict[str, Any]]:
-    """Every registered method as its card shows it; all of it comes from the registry."""
+    """Return the data of every registered method's card, all of it from the registry."""
     return [
         describe(m, "") | {name: m.to_wire()[name] for name in IN_FULL} | {"needed": known.needed(m.needs)}
         for m in known.methods()
@@ -76,14 +76,14 @@ def catalogue() -> list[dict[str, Any]]:
 
 
 def definitions() -> list[dict[str, str]]:
-    """Name, words and formula of each figure."""
+    """Return name, title, meaning and formula of each figure."""
     return [{"name": name, "title": title, "meaning": meaning} for name, (title, meaning) in DEFINITIONS.items()]
 
 
 def compatibility(client: Client) -> dict[str, Any]:
-    """Methods by pairs of target and draft model: `columns` of pairs, `rows` with a reason each (empty: it runs).
+    """Return methods by pairs of target and draft model: `columns` of pairs, `rows` of reasons (empty: it runs).
 
-    A target that may not be used here, as one that a public app would have to fetch, has no columns.
+    A target that may not be used here has no columns, for example one that a public app would have to download.
     """
     columns, cells, gone = [], {}, watch()
     for target in client.targets():

@@ -1,4 +1,4 @@
-"""The page: a tab each for Live, Compare, Vision, Sweep and Lab in one `gr.Blocks`, since events cross no routes."""
+"""The page: Live, Compare, Vision, Sweep and Lab are tabs of one `gr.Blocks`: Gradio events cannot cross routes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TITLE = "Speculative Decoding Workbench"
 
 
 def build(client: Client, keeps: bool = False) -> gr.Blocks:
-    """The page over `client`. Nothing is loaded or started before the browser asks."""
+    """Return the page over `client`. It loads and starts nothing before the browser sends a request."""
     kept = KeptRuns(keeps)
     with Discreet(title=TITLE, fill_width=True, analytics_enabled=False) as demo:
-        # The views draw their own header with the way from tab to tab, which presses Gradio's buttons: see tabs.js.
+        # The views draw their own header, whose links press Gradio's tab buttons: see tabs.js.
         with gr.Tabs(selected="live", overflow_behavior="wrap", elem_id="wb-views"):
             with gr.Tab("Live", id="live"):
                 live_view(Session(client, kept))
@@ -45,5 +45,5 @@ def build(client: Client, keeps: bool = False) -> gr.Blocks:
 
 
 def live_view(session: Session) -> None:
-    """The Live view. Call inside the app's one `gr.Blocks`."""
+    """Add the Live view. Call inside the app's one `gr.Blocks`."""
     add_view("live", session.answers(), decode=session.decode, tab="live", elem_id="wb-page")

@@ -1,4 +1,4 @@
-"""What /gallery, /learn, /methods and /verifiers have in common: a route of the app with one view on it."""
+"""Shared code of /gallery, /learn, /methods and /verifiers: a route of the app with one view on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_page(demo: gr.Blocks, name: str, module: str, answers: Sequence[Answer],
         name: shown in the header; in lower case it is the path.
         module: the ES module that draws it; see `workbench.ui.hosting.add_view`.
         answers: functions of one request that the module may call by their names.
-        decode: what `host.decode` of the module starts, if it starts anything.
+        decode: generator that `host.decode` of the module starts, if any.
     """
     with demo.route(name, f"/{name.lower()}", show_in_navbar=False):
         add_view(module, answers, decode=decode)

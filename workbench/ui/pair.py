@@ -1,4 +1,4 @@
-"""/r/ONE+OTHER: two runs side by side, one selection for both. Needs no model."""
+"""/r/ONE+OTHER: two runs side by side with a shared selection. Needs no model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.ui.hosting import add_view
 from workbench.ui.keptruns import KeptRuns
 
 FIGURES = ("tokens", "rounds", "tau", "acceptance_rate", "draft_utilisation", "tokens_per_second", "overhead_share")
-"""Figures of `workbench.trace.metrics` that are set beside each other."""
+"""Figures of `workbench.trace.metrics` that are shown for both runs."""
 
 
 def add(kept: KeptRuns) -> None:
@@ -24,10 +24,10 @@ def add(kept: KeptRuns) -> None:
 
 
 def whole(kept: KeptRuns, request: dict[str, Any]) -> dict[str, Any]:
-    """A run by its name, with its figures and what they mean.
+    """Return a run by its name, with its figures and their definitions.
 
     Raises:
-        WorkbenchError: there is no such run, or none are kept here.
+        WorkbenchError: there is no such run, or none are saved here.
     """
     trace = kept.recording(wire.text("name", request.get("name")))
     figures = summary(Trace.from_wire(trace))

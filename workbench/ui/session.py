@@ -1,7 +1,7 @@
-"""What the Live view asks of the backend, as plain functions over the client. Knows no Gradio; tests call it directly.
+"""Calls of the Live view to the backend, as plain functions over the client. Free of Gradio; tests call them directly.
 
-Everything that comes from the browser is checked by `workbench.client.wire`: a run is reached only by its unguessable
-id, and what is wrong raises a `WorkbenchError`, which `workbench.ui.hosting` turns into an answer.
+`workbench.client.wire` checks all data from the browser: a run is reached only by its unguessable id, and invalid data
+raises a `WorkbenchError`, which `workbench.ui.hosting` turns into an answer.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from workbench.ui.keptruns import KeptRuns
 BASELINE = "autoregressive"
 DEFAULT_TOKENS = 128
 GRACE_S = 15.0
-"""Seconds a run goes on after the page that followed it has gone: a reload, or a short loss of the network, finds it
-again. A page that was closed frees its row after that time, and the trace says why it ended."""
+"""Seconds for which a run continues after the page that followed it has gone, so that the page finds it again after a
+reload or a short network failure. Then the sequence of a closed page leaves the batch, and its trace says why."""
 MOST_OTHERS = 3
-"""Runs that another one is compared with at once."""
+"""Largest number of runs that another run is compared with at once."""
 
 
 class Session:
-    """The calls of one page over a client. Holds no run: the browser names the run it means.
+    """The calls of one page over a client. Stores no run: the browser names the run that it means.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with its methods.
-        kept: runs kept on this machine; by default none are.
+        kept: runs saved on this machine; by default none are.
         grace_s: see `GRACE_S`.
     """
 
@@ -51,7 +51,7 @@ class Session:
         self._pairs: Jobs[Any] = Jobs()
 
     def answers(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
-        """What a view may call by name; see `workbench.ui.hosting.add_view`."""
+        """Return the functions that a view may call by name; see `workbench.ui.hosting.add_view`."""
         return [
             self.catalogue,
             self.control,
@@ -67,12 +67,12 @@ class Session:
         ]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Everything the side panel is made from, for a target and a drafter (None: the first that can be used).
+        """Return all data of the side panel for a target and a drafter (None: the first one that can be used).
 
-        A drafter of another vocabulary is kept only for a method that translates.
+        A drafter with a different vocabulary stays selected only if the method can translate between vocabularies.
 
-        A target that is not there is a `problem` of the answer; the rest is then for the first one, so that a method
-        that was asked for is not judged by models that nobody has.
+        If the requested target is not available, the answer has a `problem`. The rest is then for the first available
+        target, so that the requested method is not rejected because of models that do not exist here.
         """
         targets = self._targets()
         target, problem = str(request.get("target") or "") or _first(targets), None
@@ -112,7 +112,7 @@ class Session:
         }
 
     def _targets(self) -> list[dict[str, Any]]:
-        """The targets that this view offers."""
+        """Return the targets that this view offers."""
         return self.client.targets()
 
     def control(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -121,26 +121,26 @@ class Session:
         return {}
 
     def change(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Another method, drafter, other parameters or pictures from the next round on, or another pace."""
+        """Switch the method, drafter, parameters or images of a run from the next round on, or its pace."""
         options = Changing.options(self.client, request)
         self._run({"run": options.pop("run")}).change(**options)
         return {}
 
     def memory(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What a run's drafter remembers: looked at, saved, loaded from an upload, emptied."""
+        """Inspect, save, load (from an upload) or reset the state of a run's drafter."""
         options = Remembering.options(self.client, request)
         return wire.remembered(self._run({"run": options.pop("run")}).memory(**options))
 
     def fetch_trace(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The rounds of a run from an index on: fills a gap, or everything after a reload."""
+        """Return the rounds of a run from an index on: fills a gap, or everything after a reload."""
         return wire.news(self._run(request).since(wire.whole("from", request.get("from") or 0)))
 
     def recorded(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A recorded trace by its name, shown before any model is loaded, or a kept run by its id."""
+        """Return a recorded trace by its name, shown before any model is loaded, or a saved run by its id."""
         return self.kept.recording(str(request.get("name")))
 
     def export_parquet(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A trace as Parquet, in base64: that of a run by its id, or one that the browser holds."""
+        """Return a trace as Parquet, in base64: that of a run by its id, or one that the browser holds."""
         from workbench.trace import export  # Polars, which few visits need
 
         held = request.get("trace")
@@ -150,9 +150,9 @@ class Session:
         return {"data": base64.b64encode(export.parquet(trace)).decode("ascii")}
 
     def whatif(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Why a run that the browser holds is as fast as it is.
+        """Explain the speed of a run that the browser holds.
 
-        `others`: its plain run, and runs to combine with; `pairs`: speed-ups of pairs of runs like these two.
+        `others`: its plain run, and runs to combine with; `pairs`: measured speed-ups of pairs of such runs.
         """
         from workbench.bench import whatif_errors
         from workbench.trace import export, whatif  # Polars and scipy, which few visits need
@@ -174,20 +174,21 @@ class Session:
         return whatif.analyse(trace, others, measured, whatif_errors.errors()) | {"plotly": PLOTLY}
 
     def estimate(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What a run is expected to cost, in words; empty where nobody can say."""
+        """Return the expected cost of a run in words; empty if there is no estimate."""
         return {"text": self.client.estimate(request)}
 
     async def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
-        """Start a run, or go on following one, and yield what is new, at the display's pace.
+        """Start a run, or continue to follow one, and yield its new rounds, at the display's pace.
 
-        A run that was started here ends some seconds after nobody follows it any more: see `GRACE_S`.
+        A run that was started here ends some seconds after its last follower has left: see `GRACE_S`.
 
         Args:
-            request: what the page holds: a `requests.Generation`, `prompt_tokens` in place of a prompt, and `channel`,
-                the name the page gave the run. Or, after a reload: `channel`, the id of a run to `follow`, and `from`,
-                how many rounds the page has. Or, with `pairs`: what to measure in the background, pair by pair; each
-                message has `pairs`, a `workbench.bench.pairing.Pairs` as plain data, and the first one its `job`.
-            user: whose run it is, for limits and fairness.
+            request: the state of the page: a `requests.Generation`, with `prompt_tokens` in place of a prompt, and
+                `channel`, the name that the page gave the run. Or, after a reload: `channel`, the id of a run to
+                `follow`, and `from`, the number of rounds that the page has. Or, with `pairs`: the generation to
+                measure in the background, pair by pair; each message has `pairs`, a `workbench.bench.pairing.Pairs`
+                as plain data, and the first one its `job`.
+            user: key of the run's user, for limits and fairness.
         """
         channel = {"channel": str(request.get("channel", ""))}
         if request.get("pairs") is True:
@@ -216,7 +217,7 @@ class Session:
             said = pairs
 
     def stop_pairs(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End a measurement in the background; what was measured is told."""
+        """End a measurement in the background; pairs measured so far remain."""
         self._pairs.stop(request.get("job"))
         return {}
 
@@ -226,19 +227,19 @@ class Session:
         return self.client.start(**self._options(request) | self._keeping(), user=user, lease_s=self.grace_s)
 
     def _keeping(self) -> dict[str, Any]:
-        """Runs leave their drafter's state behind, where that can be: the page may save it when they have ended."""
+        """Return options that save the drafter's state when a run ends, if possible, so that the page can export it."""
         return {} if "memory" in self.client.barred() else {"keeps": True}
 
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Keywords of `Workbench.start`."""
+        """Return the keyword arguments of `Workbench.start`."""
         asked = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
         return self._formatted(Generation.options(self.client, asked))
 
     def _formatted(self, options: dict[str, Any]) -> dict[str, Any]:
-        """A message in the target's own chat format, its words alone where it has none.
+        """Apply the target's own chat template to a message; use its bare text if the target has no template.
 
-        A page writes a message with the bundled models' markers. Their tokenizer reads these as they stand; any other
-        would take them for text.
+        A page writes messages with the chat markers of the bundled models. Only their tokenizer recognises these; any
+        other would encode them as text.
         """
         message = message_in(options["prompt"]) if isinstance(options["prompt"], str) else None
         if message is not None and not message.strip():
@@ -257,7 +258,7 @@ class Session:
 
 
 def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str, str]:
-    """What to say of a target that is not offered. `here`: the visitor is who started the app."""
+    """Return the error for a target that is not offered. `here`: whether the visitor started the app."""
     there = ", ".join(t["name"] for t in targets if t.get("available", True)) or "none"
     other = " Another model: start the app with --target." if here else ""
     return wire.error_to_wire(
@@ -266,7 +267,7 @@ def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str
 
 
 def _translates(method: Any) -> bool:
-    """Whether a method of this name drafts with a model of any vocabulary."""
+    """Return whether a method drafts with a model of any vocabulary."""
     try:
         return ANY_DRAFTER in known.get(str(method)).needs
     except UnknownNameError:

@@ -1,4 +1,4 @@
-"""Where the app runs, and what follows from it: localhost, or a Hugging Face Space on CPU, GPU or ZeroGPU."""
+"""The platform of the app and its consequences: localhost, or a Hugging Face Space on CPU, GPU or ZeroGPU."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 from workbench.service.limits import Limits
 
 MAX_FILE_SIZE = 1
-"""Bytes that Gradio's own upload code takes, should a request get past `no_uploads`: the pages read files in the
-browser, and no call of the API takes one."""
+"""Bytes that Gradio's own upload code accepts, in case a request gets past `no_uploads`. The pages read files in the
+browser, and no call of the API takes a file."""
 LISTED = "WORKBENCH_ALLOW_MODELS"
-"""Environment variable with the Hub models that a public app may use besides the bundled ones, commas between them."""
+"""Environment variable with the Hub models that a public app may use besides the bundled ones, comma-separated."""
 PUBLIC = "WORKBENCH_PUBLIC"
-"""Environment variable that says what `--public` says, which sets it: for whatever asks where the app runs."""
+"""Environment variable equivalent to `--public`, which sets it, for all code that needs to know whether visitors can
+reach the app."""
 STRANGERS: dict[str, Any] = {
     "runs_per_user": 2,
     "runs_per_address": 8,
@@ -42,7 +43,7 @@ _TRUE = ("1", "t", "true")  # what the `spaces` package takes for true
 
 
 class Mode(str, Enum):
-    """What the app runs on."""
+    """Platform that the app runs on."""
 
     LOCAL = "local"
     SPACE_CPU = "space-cpu"
@@ -52,11 +53,11 @@ class Mode(str, Enum):
 
 @dataclass(frozen=True)
 class Place:
-    """A mode and its rules.
+    """A platform and its rules.
 
     Attributes:
-        mode: what the app runs on.
-        public: strangers may reach it: lower limits, Hub models by allow-list only.
+        mode: platform that the app runs on.
+        public: whether anybody may reach the app: lower limits, Hub models by allow-list only.
         allow_models: models that may be used besides the bundled ones; None: any of the Hub. Local folders are those
             that it was started with.
     """
@@ -67,10 +68,10 @@ class Place:
 
 
 def detect(env: Mapping[str, str] | None = None, public: bool = False) -> Place:
-    """Where we are, from the environment alone: PyTorch need not be imported. Every Space counts as public.
+    """Detect the platform from the environment alone, without importing PyTorch. Every Space counts as public.
 
     Args:
-        env: the environment; by default this process's.
+        env: the environment; by default that of this process.
         public: treat localhost as public too.
     """
     env = os.environ if env is None else env
@@ -91,11 +92,11 @@ def _has_gpu(env: Mapping[str, str]) -> bool:
 
 
 def limits_of(place: Place, asked: Mapping[str, Any] | None = None) -> Limits:
-    """What visitors of a place may ask for.
+    """Return the limits for visitors of a place.
 
     Args:
         place: where the app runs.
-        asked: other values than the place's own, by the name of the limit; None: its own.
+        asked: values that replace the place's own, by the name of the limit; None: the place's own.
     """
     named = {name: value for name, value in (asked or {}).items() if value is not None}
     return Limits(**((STRANGERS if place.public else {}) | named))
@@ -111,7 +112,7 @@ def client(
     others: bool = False,
     behind: str = "auto",
 ) -> Client:
-    """The client for a place, with its models loaded (ZeroGPU) or on their way. Imports PyTorch.
+    """Return the client for a place, with its models loaded (ZeroGPU) or being loaded. Imports PyTorch.
 
     Args:
         place: where the app runs.
@@ -120,17 +121,18 @@ def client(
         device: auto, cpu, cuda, …
         dtype: auto, float64, …
         limits: see `limits_of`.
-        behind: published models to load behind the first pair, commas between them; "auto": those that are here, and on
-            a Space those that the Hub has; "none": none.
-        others: not only this machine's user may ask: nobody's words are to be in the log, as on every public place.
+        behind: models of the index to load after the first pair, comma-separated; "auto": those on this machine, and
+            on a Space those that the Hub has; "none": none.
+        others: whether users other than this machine's may send requests: then the log must not contain any text of
+            theirs, as on every public place.
 
     Raises:
         WorkbenchError: a model of the command line cannot be loaded (ZeroGPU).
-        UnknownNameError: `behind` names no published model.
+        UnknownNameError: `behind` contains a name that is not in the model index.
     """
     if place.mode is Mode.ZEROGPU:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes are forked from here on
-        import spaces  # before PyTorch: it changes what PyTorch says about CUDA
+        import spaces  # before PyTorch: it changes what PyTorch reports about CUDA
 
         from workbench.service.zerogpu import ZeroClient
 
@@ -143,7 +145,7 @@ def client(
 
     _write_logs(place, others)
     names = background.named(behind, fetches=place.mode is not Mode.LOCAL)
-    allowed = None if place.allow_models is None else (*place.allow_models, *names)  # it comes whether asked for or not
+    allowed = None if place.allow_models is None else (*place.allow_models, *names)  # loaded without a request
     workbench = Workbench(
         target=target, drafter=drafter, device=device, dtype=dtype, limits=limits_of(place, limits),
         allow_models=allowed, folders=False,
@@ -153,7 +155,7 @@ def client(
 
 
 def _write_logs(place: Place, others: bool) -> None:
-    """Logs without prompts: JSON lines for whoever runs a public app, lines for people where others may come too."""
+    """Configure logs without prompts: JSON lines for a public app, plain lines if other users may have access."""
     from workbench.service.logs import write_json_logs, write_plain_logs
 
     if place.public:
@@ -163,15 +165,15 @@ def _write_logs(place: Place, others: bool) -> None:
 
 
 def launch_options(client: Client, door: Door | None = None, public: bool = False) -> dict[str, Any]:
-    """How the app is launched: `LAUNCH`, no uploads, the HTTP API on the same port, and all of it behind a door.
+    """Return the launch options: `LAUNCH`, no uploads, the HTTP API on the same port, all of it protected by a `Door`.
 
-    The API's routes are given when Gradio's app is made, so that they come before Gradio's own; the guard stands in
-    front of all routes, and the door in front of Gradio's own middleware too, which would let other origins read.
+    The API's routes are passed when Gradio's app is created, so that they precede Gradio's own. The guard runs before
+    all routes. The door runs before Gradio's own middleware too, which would let other origins read.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
-        door: by default one that this machine's own pages and programs find open.
-        public: strangers may reach it: the bodies of the pages' calls are smaller.
+        door: access control; by default one that lets in this machine's own pages and programs.
+        public: whether anybody may reach the app: the size limit of the pages' calls is then lower.
     """
     from gradio.routes import App, ORJSONResponse
     from starlette.middleware import Middleware
@@ -190,7 +192,7 @@ def launch_options(client: Client, door: Door | None = None, public: bool = Fals
     front = door or Door()
 
     class Behind(App):
-        """Gradio's app behind the door."""
+        """Gradio's app with the door in front of it."""
 
         def build_middleware_stack(self) -> Any:
             return front.before(super().build_middleware_stack())
@@ -199,7 +201,7 @@ def launch_options(client: Client, door: Door | None = None, public: bool = Fals
         return JSONResponse({"error": {"message": "This app takes no files.", "remedy": ""}}, 403)
 
     be_punctual()
-    os.environ[UVICORNS] = ""  # Gradio leaves it to uvicorn, which would believe whoever connects from this machine
+    os.environ[UVICORNS] = ""  # Gradio leaves it to uvicorn, which would trust proxy headers from this machine
     app = Behind(
         routes=[Route("/gradio_api/upload", no_uploads, methods=["POST"]), *router(client).routes],
         middleware=[

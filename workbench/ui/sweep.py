@@ -32,7 +32,7 @@ FILES = ("csv", "parquet")
 CELLS = 100
 """Maximum number of cells of a sweep on a page."""
 VISITORS = "workbench-sweeps-"
-"""Begin of the name of the folder with the sweeps of users of other machines; the process's id follows."""
+"""Prefix of the names of the folders with sweeps of users of other machines; the process id follows it."""
 FOLDERS = 64
 """Number of sweeps stored in a folder, so that they can continue after a restart; the oldest are deleted."""
 
@@ -45,7 +45,7 @@ def add(client: Client) -> None:
 
 @cache
 def folder() -> Path:
-    """Return the folder of sweeps: `WORKBENCH_SWEEPS`, or beside the kept runs; on a Space it lasts until a restart."""
+    """Return the folder of sweeps: `WORKBENCH_SWEEPS`, or beside the saved runs; on a Space lost at a restart."""
     named = os.environ.get("WORKBENCH_SWEEPS")
     if named:
         return Path(named)
@@ -119,7 +119,7 @@ class SweepView:
         return {"made": made, "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End a sweep; finished cells are kept."""
+        """End a sweep; finished cells remain available."""
         self._jobs.stop(request.get("job"))
         return {}
 
@@ -142,7 +142,7 @@ class SweepView:
         return {"data": base64.b64encode(as_bytes(self._jobs.get(request.get("job")).update.rows(), kind)).decode()}
 
     def kept(self, request: dict[str, Any]) -> dict[str, Any]:
-        """List the kept sweeps, newest first: one line per sweep and set of conditions.
+        """List the saved sweeps, newest first: one line per sweep and set of conditions.
 
         Each has id, title, method, target, done, total, date, on (device, dtype, machine), writing. Users other than
         this machine's user get an empty list: see `workbench.server.door`.
@@ -157,7 +157,7 @@ class SweepView:
         return {"kept": sorted(found, key=lambda line: line["date"], reverse=True)}
 
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Open a kept sweep: return a job, whose runs and tables can be requested, and all cells."""
+        """Open a saved sweep: return a job, whose runs and tables can be requested, and all cells."""
         from workbench.bench.sweep import opened
         from workbench.bench.sweepfolder import SweepFolder
 
@@ -182,8 +182,8 @@ class SweepView:
         Args:
             request: `axes` (a list of {name, values}), the settings of a `workbench.bench.grid.Sweep`, `channel`, and
                 `anew`: true to measure again; the earlier results stay.
-            user: whose runs they are, for limits and fairness.
-            mine: whether this machine's user may have sent it; sweeps of others go to another folder.
+            user: key of the runs' user, for limits and fairness.
+            mine: whether the request may come from this machine's user; sweeps of others go to another folder.
         """
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:

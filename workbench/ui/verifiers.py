@@ -1,4 +1,4 @@
-"""/verifiers: the verifier bench, p and q of one position under every rule. Computed in the page."""
+"""/verifiers: the verifier bench, p and q of one position under every verifier. Computed in the page."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class VisionSession(Session):
 
     def repicture(self, request: dict[str, Any]) -> dict[str, Any]:
         """Change the image from the next round on, for target and drafter or for the drafter only."""
-        wire.text("sees", request.get("sees"))  # a page that forgets it would show the target the drafter's picture
+        wire.text("sees", request.get("sees"))  # without it, an old page would show the target the drafter's image
         return self.change({name: request.get(name) for name in ("run", "images", "sees")})
 
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from workbench.ui.jobs import Jobs
 from workbench.ui.keptruns import KeptRuns
 
 LAST = 6
-"""Default number of kept runs whose prompts are measured."""
+"""Default number of saved runs whose prompts are measured."""
 MAX_CHARS = 200_000
 """Maximum number of characters of all prompts together."""
 
@@ -22,7 +22,7 @@ class WhichView:
 
     Args:
         client: runs the measurement.
-        kept: runs whose prompts may be measured.
+        kept: saved runs whose prompts may be measured.
     """
 
     def __init__(self, client: Client, kept: KeptRuns) -> None:
@@ -34,7 +34,7 @@ class WhichView:
         return [self.asking, self.stop]
 
     def asking(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of the form: targets, limits of numbers and text, and whether kept runs may be used."""
+        """Return the data of the form: targets, limits of numbers and text, and whether saved runs may be used."""
         return {
             "targets": self.client.targets(),
             "numbers": Recommending.numbers(),
@@ -45,7 +45,7 @@ class WhichView:
         }
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End a measurement; its results are reported."""
+        """End a measurement; the results so far are reported."""
         self._jobs.stop(request.get("job"))
         return {}
 
@@ -55,10 +55,10 @@ class WhichView:
         """Measure; each message has `advice`, a `workbench.bench.advice.Advice` as plain data.
 
         Args:
-            request: `target`, `seconds`, `channel`, and either `text`, what was written or pasted, or `last`: how many
-                kept runs' prompts to ask again.
-            user: whose runs they are, for limits and fairness.
-            mine: it may come from this machine's user, whose runs are kept.
+            request: `target`, `seconds`, `channel`, and either `text`, the prompts that the user typed or pasted, or
+                `last`: number of saved runs whose prompts to measure.
+            user: key of the runs' user, for limits and fairness.
+            mine: whether the request may come from this machine's user, whose runs are saved.
         """
 
         def begin(_: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:

@@ -1,4 +1,4 @@
-"""The verifier bench in a notebook: p and q of one position as movable bars, under every rule."""
+"""The verifier bench in a notebook: p and q of one position as movable bars, under every verifier."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def bench(
         way: sampling of the drafts: "independent", "without" (replacement), "head" (the most likely k − 1, and one
             sampled), or "fixed" (the most likely k).
         rule: "recursive", "independent", "k-seq", "optimal-two", "greedy-draft" or "deterministic".
-        seed: of the rounds sampled in the page.
+        seed: seed of the rounds that the page samples.
 
     Raises:
         ParameterError: an argument is invalid.

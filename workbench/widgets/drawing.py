@@ -1,6 +1,7 @@
-"""A plotly figure as a small SVG: lines, points, bars and heat maps, for outputs that nothing draws any more.
+"""Plotly figures as small SVGs: lines, points, bars and heat maps, for outputs in which no JavaScript runs.
 
-Not a second Plotly: what it cannot draw it names, and the table below the picture has the values.
+This is no complete replacement of Plotly: the SVG lists the traces that it cannot draw, and the table below it has the
+values.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ DASHES = {"dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "11 4"}
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From values to pixels. `names` are the values of an axis of categories."""
+    """Mapping of values to pixels. `names` are the values of a categorical axis."""
 
     low: float
     high: float
@@ -37,14 +38,14 @@ class Axis:
     names: tuple[str, ...] = ()
 
     def at(self, value: Any) -> float:
-        """Where a value stands, in pixels; NaN where it cannot."""
+        """Return the position of a value in pixels; NaN if it has none."""
         number = float(self.names.index(str(value))) if self.names else _number(value)
         if self.log:
             number = math.log10(number) if number > 0 else math.nan
         return self.start + (number - self.low) / ((self.high - self.low) or 1) * (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Places in pixels and what stands there."""
+        """Return the ticks: position in pixels and label."""
         if self.names:
             step = max(1, len(self.names) // 12)
             return [(self.at(name), name[:14]) for name in self.names[::step]]
@@ -55,7 +56,7 @@ class Axis:
 
 
 def nice(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers between two others, about as many as asked for."""
+    """Return about `about` round numbers between `low` and `high`."""
     raw = (high - low) / about or 1.0
     power = 10.0 ** math.floor(math.log10(raw))
     step = power * next(s for s in (1, 2, 5, 10) if s * power >= raw - 1e-12)
@@ -71,17 +72,17 @@ def _number(value: Any) -> float:
 
 
 def title(plot: Any) -> str:
-    """The figure's title, without its tags."""
+    """Return the figure's title without tags."""
     return plain(plot.layout.title.text)
 
 
 def plain(text: Any) -> str:
-    """A text of plotly's without the tags that it knows."""
+    """Return a Plotly text without the tags that Plotly supports."""
     return re.sub(r"</?(?:b|i|br|sup|sub|span)\b[^<>]*>", " ", str(text or "")).strip()
 
 
 def picture(plot: Any) -> str:
-    """The figure as SVG, with its first values as a folded table. Texts are escaped; nothing in it can act."""
+    """Return the figure as SVG, with its first values in a collapsed table. Texts are escaped; there are no scripts."""
     traces = [trace for trace in plot.data if trace.visible in (None, True)]
     parts: dict[tuple[str, str], list[Any]] = {}
     for trace in traces:
@@ -98,7 +99,7 @@ def picture(plot: Any) -> str:
 
 
 def _part(plot: Any, axes: tuple[str, str], traces: Sequence[Any], head: str) -> str:
-    """The traces of one pair of axes."""
+    """Return the SVG of the traces on one pair of axes."""
     along, up = (plot.layout[f"{name[0]}axis{name[1:]}"] for name in axes)
     heat = next((trace for trace in traces if trace.type == "heatmap"), None)
     body = _heat(heat, up) if heat is not None else _flat(plot, traces, axes, along, up)
@@ -117,7 +118,7 @@ def _name(trace: Any, i: int) -> str:
 
 
 def table(traces: Sequence[Any]) -> str:
-    """The first values of each trace, folded away."""
+    """Return the first values of each trace as a collapsed table."""
     rows = []
     for i, trace in enumerate(traces):
         if trace.type not in DRAWN or trace.type == "heatmap":
@@ -133,7 +134,7 @@ def _short(value: Any) -> str:
 
 
 def _points(trace: Any, most: int) -> tuple[list[Any], list[Any]]:
-    """Values along both axes, thinned to `most`; a histogram as the bars it will be."""
+    """Return the values along both axes, thinned to `most`; for a histogram, those of its bars."""
     if trace.type == "histogram":
         values = np.asarray([_number(v) for v in (trace.x if trace.x is not None else trace.y)], dtype=float)
         counts, edges = np.histogram(values[np.isfinite(values)], bins=trace.nbinsx or "auto")
@@ -305,7 +306,7 @@ def _bars(xs: Sequence[Any], ys: Sequence[Any], x: Axis, y: Axis, colour: str, i
 
 
 def _on(drawn: Any, axes: tuple[str, str]) -> bool:
-    """Whether a line or a note belongs to a pair of axes: one of its ends is measured on one of them."""
+    """Return whether a line or a note belongs to a pair of axes: one of its ends is given in values of one of them."""
     refs = ((drawn.xref or "x").split(" ")[0], (drawn.yref or "y").split(" ")[0])
     return (refs[0] == axes[0] or refs[1] == axes[1]) and all(
         r in (a, "paper") for r, a in zip(refs, axes, strict=True)
@@ -313,7 +314,7 @@ def _on(drawn: Any, axes: tuple[str, str]) -> bool:
 
 
 def _place(value: Any, ref: str | None, axis: Axis) -> float:
-    """A value on an axis, or a share of it, in pixels."""
+    """Return the position in pixels of a value on an axis, or of a share of the axis."""
     share = bool(ref) and ("domain" in str(ref) or ref == "paper")
     return axis.start + _number(value) * (axis.end - axis.start) if share else axis.at(value)
 
@@ -337,7 +338,7 @@ def _note(note: Any, x: Axis, y: Axis) -> str:
 
 
 def _colour(trace: Any, default: str) -> str:
-    """A trace's own colour where it is one word or one code, else the next of the row."""
+    """Return a trace's own colour if it is a single name or code, else the default."""
     for part in (getattr(trace, "line", None), getattr(trace, "marker", None)):
         colour = getattr(part, "color", None)
         if isinstance(colour, str) and colour.strip("#").replace(",", "").replace("(", "").replace(")", "").isalnum():
@@ -394,7 +395,7 @@ def _heat(trace: Any, up: Any) -> str:
 
 
 def _shade(share: float) -> str:
-    """From white to the blue of accepted tokens."""
+    """Return a colour between white (0) and the blue of accepted tokens (1)."""
     ends = ((255, 255, 255), (10, 84, 150))
     mixed = (round(a + (b - a) * share) for a, b in zip(*ends, strict=True))
     return "#" + "".join(f"{value:02x}" for value in mixed)

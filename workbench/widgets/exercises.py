@@ -1,4 +1,4 @@
-"""Checks of exercises: they say of a reader's own answer whether it is missing, right, or what is wrong with it."""
+"""Checks of exercises: whether a reader's answer is missing, right, or wrong, with a hint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.widgets.snapshot import escape
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check says. `right` is None where there is no answer yet."""
+    """Result of a check. `right` is None if there is no answer yet."""
 
     right: bool | None
     words: str
@@ -25,11 +25,11 @@ class Verdict:
 
 
 def check(test: Callable[..., Any]) -> Callable[..., Verdict]:
-    """Make a check of a function that asserts what is true of a right answer.
+    """Make a check of a function that asserts the properties of a right answer.
 
-    An answer is missing while one of those given is None or `...`, or is a function that raises NotImplementedError.
-    A failed assertion's message is what the reader is told; other errors are told as they are. Nothing is raised, so
-    that a notebook with open exercises runs to its end.
+    An answer counts as missing if one of the arguments is None or `...`, or is a function that raises
+    NotImplementedError. The reader gets the message of a failed assertion, or any other error as it is. Nothing is
+    raised, so that a notebook with open exercises runs to its end.
 
     Args:
         test: takes the answers in order; asserts, with a hint as the message.

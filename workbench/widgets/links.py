@@ -10,7 +10,7 @@ from workbench.trace.events import Trace
 from workbench.widgets.snapshot import escape
 
 APP = "http://localhost:7860"
-"""Where the app is, unless `WORKBENCH_URL` says something else."""
+"""Address of the app, unless `WORKBENCH_URL` is set."""
 HTTP = ("http://", "https://")
 
 
@@ -35,18 +35,18 @@ def app_link(
     pin: dict[str, Any] | None = None,
     **settings: Any,
 ) -> AppLink:
-    """A link that opens the app with the settings of a trace: prompt, models, method, parameters, seed.
+    """Return a link that opens the app with the settings of a trace: prompt, models, method, parameters, seed.
 
     Args:
-        trace: whose settings; None: only those given by name.
-        text: what the link says.
-        base: address of the app, as "http://localhost:7860"; None: `WORKBENCH_URL`, else that.
-        pin: what the app shows once it is there: `round`, and `token` or `node`, counted as in a trace.
-        settings: others than the trace's, by name: `method`, `prompt`, `depth`, `temperature`, `view`, `tab`, …;
-            `run=run.id` follows a run that goes on in that app.
+        trace: trace with the settings; None: only those given by name.
+        text: text of the link.
+        base: address of the app; None: `WORKBENCH_URL`, else "http://localhost:7860".
+        pin: element that the app selects: `round`, and `token` or `node`, counted as in a trace.
+        settings: settings that replace the trace's, by name: `method`, `prompt`, `depth`, `temperature`, `view`,
+            `tab`, …; `run=run.id` follows a run that is in progress in that app.
 
     Raises:
-        ValueError: `base` is no http address.
+        ValueError: `base` is not an http address.
     """
     root = (base or os.environ.get("WORKBENCH_URL") or APP).rstrip("/")
     if not root.startswith(HTTP):
@@ -55,7 +55,7 @@ def app_link(
 
 
 def query(trace: Trace | None, pin: dict[str, Any] | None, settings: dict[str, Any]) -> str:
-    """The query, as `workbench/views/js/live/link.js` reads it."""
+    """Return the URL query, in the format that `workbench/views/js/live/link.js` reads."""
     asked: dict[str, Any] = {}
     if trace is not None:
         h = trace.header

@@ -1,4 +1,4 @@
-"""A generation while it goes on, in a notebook: followed by a thread, so that the kernel stays free."""
+"""A running generation in a notebook: a thread follows it, so that the kernel stays free."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from workbench.widgets import snapshot
 from workbench.widgets.view import View
 
 SLOW = ("explain", "export_parquet", "catalogue", "memory")
-"""Calls that take longer than a glance: they are answered by a thread, and Stop does not wait for them."""
+"""Slow calls: a thread answers them, so that Stop does not wait for them."""
 
 
 class Live(View):
-    """The whole Live view of a run. A click in the browser arrives in `selection`, a slider in the run.
+    """The whole Live view of a run. Selections in the browser arrive in `selection`; changed sliders change the run.
 
     Attributes:
-        run: the handle of the run that is shown; another one once Run was pressed in the view.
+        run: handle of the run that is shown; a new one after Run was pressed in the view.
     """
 
     run_id = traitlets.Unicode().tag(sync=True)
@@ -44,11 +44,11 @@ class Live(View):
 
     @property
     def trace(self) -> Any:
-        """What was recorded so far; None before the first round."""
+        """Trace so far; None before the first round."""
         return self.run.trace
 
     def wait(self, timeout: float | None = None) -> Any:
-        """The trace, once the run has ended; see `RunHandle.wait`."""
+        """Return the trace after the run has ended; see `RunHandle.wait`."""
         return self.run.wait(timeout)
 
     # -- to the browser ------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class Live(View):
         async for news in follow(run):
             if self.comm is None:
                 return  # closed
-            # Before the view has said that it is there, all is told: what was sent to nobody is lost.
+            # Until the view reports that it is ready, send all rounds each time: messages before that are lost.
             told = news if self._met.is_set() or not news else wire.news(run.since(0))
             if told:
                 self.send({"news": channel | told})
@@ -96,14 +96,14 @@ class Live(View):
 
 
 class Calls(Session):
-    """What the stage asks, answered for the runs that this widget knows and for no other."""
+    """The calls of the stage, only for the runs of this widget."""
 
     def __init__(self, client: Client, runs: dict[str, RunHandle]) -> None:
         super().__init__(client)
         self.runs = runs
 
     def answers(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
-        """What a view may call by name."""
+        """Return the functions that a view may call by name."""
         return [
             self.catalogue,
             self.control,
@@ -115,11 +115,11 @@ class Calls(Session):
         ]
 
     def explain(self, request: dict[str, Any]) -> dict[str, Any]:
-        """On which parts of the picture the words of a run lean."""
+        """Return the attribution of a run's text to the parts of its image."""
         return {"attribution": self._run(request).explain()}
 
     def begin(self, request: dict[str, Any]) -> RunHandle:
-        """Start another run, as the panel of the stage asks."""
+        """Start another run with the settings of the stage's panel."""
         asked = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
         run = self.client.start(**Generation.options(self.client, asked) | self._keeping())
         self.runs[run.id] = run
@@ -133,7 +133,7 @@ class Calls(Session):
 
 
 def safely(answer: Callable[[], Any]) -> Any:
-    """An answer, or what was wrong and what to do."""
+    """Return an answer, or an error as message and remedy."""
     try:
         with no_panic():
             return answer()
@@ -149,17 +149,17 @@ def _picture(view: Any) -> str:
 
 
 def live(run: RunHandle, wb: Client | None = None) -> Live:
-    """The whole Live view of a run, as it goes on: Pause, Step, Stop and changes of parameters reach the run.
+    """Show the whole Live view of a running generation: Pause, Step, Stop and changes of parameters reach the run.
 
-    The picture that is stored in the output shows the run as it was when the widget was displayed: display it once more
-    after the end for one that is whole. `app_link(run=run.id)` opens it in the app, if it is the app's.
+    The image stored in the output shows the run as it was when the widget was displayed: display it again after the
+    run's end for a complete one. `app_link(run=run.id)` opens it in the app if it runs there.
 
     Args:
-        run: what `wb.start(…)` or `wb.run(id)` returned, of a private backend or a running app's.
-        wb: the `Workbench` it came from, where that cannot be told from the run.
+        run: result of `wb.start(…)` or `wb.run(id)`, of a private backend or a running app's.
+        wb: the `Workbench` that the run came from; needed only if the run has no reference to it.
 
     Raises:
-        WorkbenchError: it cannot be told.
+        WorkbenchError: `wb` is needed and missing.
     """
     client = wb or getattr(run, "_host", None) or getattr(run, "_line", None)
     if client is None:

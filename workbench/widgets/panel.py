@@ -1,4 +1,4 @@
-"""The parameters of a method as the app's controls, made from the registry."""
+"""The app's controls for the parameters of a method, made from the registry."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Panel(Widget):
     """Controls for a method's parameters.
 
     Attributes:
-        values: what they hold, `{"method": …, name: value}`. Can be set; what is left out has its default.
-        problem: what a run that is steered said against the last change; empty when nothing.
+        values: current values, `{"method": …, name: value}`. Can be set; omitted parameters get their defaults.
+        problem: error message of the steered run about the latest change; empty if there was none.
     """
 
     values = traitlets.Dict().tag(sync=True)
@@ -38,11 +38,11 @@ class Panel(Widget):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The values as keywords of `Workbench.start`: `wb.start(prompt, **panel.settings)`."""
+        """Values as keyword arguments of `Workbench.start`: `wb.start(prompt, **panel.settings)`."""
         return {"method": self.values["method"], "params": {n: v for n, v in self.values.items() if n != "method"}}
 
     def steer(self, run: Any) -> Panel:
-        """Let every change reach a run, from its next round on.
+        """Apply every change to a run, from its next round on.
 
         Args:
             run: a run, or the widget that `live` returned.
@@ -77,11 +77,11 @@ class Panel(Widget):
 
 
 def complete(methods: list[dict[str, Any]], sampling: list[dict[str, Any]], values: dict[str, Any]) -> dict[str, Any]:
-    """All parameters of a method and of sampling: those given, defaults for the rest.
+    """Return all parameters of a method and of sampling: the given values, and defaults for the rest.
 
     Args:
-        methods: descriptions, as `Workbench.methods` gives them.
-        sampling: descriptions, as `Workbench.sampling_params` gives them.
+        methods: descriptions from `Workbench.methods`.
+        sampling: descriptions from `Workbench.sampling_params`.
         values: `method` and any of its parameters.
 
     Raises:
@@ -101,10 +101,10 @@ def complete(methods: list[dict[str, Any]], sampling: list[dict[str, Any]], valu
 
 
 def fit(spec: dict[str, Any], value: Any) -> Any:
-    """A value of a parameter, in its own type.
+    """Return a parameter's value, converted to the parameter's type.
 
     Raises:
-        ParameterError: it is none.
+        ParameterError: the value is invalid.
     """
     known = ParamSpec.from_wire(spec)
     if isinstance(value, str) and known.kind != "choice":  # text is for command lines and addresses
@@ -113,12 +113,12 @@ def fit(spec: dict[str, Any], value: Any) -> Any:
 
 
 def panel(wb: Client, method: str = "draft-model", **params: Any) -> Panel:
-    """Controls for the parameters of a method and of sampling.
+    """Return controls for the parameters of a method and of sampling.
 
     Args:
-        wb: the `Workbench` whose registry is asked.
+        wb: the `Workbench` with the registry.
         method: registry name.
-        params: values to begin with; the others have their defaults.
+        params: initial values; the others have their defaults.
 
     Raises:
         UnknownNameError: there is no such method or parameter.

@@ -1,8 +1,8 @@
 """Plotly figures in a notebook, without a network and without a copy of Plotly in every output.
 
-The output holds the figure's data, for those who draw it themselves, and a picture of it, for all others. JupyterLab
+The output holds the figure's data, for front ends that draw it themselves, and an SVG of it for all others. JupyterLab
 draws it with the extension that comes with the plotly package, VS Code with its own; GitHub, nbconvert and Colab show
-the picture. None of them asks anything outside the machine.
+the SVG. None of them loads anything from the network.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ QUIET = {"displaylogo": False, "responsive": True, "showLink": False}
 
 
 class Figure:
-    """A plotly figure for a notebook's output. `plot` is the figure itself."""
+    """A Plotly figure for a notebook's output. `plot` is the figure itself."""
 
     def __init__(self, plot: Any) -> None:
         self.plot = plot
 
     def snapshot(self) -> str:
-        """The figure as a picture in plain HTML, with its first values as a table."""
+        """Return the figure as SVG in plain HTML, with its first values as a table."""
         return drawing.picture(self.plot)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class Figure:
 
 
 def plain(value: Any) -> Any:
-    """The same as plain JSON: arrays as lists, since not every Plotly reads them packed."""
+    """Return a value as plain JSON: arrays become lists, since not every version of Plotly reads packed arrays."""
     if isinstance(value, dict) and {"dtype", "bdata"} <= set(value):
         return plain(_unpacked(**value))
     if isinstance(value, dict):
@@ -49,13 +49,13 @@ def plain(value: Any) -> Any:
 
 
 def _unpacked(dtype: str, bdata: str, shape: str = "") -> np.ndarray:
-    """An array as plotly packs it."""
+    """Return an array from Plotly's packed format."""
     array = np.frombuffer(base64.b64decode(bdata), dtype.removesuffix("c"))
     return array.reshape([int(n) for n in str(shape).split(",")]) if shape else array
 
 
 def figure(plot: Any) -> Figure:
-    """A plotly figure, drawn without a network, with a picture of it stored in the notebook.
+    """Wrap a Plotly figure so that it is drawn without a network and stored in the notebook with an SVG of it.
 
     Args:
         plot: a `plotly.graph_objects.Figure`.

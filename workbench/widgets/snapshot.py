@@ -1,7 +1,7 @@
 """A trace as plain HTML for a notebook's output: readable without a kernel, without JavaScript, without styles.
 
-GitHub strips styles from the outputs of notebooks. So every status is told three times: by an HTML element that
-looks different everywhere (`u`, `b`, `i`, `s`), by its glyph, and, where styles are kept, by its colours.
+GitHub strips styles from the outputs of notebooks. So every status is shown in three ways: by an HTML element that
+looks different everywhere (`u`, `b`, `i`, `s`), by its glyph, and, where styles remain, by its colours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, Emitted
 from workbench.views.palette import palette
 
 ROUNDS, NODES, PROMPT_CHARS = 400, 32, 300
-"""What a picture holds at most: it is stored in the notebook."""
+"""Largest number of rounds, nodes and prompt characters in a snapshot, since it is stored in the notebook."""
 ELEMENTS = {ACCEPTED: "u", CORRECTED: "b", BONUS: "i", REJECTED: "s", DISCARDED: "small"}
 LINES = {
     ACCEPTED: "text-decoration:none;border-bottom:3px solid",
@@ -34,17 +34,17 @@ _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 
 
 def escape(text: Any) -> str:
-    """Text of a model for HTML: no tag, no entity, no control character, no change of the writing direction."""
+    """Escape a model's text for HTML: no tag, no entity, no control character, no change of the writing direction."""
     return html.escape(_HIDDEN.sub("\ufffd", str(text)), quote=True)
 
 
 def seen(text: str) -> str:
-    """The same, with line breaks and tabs made visible."""
+    """Escape a text like `escape`, with line breaks and tabs made visible."""
     return escape(text.replace("\n", "⏎").replace("\t", "⇥")) or "·"
 
 
 def mark(text: str, status: str) -> str:
-    """A token in the element, the glyph and the colours of its status; one of plain decoding has none."""
+    """Return a token with the element, glyph and colours of its status; a token of plain decoding has none of these."""
     if status == PLAIN:
         return seen(text)
     known = palette()["statuses"][status]
@@ -58,13 +58,13 @@ def mark(text: str, status: str) -> str:
 
 
 def legend() -> str:
-    """Every status once, in its own look."""
+    """Return the legend: every status once, in its own style."""
     statuses = (ACCEPTED, CORRECTED, BONUS, REJECTED, DISCARDED)
     return "<small>" + " · ".join(mark(status, status) for status in statuses) + "</small>"
 
 
 def token_text(round: Round, emitted: Emitted) -> str:
-    """The text of a committed token; one without text of its own (the end of the text) goes by its name."""
+    """Return the text of a committed token; for a token without text (EOS), its name if the trace has it."""
     if emitted.text:
         return emitted.text
     for top in round.top_p:
@@ -74,7 +74,7 @@ def token_text(round: Round, emitted: Emitted) -> str:
 
 
 def ribbon(trace: Trace) -> str:
-    """The text by status; after each round, in brackets, what was drafted and refused."""
+    """Return the text with statuses; after each round, its rejected drafts in brackets."""
     parts = []
     for r in trace.rounds[:ROUNDS]:
         line = "".join(mark(token_text(r, e), e.kind) + ("<br>" if e.text.endswith("\n") else "") for e in r.emitted)
@@ -88,12 +88,12 @@ def ribbon(trace: Trace) -> str:
 
 def _prompt(trace: Trace) -> str:
     prompt = "".join(trace.header.prompt_text) or trace.header.prompt
-    prompt = _REPEATED.sub(lambda m: f"{m[1]} × {len(m[0]) // len(m[1])} ", prompt)  # the places of a picture
+    prompt = _REPEATED.sub(lambda m: f"{m[1]} × {len(m[0]) // len(m[1])} ", prompt)  # the image placeholder tokens
     return prompt if len(prompt) <= PROMPT_CHARS else "… " + prompt[-PROMPT_CHARS:]
 
 
 def tree(trace: Trace, index: int = 0) -> str:
-    """The draft tree of a round as a nested list: each node with p, q and what became of it."""
+    """Return the draft tree of a round as a nested list: each node with p, q and its status."""
     if not trace.rounds:
         return "<p>No round was recorded.</p>"
     r = trace.rounds[max(0, min(index, len(trace.rounds) - 1))]
@@ -122,7 +122,7 @@ def _node(r: Round, i: int) -> str:
 
 
 def key_figures(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
-    """One row for each trace: what was run and its main figures."""
+    """Return a table with one row per trace: run and main figures."""
     heads = ("run", "tokens", "rounds", "mean accepted length τ", "acceptance rate", "tokens/s", "draft s", "verify s")
     rows = []
     for i, trace in enumerate(traces):
@@ -148,13 +148,13 @@ def _number(value: float | None, form: str) -> str:
 
 
 def describe(trace: Trace) -> str:
-    """Method and models in a line."""
+    """Return method and models in one line."""
     h = trace.header
     return f"{h.method} · {h.target}" + (f" ← {h.drafter}" if h.drafter else "")
 
 
 def curves(trace: Trace) -> str:
-    """Acceptance by depth, and accepted drafts in each round as a row of blocks."""
+    """Return acceptance by depth, and the accepted drafts per round as block characters."""
     depths = metrics.acceptance_by_depth(trace.rounds)
     rows = "".join(f"<tr><td>{d}</td><td>{k / t:.2f}</td><td>{t}</td></tr>" for d, t, k in depths if t)
     table = (
@@ -167,13 +167,13 @@ def curves(trace: Trace) -> str:
 
 
 def spark(values: Sequence[float]) -> str:
-    """Numbers as a row of block characters, none to highest."""
+    """Return numbers as a line of block characters, scaled from 0 to the largest."""
     top = max([*values, 1e-9])
     return "".join(BLOCKS[round((len(BLOCKS) - 1) * max(0.0, v) / top)] for v in values[:ROUNDS])
 
 
 def lane(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
-    """Where the time of each trace went, as a bar of characters on one clock, with the figures."""
+    """Return the time per phase of each trace as a bar of characters on a common time axis, with the figures."""
     seconds = [metrics.decode_seconds(t.rounds) for t in traces]
     longest = max([*seconds, 1e-9])
     lines = []
@@ -187,7 +187,7 @@ def lane(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
 
 
 def stage(trace: Trace, beside: Trace | None = None) -> str:
-    """The whole view: figures, text, the telling round's tree folded away, curves."""
+    """Return the whole view: figures, text, the collapsed tree of the most instructive round, curves."""
     traces = [trace] if beside is None else [trace, beside]
     pictures = "".join(picture(p.url, p.width, p.height) for p in trace.header.pictures)
     folded = f"<details><summary>Draft tree</summary>{tree(trace, telling(trace))}</details>"
@@ -195,13 +195,13 @@ def stage(trace: Trace, beside: Trace | None = None) -> str:
 
 
 def telling(trace: Trace) -> int:
-    """The round that shows most: the first with both an accepted and a rejected draft."""
+    """Return the index of the most instructive round: the first with both an accepted and a rejected draft, else 0."""
     both = (r.index for r in trace.rounds if r.path and REJECTED in r.nodes.status)
     return next(both, 0)
 
 
 def picture(url: str, width: int, height: int) -> str:
-    """A picture of a trace. Only what is in the trace is shown: nothing is fetched."""
+    """Return an image of a trace, only if its data is in the trace: nothing is downloaded."""
     if not is_png_url(url):
         return ""
     return (
@@ -210,7 +210,7 @@ def picture(url: str, width: int, height: int) -> str:
 
 
 def vision(trace: Trace, beside: Trace | None = None) -> str:
-    """The picture, how many vision tokens the drafter gets, and the text."""
+    """Return the image, the number of vision tokens that the drafter gets, and the text."""
     seen_by = next((r.vision for r in trace.rounds if r.vision), {})
     of = {name: seen_by.get(key) for name, key in (("target", "n_target"), ("drafter", "n_drafter"))}
     words = ", ".join(f"{name}: {n} vision tokens" for name, n in of.items() if n is not None)
@@ -221,5 +221,5 @@ def vision(trace: Trace, beside: Trace | None = None) -> str:
 
 
 def wrap(inner: str) -> str:
-    """The picture as it is stored; nothing in it can act."""
+    """Wrap a snapshot in the element that the notebook stores; it contains no scripts."""
     return f'<div class="wb-snapshot" style="line-height:1.9;max-width:60em">{inner}</div>'

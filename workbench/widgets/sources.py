@@ -1,4 +1,4 @@
-"""What all widgets share: the module's text and the style, which cross to the browser once a kernel."""
+"""Code and style shared by all widgets, sent to the browser once per kernel."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _WIDTH = re.compile(r"@media \((max|min)-width: (\d+)px\)")
 
 
 class Sources(ipywidgets.Widget):
-    """The text of a view's module, its style and what they need to know, for the browser alone.
+    """The code of a view's module, its style and the data that they need, for the browser alone.
 
     Attributes:
-        version: changes whenever one of them does.
-        module: one text, which draws widgets and plays exported files.
+        version: fingerprint of module and style.
+        module: one JavaScript text, which draws widgets and plays exported files.
         style: all stylesheets as one.
-        template: of the file that "HTML replay" makes.
-        definitions: what every figure divides by what.
+        template: template of the file that "HTML replay" makes.
+        definitions: definition of every figure, in words and as a formula.
         lexicon: kinds of the words of the scenes' captions, or None.
     """
 
@@ -41,16 +41,16 @@ _shared: dict[str, Sources] = {}
 
 
 def shared(view: str = modules.FIRST_MODULE) -> Sources:
-    """The sources of a view ("live" or "vision"); made once a kernel."""
+    """Return the sources of a view ("live" or "vision"), created once per kernel."""
     held = _shared.get(view)
-    if held is None or held.comm is None:  # `Widget.close_all` ends it, too
+    if held is None or held.comm is None:  # `Widget.close_all` closes it, too
         held = _shared[view] = Sources(**texts(view))
     return held
 
 
 @cache
 def texts(view: str) -> dict[str, Any]:
-    """What `Sources` of a view hold."""
+    """Return the field values of `Sources` for a view."""
     found, code = replay.sources(view), modules.inlined(f"notebook/{view}")
     style = by_width_of_output("\n".join([found["style"], *(sheet.read_text(encoding="utf-8") for sheet in OWN)]))
     digest = hashlib.sha256("\0".join([code, style]).encode()).hexdigest()[:12]
@@ -65,5 +65,5 @@ def texts(view: str) -> dict[str, Any]:
 
 
 def by_width_of_output(css: str) -> str:
-    """Rules for narrow windows as rules for narrow outputs: a notebook's output is narrower than its window."""
+    """Convert rules for narrow windows to rules for narrow outputs: a notebook's output is narrower than its window."""
     return _WIDTH.sub(r"@container wb (\1-width: \2px)", css)

@@ -1,4 +1,4 @@
-"""Widgets that show traces that were recorded."""
+"""Widgets that show recorded traces."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from workbench.widgets import snapshot
 from workbench.widgets.sources import Sources, shared
 
 PARTS = ("round", "node", "token", "patch", "trace")
-"""What can be selected, each counted from 0: `node` may be "target" as well, the target's own token."""
+"""Selectable parts, each counted from 0; `node` may also be "target", the target's own token."""
 
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class Widget(anywidget.AnyWidget):
-    """What all widgets have: the app's modules in the browser, and a picture in plain HTML in the output."""
+    """Base of all widgets: the app's modules in the browser, and a snapshot in plain HTML in the output."""
 
     _esm = Path(__file__).with_name("boot.js").read_text(encoding="utf-8")
     _sources = traitlets.Instance(Sources).tag(sync=True, **ipywidgets.widget_serialization)
@@ -36,7 +36,7 @@ class Widget(anywidget.AnyWidget):
         super().__init__(_own=own, model_id=own, **traits)
 
     def snapshot(self) -> str:
-        """The widget as plain HTML, as it is stored in the notebook."""
+        """Return the widget as plain HTML, which the notebook stores."""
         raise NotImplementedError
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
@@ -47,7 +47,7 @@ class Widget(anywidget.AnyWidget):
 
 
 class View(Widget):
-    """A view of one trace or several. `selection` is what is pinned, in both directions.
+    """A view of one or several traces. `selection` is the pinned part, synchronised in both directions.
 
     Attributes:
         selection: `round`, and `token`, `node`, `patch` or `trace`, from 0, as in a trace; `{}`: nothing is pinned.
@@ -63,7 +63,7 @@ class View(Widget):
 
     @property
     def trace(self) -> Any:
-        """The trace that is shown; set it to show another one."""
+        """Trace that is shown; set it to show another one."""
         return self._held.get("trace")
 
     @trace.setter
@@ -81,10 +81,10 @@ class View(Widget):
 
 
 def checked(selection: dict[str, Any]) -> dict[str, Any]:
-    """A selection without the parts that are None.
+    """Return a selection without the parts that are None.
 
     Raises:
-        TraitError: a part that does not exist, or that is no number from 0.
+        TraitError: a part does not exist, or is not a whole number from 0.
     """
     kept = {name: value for name, value in selection.items() if value is not None}
     for name, value in kept.items():
@@ -108,7 +108,7 @@ def _to_wire(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_snapshot(bundle: Any, html: str) -> Any:
-    """A widget's mime bundle with the picture beside the view: who cannot show the one shows the other."""
+    """Return a widget's mime bundle with the snapshot beside the view: front ends show the one that they can."""
     if bundle is None:
         return {"text/html": html}
     data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
@@ -116,22 +116,23 @@ def with_snapshot(bundle: Any, html: str) -> Any:
 
 
 STILL = "wb-still"
-"""Class of the picture that stands below a widget wherever the widget does not: `boot.js` hides it by its number."""
+"""CSS class of the snapshot that is an output of its own after a widget. `boot.js` hides it, by its number, if the
+widget is drawn."""
 
 
 FOLLOWS = "<!-- the picture of this widget is the next output -->"
 
 
 def show_with_still(bundle: Any, html: str, number: str) -> None:
-    """Display a widget and, as an output of its own, its picture, which the widget hides once it is drawn.
+    """Display a widget and, as an output of its own, its snapshot, which the widget hides once it is drawn.
 
-    In one bundle the picture would be lost: nbconvert, and JupyterLab after a restart of the kernel, take the widget's
-    part of a bundle, which they cannot draw, and never look at the rest.
+    In one bundle the snapshot would be lost: nbconvert, and JupyterLab after a restart of the kernel, choose the
+    widget's part of a bundle, which they cannot draw, and ignore the rest.
 
     Args:
         bundle: the widget's own mime bundle.
-        html: its picture.
-        number: what tells this widget's picture from those of others.
+        html: its snapshot.
+        number: id that distinguishes this widget's snapshot from others.
     """
     data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
     if live := {kind: value for kind, value in data.items() if kind == VIEW}:
@@ -142,17 +143,17 @@ def show_with_still(bundle: Any, html: str, number: str) -> None:
 
 
 def stage(trace: Trace, beside: Trace | None = None) -> View:
-    """The whole Live view of a trace; `beside`: a trace of plain decoding of the same prompt, to compare with."""
+    """Show the whole Live view of a trace; `beside`: a trace of plain decoding of the same prompt, to compare with."""
     return View("stage", {"trace": trace, "beside": beside}, lambda v: snapshot.stage(v.trace, v._held["beside"]))
 
 
 def ribbon(trace: Trace) -> View:
-    """The text by status, grouped by round."""
+    """Show the text with statuses, grouped by round."""
     return View("tokens", {"trace": trace, "beside": None}, lambda view: snapshot.ribbon(view.trace))
 
 
 def tree(trace: Trace, round: int = 0) -> View:
-    """The draft tree of a round, and the card of the selected node. `round` counts from 0."""
+    """Show the draft tree of a round, and the details of the selected node. `round` counts from 0."""
 
     def draw(view: View) -> str:
         return snapshot.tree(view.trace, view.selection.get("round", 0))
@@ -161,16 +162,16 @@ def tree(trace: Trace, round: int = 0) -> View:
 
 
 def curves(trace: Trace) -> View:
-    """Acceptance and speed over time, by position, and by round."""
+    """Show acceptance and speed over time, by position, and by round."""
     return View("curves", {"trace": trace, "beside": None}, lambda view: snapshot.curves(view.trace))
 
 
 def lane(traces: Trace | Sequence[Trace], names: Sequence[str] | None = None) -> View:
-    """Where the time went: the app's lane of one trace, or several traces on one clock.
+    """Show time per phase: the app's lane of one trace, or several traces on a common time axis.
 
     Args:
         traces: one, or several.
-        names: what each is called; by default its method.
+        names: names of the traces; by default their methods.
 
     Raises:
         ValueError: no trace, or not as many names as traces.
@@ -186,36 +187,36 @@ def lane(traces: Trace | Sequence[Trace], names: Sequence[str] | None = None) ->
 
 
 def _times(round: Any) -> dict[str, Any]:
-    """What the clock needs of a round; the rest stays here."""
+    """Return the fields of a round that the time axis needs; the rest is not sent to the browser."""
     wire = round.to_wire()
     names = ("index", "started_s", "seconds", "draft_s", "verify_s", "waited_s", "overhead_s", "phases")
     return {name: wire[name] for name in names} | {"emitted": [e["kind"] for e in wire["emitted"]]}
 
 
 def vision(trace: Trace, beside: Trace | None = None) -> View:
-    """What target and drafter see of the picture, and the text; `beside`: another drafter's trace of it."""
+    """Show the image data that target and drafter get, and the text; `beside`: a trace with another drafter."""
     return View("vision", {"trace": trace, "beside": beside}, lambda v: snapshot.vision(v.trace, v._held["beside"]))
 
 
 def link(*views: Any) -> list[Any]:
-    """One selection for several widgets: what one pins, all pin. Returns the links, to `unlink` them."""
+    """Synchronise the selections of several widgets. Return the links, to `unlink` them."""
     first, *others = views
     first.selection = next((view.selection for view in views if view.selection), {})
     return [traitlets.link((first, "selection"), (other, "selection")) for other in others]
 
 
 class Show(ipywidgets.VBox):
-    """Widgets below each other, with their pictures."""
+    """Widgets below each other, with their snapshots."""
 
     def __init__(self, children: Sequence[Any]) -> None:
         self._own = uuid.uuid4().hex
-        # a style is all it takes to hide the still while this box is drawn; it goes when the box goes
+        # This style hides the snapshot while the box is drawn; it disappears together with the box.
         veil = ipywidgets.HTML(f"<style>.{STILL}-{self._own} {{ display: none }}</style>")
         veil.layout.display = "none"
         super().__init__([*children, veil])
 
     def snapshot(self) -> str:
-        """The pictures below each other; controls have none."""
+        """Return the snapshots below each other; controls have none."""
         return "".join(child.snapshot() for child in self.children if hasattr(child, "snapshot"))
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
@@ -227,5 +228,5 @@ class Show(ipywidgets.VBox):
 
 
 def show(*widgets: Any) -> Show:
-    """Widgets below each other, as one output."""
+    """Return widgets below each other, as one output."""
     return Show(list(widgets))

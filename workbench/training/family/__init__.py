@@ -1,1 +1,1 @@
-"""Drafters for a real chat model, trained on what it says and thinks: read once, kept on disk, used by every recipe."""
+"""Drafters for a real chat model, trained on its answers and hidden states, which are computed once and stored."""

@@ -1,7 +1,7 @@
-"""How a block diffusion drafter learns: from the target's laws, in blocks that begin at places of its answers.
+"""Training of block diffusion drafters: from the target's distributions, in blocks that begin at positions of answers.
 
-Of every answer some places are drawn anew each time it is read; behind each stands a block whose tokens are masked. Of
-some blocks a part of the tokens stays in sight, so that a drafter that is asked in several steps has met such blocks.
+Each time an answer is read, new positions are sampled in it. After each of them follows a block of masked tokens. In
+some blocks a part of the tokens stays visible, as in drafting in several steps.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from workbench.training.loop import RunResult
 __all__ = ["taps_of", "train"]
 
 DECAY = 4.0
-"""Places behind which a token's loss weighs 1/e of the first one's, in blocks of 8: if an early token is wrong the
-later ones are for nothing."""
+"""Number of positions after which a token's loss weighs 1/e of the first one's, in blocks of 8: if an early token is
+wrong, the later ones are useless."""
 ANCHORS = 16
-"""Blocks of an answer, at most, each time it is read; the paper has 512 of texts of thousands of tokens."""
+"""Largest number of blocks per answer each time it is read; the paper has 512, in texts of thousands of tokens."""
 MEASURED = 48
 PARTLY = 0.25
-"""Share of the blocks that have more in sight than their first token."""
+"""Share of the blocks in which more than the first token is visible."""
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train layers, fusion and mask in blocks of `block` places.
+    """Train layers, fusion and mask in blocks of `block` positions.
 
-    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled): blocks that begin at drawn places, and the decay
-    of their places' weights; blocks with a part of them in sight are block diffusion's (Arriola et al. 2025,
+    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled): blocks that begin at sampled positions, and the
+    decay of the weights within a block; partly visible blocks are from block diffusion (Arriola et al. 2025,
     arXiv:2503.09573, §3).
 
     Raises:
-        ParameterError: the readings hold nothing of a layer that is to be fused.
+        ParameterError: the readings hold no hidden states of a layer that is to be fused.
     """
     options, teacher = course.options, course.teacher
     taps, table = taps_in(course), course.table
@@ -79,11 +79,13 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 def drawn(
     answer: Bool[Tensor, "B n"], generator: torch.Generator | None
 ) -> tuple[Int[Tensor, "B A"], Bool[Tensor, "B A"]]:
-    """Where blocks begin: at places whose feature decides a token of the answer; and which of them there are.
+    """Sample the positions where blocks begin, and return which of them exist.
+
+    Blocks begin at positions whose feature predicts a token of the answer.
 
     Args:
-        answer: these places.
-        generator: draws them; None: always the same ones, for measuring.
+        answer: whether a position is such a position.
+        generator: random generator; None: always the same positions, for measuring.
     """
     most = MEASURED if generator is None else ANCHORS
     chance = torch.rand(answer.shape, generator=generator or torch.Generator().manual_seed(0)).to(answer.device)
@@ -92,7 +94,7 @@ def drawn(
 
 
 def in_sight(shape: Any, block: int, generator: torch.Generator | None) -> Bool[Tensor, "B A m"]:
-    """Which tokens of blocks are in sight: the first, and in some blocks others, a share of them that is drawn, too."""
+    """Return the visible tokens of blocks: the first, and in some blocks a random share of the others."""
     is_known = torch.zeros(*shape, block, dtype=torch.bool)
     if generator is not None:
         share = torch.rand(*shape, 1, generator=generator)
@@ -103,5 +105,5 @@ def in_sight(shape: Any, block: int, generator: torch.Generator | None) -> Bool[
 
 
 def deciding(numbers: Int[Tensor, "B n"], places: Int[Tensor, "B A"]) -> Int[Tensor, "B A"]:
-    """The numbers of what decides the tokens at these places: those of the places before."""
+    """Return, for the tokens at these positions, the numbers of the positions that predict them: one earlier."""
     return numbers.gather(1, (places - 1).clamp_max(numbers.shape[1] - 1))

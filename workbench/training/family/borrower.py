@@ -1,10 +1,10 @@
-"""A draft model without rows of its own: its embedding and its LM head are the target's, each through one matrix.
+"""A draft model without embedding rows of its own: it uses the target's embedding and LM head, each through one matrix.
 
-Of a small model with a large vocabulary nine tenths of the weights are rows of words, and a million tokens of answers
-teach it few of them. The target's rows know what words mean. So the draft model learns how to read them, x = A e(t),
-and how to say them, logit(t) = u(t)ᵀ Bᵀ s: e(t) and u(t) are the target's rows of a token, D wide, s is a state of
-the drafter's, H wide, and A and B are [H, D].
-Written out these are the embedding and the LM head of an ordinary decoder (`workbench.models.shared_embeddings`).
+In a small model with a large vocabulary nine tenths of the weights are rows of tokens, and a million tokens of answers
+train few of them. The target's rows already encode the tokens' meaning. So the draft model learns only projections: the
+input x = A e(t), and logit(t) = u(t)ᵀ Bᵀ s. e(t) and u(t) are the target's rows of a token, D wide; s is a hidden state
+of the drafter, H wide; A and B are [H, D].
+Multiplied out, these are the embedding and the LM head of an ordinary decoder (`workbench.models.shared_embeddings`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from workbench.training.models import build_model
 
 
 class Borrower(nn.Module):
-    """A drafter while it learns.
+    """A drafter during training.
 
     Args:
-        config: of the decoder; its embedding and LM head are not made.
-        embedding: the target's, float32 [V, D].
+        config: configuration of the decoder; its embedding and LM head are not created.
+        embedding: the target's embedding, float32 [V, D].
         head: weights of its LM head, float32 [V, D].
-        seed: of the weights drawn.
+        seed: seed of the initial weights.
     """
 
     def __init__(
@@ -36,33 +36,33 @@ class Borrower(nn.Module):
         super().__init__()
         whole = build_model(config, seed)
         self.config, self.model = config, whole.model
-        self.model.embed_tokens = nn.Embedding(1, 1)  # nobody asks it
+        self.model.embed_tokens = nn.Embedding(1, 1)  # never used
         self.model.embed_tokens.requires_grad_(False)
-        self._theirs = (embedding, head)  # in a tuple they are no part of what is kept
+        self._theirs = (embedding, head)  # in a tuple they are not saved in the state
         self.enter = nn.Linear(embedding.shape[1], config.hidden_size, bias=False)
         self.leave = nn.Linear(head.shape[1], config.hidden_size, bias=False)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             nn.init.orthogonal_(self.enter.weight)
-            self.enter.weight.div_(float(embedding.square().mean().sqrt()))  # a stream of size 1, whatever theirs is
+            self.enter.weight.div_(float(embedding.square().mean().sqrt()))  # so that inputs have size 1
             nn.init.orthogonal_(self.leave.weight)
 
     def states(self, ids: Int[Tensor, "B n"], **more: Any) -> Float[Tensor, "B n H"]:
-        """What the LM head reads; `more` goes to the decoder: a cache, a mask."""
+        """Return the hidden states before the LM head; `more` goes to the decoder: a cache, a mask."""
         streams = self.enter(nn.functional.embedding(ids, self._theirs[0]))
         return self.model(inputs_embeds=streams, **{"use_cache": False} | more)[0]
 
     def table(self, kept: Int[Tensor, " K"]) -> Float[Tensor, "K H"]:
-        """The LM head's rows of some tokens."""
+        """Return the LM head's rows of some tokens."""
         return self.leave(self._theirs[1][kept])
 
     def weights(self) -> dict[str, Tensor]:
-        """Its weights under the names that they have in its folder."""
+        """Return the weights under the names that they have in the model's folder."""
         inner = {f"model.{name}": weight for name, weight in self.model.state_dict().items() if "embed" not in name}
         return inner | {ENTER: self.enter.weight.detach(), LEAVE: self.leave.weight.detach()}
 
     def take(self, weights: dict[str, Tensor]) -> None:
-        """Set all weights, as `weights` names them.
+        """Set all weights, under the names of `weights`.
 
         Raises:
             ValueError: one is missing or has another shape.

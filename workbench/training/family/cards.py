@@ -1,4 +1,4 @@
-"""What the cards of a chat model's drafters say, from the figures that training and evaluation measured."""
+"""Model cards of a chat model's drafters, from the figures that training and evaluation measured."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from workbench.training.cards import Figures, Trained, losses_of, minutes_of, st
 from workbench.training.heads.artefact import STORED
 
 BITS = "bits"
-"""Among the figures of what was measured: in how many a weight is stored, where that is not 16."""
+"""Key of the measured figures: bits per stored weight, if not 16."""
 RANKED, BEST = "head_accuracy", (1, 3, 10)
-"""In the configuration of heads that a static tree is made for: how often the r-th best guess of each is right; and of
-how many best ones a card tells it."""
+"""Key in the configuration of heads with a static tree: how often the r-th best guess of each head is right; and the
+numbers of best guesses that a card shows."""
 _DRAFTER = "A draft model with the target's tokenizer, distilled from the target's laws over its own answers."
 
 
 def card(model: Trained) -> str:
-    """The text of a card."""
+    """Return the text of a card."""
     config, figures, measured = model.config, model.figures, model.measured
     kind, machine = config.get("workbench_head", "drafter"), figures["machine"]
     head = registry.heads().get(kind)
@@ -60,7 +60,7 @@ def card(model: Trained) -> str:
 
 
 def _command(kind: str, figures: Figures) -> str:
-    """What trained it, as it can be typed again."""
+    """Return the command that trained it."""
     head = registry.heads().get(kind)
     asked, one = figures.get("asked", figures["options"]), "recipe" in figures
     recipe = figures.get("recipe") or ("chat-drafter" if head is None else f"{head.recipe} --set method={kind}")
@@ -69,7 +69,7 @@ def _command(kind: str, figures: Figures) -> str:
 
 
 def _voice(net: Figures) -> str:
-    """Of a net that may have an LM head of its own, whether it has."""
+    """Return whether a net has an LM head of its own, in words; empty if it never can."""
     if "draft_vocab_size" not in net:
         return ""
     own = net["draft_vocab_size"]
@@ -79,14 +79,14 @@ def _voice(net: Figures) -> str:
 
 
 def _sources(measured: Figures) -> str:
-    """Where prompts came from: groups of public sets are those that are not the project's own."""
+    """Return where prompts came from: groups that are not the project's own are public sets."""
     groups = {group for found in measured.values() if isinstance(found, dict) for group in found["groups"]}
     own = "the project's own generators"
     return f"public sets and from {own}" if any(not group.startswith("own ") for group in groups) else own
 
 
 def _weighed(config: Figures, figures: Figures) -> str:
-    """Of several losses of a head or a step one figure is told, which weighs them."""
+    """Return a note that the shown losses are weighted sums, for heads or steps with several losses."""
     one = any(name.startswith(("head ", "step ")) for name in figures["losses"])
     return f" (each is the sum `{config['loss']}`)" if one and "+" in config.get("loss", "") else ""
 
@@ -96,7 +96,7 @@ def _licence(target: str) -> str:
 
 
 def _ranks(config: Figures, agrees: str) -> list[str]:
-    """How often one of the best guesses of each head was right, where static trees are made of that."""
+    """Return how often one of the best guesses of each head was right, for heads from which static trees are built."""
     if not config.get(RANKED):
         return []
     rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
@@ -108,7 +108,7 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
 
 
 def _stored(stored: Figures, measured: Figures) -> str:
-    """How the weights lie on disk, and whether they were measured so."""
+    """Return how the weights are stored, and whether they were measured in that form."""
     when = "so" if BITS in measured else "before, with 16 bits"
     return (
         f"- **Stored** with {stored['bits']} bits a weight (`workbench heads shrink`), which moved the weights by"
@@ -117,7 +117,7 @@ def _stored(stored: Figures, measured: Figures) -> str:
 
 
 def _begun(before: Figures, average: str | None) -> str:
-    """What it was before this training, and how much of that is in it."""
+    """Return the earlier training runs that this one started from, and the share of their weights in it."""
     share = float(average or 0)
     mixed = f" The weights are a mean: {share:.0%} are those." if share else ""
     line = f"- **Begun** with finished weights, {_trained(before)}. Losses there: {losses_of(before)}.{mixed}"
@@ -136,18 +136,18 @@ def _trained(figures: Figures) -> str:
 
 
 def _rate(figures: Figures) -> str:
-    """At which pace the answers were written, where that was noted."""
+    """Return the rate at which the answers were written, if it was recorded."""
     return f", {figures['answer_rate']:,} tokens a second," if "answer_rate" in figures else ""
 
 
 def _given(figures: Figures) -> str:
-    """What was read beside them that the target did not write."""
+    """Return the amount of training text that the target did not write."""
     given = figures.get("given_tokens", 0)
     return f", and {given:,} tokens of answers that those sets give (`--set given=true`)" if given else ""
 
 
 def _but(kind: str) -> str:
-    """Which methods may change the output, though they draft with this."""
+    """Return the approximate methods that use this drafter and may change the output."""
     loose = [m.name for m in registry.methods() if kind in m.needs and m.promise is Promise.APPROXIMATE]
     return f", unless an approximate rule judges it (`{'`, `'.join(loose)}`)" if loose else ""
 
@@ -174,7 +174,7 @@ def _measured(name: str, figures: Figures) -> list[str]:
 
 
 def _thinned(curve: list[list[float]], most: int = 12) -> list[list[float]]:
-    """A dozen points of a curve, the first and the last among them."""
+    """Return a dozen points of a curve, including the first and the last."""
     if len(curve) <= most:
         return curve
     return [curve[round(i * (len(curve) - 1) / (most - 1))] for i in range(most)]

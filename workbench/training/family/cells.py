@@ -1,4 +1,4 @@
-"""What studies have in common: cells that are done once, and what has to be there before the first."""
+"""Shared code of studies: cells that are measured once, and the data required before the first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CELL = "cell.json"
 
 
 def asked_prompts(target: str, answers: Path, readings: Path, each: int) -> list[tuple[str, list[int]]]:
-    """(group, tokens) of the held-out prompts that each cell of a study is measured on.
+    """Return (group, tokens) of the held-out prompts that each cell of a study is measured on.
 
     Raises:
         ParameterError: there are no answers or no readings, or no held-out prompt.
@@ -36,21 +36,21 @@ def asked_prompts(target: str, answers: Path, readings: Path, each: int) -> list
 
 
 def sum_of(prompts: list[tuple[str, list[int]]]) -> str:
-    """By which other prompts are known."""
+    """Return a hash that identifies a list of prompts."""
     return hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
 
 
 def tallies(answers: Sequence[Sequence[Round]]) -> dict[str, list[int]]:
-    """Of each answer the tokens that were accepted, tested and emitted, and the target's rounds."""
+    """Return per answer the accepted, tested and emitted tokens, and the target's rounds."""
     figures = {"accepted": metrics.accepted, "tested": metrics.tested, "emitted": metrics.emitted, "rounds": len}
     return {name: [of(rounds) for rounds in answers] for name, of in figures.items()}
 
 
 def done(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """A cell that was finished; None where there is none.
+    """Return a finished cell; None if there is none.
 
     Raises:
-        ParameterError: it is of other settings.
+        ParameterError: it was made with other settings.
     """
     path = folder / CELL
     if not path.exists():

@@ -1,4 +1,4 @@
-"""How Chimera learns: each head from the target's law, over states that stand in for those of the true tokens."""
+"""Training of Chimera: each head from the target's distribution, over states in place of those of the true tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.training.loop import RunResult
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train encoder, fusion layer and heads by the target's laws; the losses of the heads are summed without weights.
+    """Train encoder, fusion layer and heads on the target's distributions; the heads' losses are summed unweighted.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.3.
     """
@@ -26,7 +26,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 def guesses(
     net: ChimeraHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each level its guesses at features and the true ones. Arguments: as of Hydra's `guesses`."""
+    """Yield per level the predicted and the true features. Arguments: those of Hydra's `guesses`."""
     use = still(answer, 1).nonzero()
     use = use if some is None else use[some]
     rows, places = use.unbind(1)
@@ -40,15 +40,15 @@ def guesses(
 def stand_ins(
     net: ChimeraHeads, told: Float[Tensor, "B n C"], features: Float[Tensor, "B n D"]
 ) -> Iterator[Float[Tensor, "B n C"]]:
-    """The fusion layer's states of each level of a draft behind every place of texts, all at once.
+    """Yield the fusion layer's states of each draft level, after every position of the texts at once.
 
-    In level k column s stands at place s + 1 + k. It sees what a draft there would: the true states up to s, of each
-    level before it the one of its own column, and itself. A mask that hides that diagonal hides the draft from itself.
+    In level k, column s stands for position s + 1 + k. It attends to what a draft there would: the true states up to s,
+    its own column in each earlier level, and itself. A mask without that diagonal would hide the draft from itself.
 
     Args:
         net: the heads.
-        told: what they are told of each token.
-        features: the target's.
+        told: their input for each token.
+        features: the target's features.
     """
     layer, n = net.layer, features.shape[1]
     places = torch.arange(n, device=features.device)
@@ -66,5 +66,5 @@ def stand_ins(
 
 
 def _placed(told: Float[Tensor, "B n C"], steps: int) -> Float[Tensor, "B n C"]:
-    """What stands so many places on; before the first token stands the first."""
+    """Return the inputs `steps` positions later; positions before the first token get the first one's."""
     return on(told, steps) if steps >= 0 else torch.cat([told[:, :1].expand(-1, -steps, -1), told[:, :steps]], 1)

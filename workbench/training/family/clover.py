@@ -1,4 +1,4 @@
-"""How Clover learns: each level from the target's feature and law, behind the true tokens let in before it."""
+"""Training of Clover: each level from the target's feature and distribution, after the true tokens before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.training.family.lesson import Course, on, still
 from workbench.training.loop import RunResult
 
 LATER = 0.7
-"""Weight of a level's loss over that of the level before, as in Clover-2's released code."""
+"""Weight of a level's loss relative to the level before, as in Clover-2's released code."""
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
@@ -27,7 +27,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 def guesses(
     net: CloverHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each level its guesses at features and the true ones. Arguments: as of Hydra's `guesses`."""
+    """Yield per level the predicted and the true features. Arguments: those of Hydra's `guesses`."""
     use = still(answer, 1).nonzero()
     use = use if some is None else use[some]
     rows, places = use.unbind(1)

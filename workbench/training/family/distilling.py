@@ -1,7 +1,7 @@
-"""A study of distillation for draft models: the same start, taught by several losses on several kinds of text.
+"""A study of distillation for draft models: the same initial model, trained with several losses on several texts.
 
-Every cell begins with the weights of one drafter, takes as many steps, and drafts on the same held-out prompts through
-the real engine: greedily, and at temperature 1. One cell is that start itself, as it is.
+Every cell begins with the weights of one drafter, trains for the same number of steps, and drafts on the same held-out
+prompts in the real engine: greedily, and at temperature 1. One cell is the initial model itself.
 
 Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461 (losses × data); Goel et al. 2024, Direct Alignment,
 arXiv:2403.00858 (TVD++).
@@ -39,10 +39,11 @@ from workbench.training.resuming import settle
 
 REPORT, START, METHOD = "distilling.json", "start", "draft-model"
 TEXT_ALONE = "forward_kl:0"
-"""The loss of a start, whose text weighs 1: it has seen text, and not what its target thinks of it."""
+"""Loss of the initial model, in which the text weighs 1: it is trained on text only, not on the target's
+distributions."""
 TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
 FREE = {"out", "threads", "losses", "crossed", "made"}
-"""Options that say which cells there are, and not how each comes about."""
+"""Options that select the cells and do not affect a cell's result."""
 
 
 @dataclass
@@ -102,11 +103,11 @@ class DistillingOptions:
 
 
 def distilling(options: DistillingOptions, report: Report) -> dict[str, Any]:
-    """Teach and measure what is missing, cell by cell; the same command goes on after a kill.
+    """Train and measure the missing cells; after an interruption, the same command continues.
 
     Raises:
-        ParameterError: there is no such loss or kind of text, no answers of it, no held-out prompt, or the folder holds
-            a study of other settings.
+        ParameterError: there is no such loss or kind of text, no answers of that kind, no held-out prompt, or the
+            folder holds a study with other settings.
     """
     torch.set_num_threads(options.threads)
     wanted = [(TARGET, loss) for loss in options.losses]
@@ -146,14 +147,14 @@ def _cell(
     prompts: list[tuple[str, list[int]]],
     report: Report,
 ) -> dict[str, Any]:
-    """One cell: read where it is finished, else taught on and measured.
+    """Return one cell: read it if it is finished, else train and measure it.
 
     Args:
-        options: of the study.
-        name: of the cell's folder.
-        taught: text and loss; None: the drafter that was given, as it is.
+        options: options of the study.
+        name: name of the cell's folder.
+        taught: text and loss; None: the given drafter without training.
         same: settings that all cells share, beside the options.
-        prompts: to draft on.
+        prompts: prompts to draft on.
         report: receives progress lines.
     """
     settings = same | {
@@ -203,7 +204,7 @@ def _alpha(counts: dict[str, list[int]]) -> float:
 def _in_use(
     options: DistillingOptions, folder: Path, prompts: list[tuple[str, list[int]]], temperature: float
 ) -> dict[str, list[int]]:
-    """Of each prompt the tokens that were accepted, tested and emitted, and the target's rounds."""
+    """Return per prompt the accepted, tested and emitted tokens, and the target's rounds."""
     row = next(row for row in rows_of("drafter") if row.method == METHOD)
     engine = Engine(load_models(options.target, str(folder), "cpu", "float32", strict=True))
     method, sampling = registry.get(METHOD).with_params(**dict(row.params)), SamplingParams(temperature=temperature)

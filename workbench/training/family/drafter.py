@@ -1,7 +1,7 @@
-"""A draft model for a chat model with a large vocabulary, distilled from readings of its own answers.
+"""A draft model for a chat model with a large vocabulary, distilled from stored readings of the target's answers.
 
-The teacher's law at each place follows from its feature by its own LM head; both laws are compared over the tokens that
-the drafter keeps. So the teacher itself is not run again.
+The teacher's distribution at each position is computed from its stored feature with the target's LM head. Both
+distributions are compared over the drafter's reduced vocabulary. So the teacher itself is not run again.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ class ChatDrafterOptions(RunOptions):
 
 @dataclass(frozen=True)
 class Teacher:
-    """Of a target, what drafters learn from beside its readings.
+    """Parts of a target that drafters are trained against, besides its readings.
 
     Attributes:
         head: weights of its LM head, float32 [V, D].
-        embedding: of its input, float32 [V, D].
-        last_norm: what its features left last.
+        embedding: weights of its input embedding, float32 [V, D].
+        last_norm: its final norm, whose output the features are.
         config: its configuration.
         tokenizer: its tokenizer.
         name: its name.
@@ -117,23 +117,23 @@ class Teacher:
 
     @property
     def ends(self) -> list[int]:
-        """What ends its texts; nothing for a tokenizer that has no such token."""
+        """Tokens that end its texts; empty if the tokenizer has no such token."""
         end = self.tokenizer.eos_token_id
         return [] if end is None else [end]
 
     def logits(self, features: Tensor, table: Tensor | None = None) -> Tensor:
-        """Logits behind features [N, D], float32: of all tokens, or of those whose rows of the LM head these are."""
+        """Return logits for features [N, D], float32: of all tokens, or of those with these rows of the LM head."""
         with half_precision():
             return F.linear(features.to(self.head.dtype), self.head if table is None else table).float()
 
     @torch.inference_mode()
     def likeliest(self, features: Tensor) -> Int[Tensor, " N"]:
-        """The likeliest token of all behind each feature [N, D]."""
+        """Return the most probable token after each feature [N, D], of the whole vocabulary."""
         return torch.cat([self.logits(part).argmax(-1) for part in features.split(512)])
 
 
 def load_teacher(options: Any) -> Teacher:
-    """The target's LM head, and what a drafter must share with it, on the device where that learns.
+    """Load the target's LM head and the parts that a drafter shares with it, on the device of the training.
 
     Raises:
         ParameterError: the readings are of another target or of other weights, or there are none to train on.
@@ -179,10 +179,10 @@ def load_teacher(options: Any) -> Teacher:
 
 @dataclass
 class Curve:
-    """What a run had learnt after so many tokens; kept beside its checkpoint, so that a resumed run goes on.
+    """Learning curve of a run; stored beside its checkpoint, so that a resumed run continues it.
 
     Attributes:
-        path: its file; none: it is not kept.
+        path: its file; none: it is not stored.
         points: pairs of tokens read and the held-out figure.
     """
 
@@ -191,13 +191,13 @@ class Curve:
 
     @classmethod
     def of(cls, options: Any) -> Curve:
-        """That of a run, with the points it has so far."""
+        """Return the curve of a run, with its points so far."""
         path = options.checkpoint.with_suffix(".curve.json") if options.checkpoint else None
         found = json.loads(path.read_text()) if path and options.resume and path.exists() else []
         return cls(path, [(tokens, value) for tokens, value in found])
 
     def add(self, tokens: int, value: float) -> None:
-        """One more point; of a run that is finished and asked for again, in the place of its last."""
+        """Add a point; if a finished run is started again, replace its last point."""
         if self.points and self.points[-1][0] == tokens:
             self.points.pop()
         self.points.append((tokens, round(value, 4)))
@@ -207,7 +207,7 @@ class Curve:
 
 
 def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
-    """The drafter's shape: the target's vocabulary, context and ends of text."""
+    """Return the drafter's configuration, with the target's vocabulary, context and EOS tokens."""
     theirs = teacher.config
     return LlamaConfig(
         vocab_size=theirs.vocab_size,
@@ -225,12 +225,12 @@ def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
 
 
 def together(readings: Readings, rows: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Some readings `side_by_side`."""
+    """Load some readings and stack them; see `side_by_side`."""
     return side_by_side([readings.dialogue(row) for row in rows])
 
 
 def side_by_side(found: Sequence[Dialogue]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Dialogues in rows: ids int64 [B, n], features [B, n, D], which places are text, which decide the answer."""
+    """Stack dialogues: ids int64 [B, n], features [B, n, D], text positions, and positions that predict the answer."""
     ids, features = beside([d.ids for d in found]), beside([d.features for d in found])
     text, answer = torch.zeros(2, *ids.shape, dtype=torch.bool, device=ids.device)
     for b, one in enumerate(found):
@@ -240,12 +240,12 @@ def side_by_side(found: Sequence[Dialogue]) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 def beside(streams: Sequence[Tensor]) -> Float[Tensor, "B n D"]:
-    """Streams of dialogues [n, D] side by side, zeros behind the end."""
+    """Stack sequences of vectors [n, D], padded with zeros at the end."""
     return nn.utils.rnn.pad_sequence(list(streams), batch_first=True)
 
 
 def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the drafter and write it to `options.out`; returns its figures, and what else its card says."""
+    """Train the drafter and write it to `options.out`; return its figures, and further facts for its card."""
     torch.set_num_threads(options.threads)
     teacher = load_teacher(options)
     readings = Readings(options.readings, device := teacher.head.device)
@@ -301,12 +301,12 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
 
 
 def fresh(config: LlamaConfig, teacher: Teacher, seed: int) -> Borrower:
-    """A drafter that has learnt nothing."""
+    """Return an untrained drafter."""
     return Borrower(config, teacher.embedding, teacher.head, seed).to(teacher.head.device)
 
 
 def write_drafter(drafter: Borrower, teacher: Teacher, kept: list[int], out: Path) -> None:
-    """Write a drafter's folder: without the tokenizer and rows of words where the target always brings its own."""
+    """Write a drafter's folder; without tokenizer and embedding rows for targets that always provide their own."""
     told: dict[str, Any] = {KEY: kept, "target": teacher.name}
     if teacher.name in PUBLISHED:
         told |= {VOCABULARY: words_sum(teacher.tokenizer.get_vocab()), ROWS: teacher.head.shape[1]}
@@ -323,15 +323,15 @@ def write_drafter(drafter: Borrower, teacher: Teacher, kept: list[int], out: Pat
 
 
 def meant(weights: dict[str, Tensor], before: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """The mean of two models of one shape: `share` of each of its weights is what it was before."""
+    """Interpolate two models of one shape: each weight is (1 − share) · weights + share · before."""
     return {name: torch.lerp(weight, before[name].to(weight), share) for name, weight in weights.items()}
 
 
 def _begun(folder: Path, teacher: Teacher) -> Borrower:
-    """The drafter to go on from.
+    """Load the drafter to continue from.
 
     Raises:
-        ParameterError: it is another model than one that this recipe made for this target.
+        ParameterError: it was not made by this recipe for this target.
     """
     message = f"The model in {folder} is no drafter that was trained by this recipe for {teacher.name}."
     remedy = "Give the folder of one, or leave `begin` out."
@@ -348,22 +348,23 @@ def _begun(folder: Path, teacher: Teacher) -> Borrower:
 
 
 def refuse_same(begin: Path | None, out: Path) -> None:
-    """A run must not write over what it goes on from: gone on with after an interruption, it would begin elsewhere.
+    """Raise an error if a run would overwrite the model it starts from: resumed later, it would start from another one.
 
     Raises:
-        ParameterError: both are one folder.
+        ParameterError: both folders are the same.
     """
     if begin is not None and begin.resolve() == out.resolve():
         raise ParameterError(f"{out} is what the run begins with, and where it would write.", "Give another `out`.")
 
 
 Exam = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]
-"""Batches of readings: tokens [B, n], places that decide the answer [B, n], the target's likeliest tokens [N]."""
+"""Batches of readings: their indices, and tokens [B, n], positions that predict the answer [B, n], and the target's
+most probable tokens [N]."""
 
 
 @torch.inference_mode()
 def answers_of(teacher: Teacher, readings: Readings, rows: list[int], size: int = 16) -> Exam:
-    """What the target finds likeliest at each place of these answers, of all tokens."""
+    """Return the readings in batches, with the target's most probable token (of all tokens) at each position."""
     found, order = [], sorted(rows, key=lambda row: readings.rows[row, 3])
     for start in range(0, len(order), size):
         some = order[start : start + size]
@@ -374,7 +375,7 @@ def answers_of(teacher: Teacher, readings: Readings, rows: list[int], size: int 
 
 @torch.inference_mode()
 def agreement(drafter: Borrower, kept: Tensor, exam: Exam) -> float:
-    """Share of the places at which the drafter's likeliest token, of those it keeps, is the target's."""
+    """Return the share of positions at which the drafter's most probable token is the target's."""
     own, agreed, total = drafter.table(kept), 0, 0
     for _, (ids, answer, theirs) in exam:
         with half_precision():

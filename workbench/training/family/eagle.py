@@ -1,4 +1,4 @@
-"""How EAGLE's layer learns, and every head that has no lesson of its own: by features and laws, from true features."""
+"""Training of EAGLE's layer, and of heads without a recipe of their own: features and distributions, true inputs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from workbench.training.heads.trainer import train_net
 from workbench.training.loop import RunResult
 
 GOES_ON = True
-"""From a finished layer of its own kind, and afterwards the mean of both may be kept."""
+"""Training may start from a finished layer of the same kind; afterwards both may be averaged."""
 
 
 class Shared(nn.Module):
-    """Of a target, what feature drafters share while they learn: its embedding, last norm, and part of its LM head.
+    """Parts of a target that feature drafters share in training: its embedding, final norm, and part of its LM head.
 
     Args:
-        teacher: its LM head, to which its embedding is tied or which comes with it.
-        kept: the tokens that they keep.
+        teacher: the target's parts, including its LM head and embedding.
+        kept: tokens of the reduced vocabulary.
     """
 
     def __init__(self, teacher: Teacher, kept: Tensor) -> None:
@@ -33,15 +33,15 @@ class Shared(nn.Module):
         self.norm = teacher.last_norm
 
     def get_input_embeddings(self) -> nn.Module:
-        """As a model has it."""
+        """Return the embedding, under the name of Transformers' models."""
         return self.embed
 
     def get_output_embeddings(self) -> nn.Module:
-        """As a model has it, but for the tokens left out."""
+        """Return the LM head, under the name of Transformers' models, without the tokens left out."""
         return self.part
 
     def get_decoder(self) -> nn.Module:
-        """Whose `norm` the drafter's own begins as."""
+        """Return the object whose `norm` is the initial value of the drafter's own norm."""
         return self
 
 

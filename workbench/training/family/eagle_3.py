@@ -1,4 +1,4 @@
-"""How EAGLE-3 learns: from the target's laws alone, over its draft vocabulary, in drafts as it will meet them."""
+"""Training of EAGLE-3: from the target's distributions alone, over its draft vocabulary, in multi-step drafts."""
 
 from __future__ import annotations
 
@@ -21,34 +21,35 @@ from workbench.training.loop import RunResult
 
 __all__ = ["GOES_ON", "keeps", "taps_of", "train"]
 SHARE = 4
-"""Of so many of the target's tokens its own LM head has one, unless it is told otherwise: as released, 32,000 of
-128,256."""
+"""By default, the share of the target's vocabulary that the head's own LM head has is 1 / SHARE: as released, 32,000 of
+128,256 tokens."""
 LATER = 0.8
-"""Weight of each step's loss over that of the step before."""
+"""Weight of each step's loss relative to the step before."""
 GOES_ON = True
-"""From a finished layer of EAGLE's, whose weights say much the same of what enters there."""
+"""Training may start from a finished layer of EAGLE's, whose weights have similar functions."""
 SAME = ("norm_embed.weight", "out.weight", "between.weight", "gate_up.weight", "down.weight", "after.weight")
-"""Of its weights, those that are these."""
+"""Names of the weights that are copied unchanged from EAGLE's layer."""
 
 
 def keeps(options: Any, teacher: Teacher) -> int:
-    """Size of the draft vocabulary."""
+    """Return the size of the draft vocabulary."""
     if options.draft_vocab_size:
         return options.draft_vocab_size
     return max(1, len(teacher.head) // SHARE) if options.head_learns else options.vocabulary
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train the layer, its fusion and its LM head, where it has one: `ttt` steps of a draft, the i-th weighing 0.8ⁱ.
+    """Train the layer, its fusion and its LM head, if it has one: `ttt` steps of a draft; step i has the weight 0.8ⁱ.
 
-    It may go on from a finished layer of EAGLE's. The paper's does not, and learns from half a million dialogues. Where
-    there are few it matters: of SmolLM2's held-out tokens it said 39% after 39,000, and a fresh one 25% after 330,000.
+    It may start from a finished layer of EAGLE's. The paper's does not, and is trained on half a million dialogues.
+    With few dialogues the start matters: of SmolLM2's held-out tokens it predicted 39% after 39,000 tokens; an
+    untrained layer predicted 25% after 330,000.
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2; the weights 0.8ⁱ are those of the released code.
 
     Raises:
-        ParameterError: the readings hold nothing of a layer that is to be fused; or the finished layer that it is to go
-            on from has another form.
+        ParameterError: the readings lack the hidden states of a fused layer; or the finished layer to start from has
+            another shape.
     """
     options, teacher, taps = course.options, course.teacher, taps_in(course)
     net = begun(options.seed, lambda: fresh(options, course, taps))
@@ -72,10 +73,10 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
 
 def fresh(options: Any, course: Course, taps: tuple[int, ...]) -> Eagle3Net:
-    """A net whose LM head, where it has one, begins as the target's, over the tokens that it keeps.
+    """Return a net whose LM head, if it has one, is initialised with the target's rows of its tokens.
 
     Raises:
-        ParameterError: it is to go on from a layer that has what this one does not.
+        ParameterError: it is to start from a layer with parts that this net lacks.
     """
     table, layer = course.table, course.finished
     heads, ffn = options.heads, options.ffn
@@ -98,17 +99,18 @@ def fresh(options: Any, course: Course, taps: tuple[int, ...]) -> Eagle3Net:
 
 @torch.no_grad()
 def go_on(course: Course, net: Eagle3Net, layer: FeatureNet, size: Float[Tensor, " TD"]) -> None:
-    """Begin with a finished layer of EAGLE's, as near as that can be said of other inputs.
+    """Initialise the net from a finished layer of EAGLE's, as closely as the different inputs allow.
 
-    Its stream is x = A e + B f, of the token's embedding and the target's feature, each normed, and queries, keys and
-    values are made of x normed. Here they are made of e and the stream; that begins at B f, as near as the layers that
-    are fused tell it. A e is missing from the stream itself, and is left to learn.
+    EAGLE's residual stream is x = A e + B f, of the token's embedding e and the target's feature f, each normalised;
+    queries, keys and values are computed from normalised x. Here they are computed from e and the stream. The stream is
+    initialised to B f, as closely as it can be predicted from the fused layers. The term A e is missing from the stream
+    itself, and is left to training.
 
     Args:
-        course: whose readings tell what streams and features are like.
-        net: that begins.
-        layer: that is finished.
-        size: of the numbers that are fused, see `steady`.
+        course: training setup, whose readings show the sizes of streams and features.
+        net: the net to initialise.
+        layer: the finished layer.
+        size: sizes of the fused numbers, see `steady`.
     """
     layer = layer.to(course.device)
     for_token, for_feature = layer.fuse.weight.chunk(2, -1)
@@ -128,5 +130,5 @@ def go_on(course: Course, net: Eagle3Net, layer: FeatureNet, size: Float[Tensor,
 
 
 def rms(x: Float[Tensor, "n D"]) -> Float[Tensor, ""]:
-    """How large rows are, the mean of their root mean squares."""
+    """Return the mean of the rows' root mean squares."""
     return x.square().mean(-1).sqrt().mean()

@@ -1,4 +1,4 @@
-"""How well a chat model's drafters draft on policy: on held-out prompts, behind text that decoding itself wrote."""
+"""On-policy evaluation of a chat model's drafters: on held-out prompts, after text that decoding itself generated."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from workbench.training.heads.artefact import STORED
 from workbench.training.loop import Report
 
 SUITE = "on-policy"
-"""By this name methods declare how their drafter is measured: `workbench.engine.method.Method.suites`. In a row called
-"chain" a tree has one branch, so that a place is accepted or not."""
+"""Key under which methods declare how their drafter is measured: `workbench.engine.method.Method.suites`. In an entry
+named "chain" a tree has one branch, so that each position is accepted or not."""
 RECIPES = ("chat-drafter", "chat-heads")
-"""What trains the drafters that are measured here."""
+"""Recipes whose drafters are measured here."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class ChatEvaluateOptions:
 
 
 def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, Any]:
-    """Measure each drafter there is, greedily, write `evaluation.json` and the card beside it; return the figures.
+    """Measure each drafter greedily, write `evaluation.json` and the card beside it; return the figures.
 
     Raises:
         ParameterError: there are no held-out prompts, or no drafters.
@@ -73,7 +73,7 @@ def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, A
     folders = {kind: folder for kind, folder in folders.items() if options.only in ("", kind)}
     for kind, folder in list(folders.items()):
         if not all((folder / f"{file}.json").exists() for file in ("config", "training")):
-            del folders[kind]  # there is none, or one that is being trained
+            del folders[kind]  # none exists, or it is being trained
             report(f"{folder.name} is left out: its training has not ended")
     if not prompts or not folders:
         raise ParameterError(
@@ -106,20 +106,20 @@ def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, A
 
 
 def folders_of(target: str) -> dict[str, str]:
-    """The names of the folders of a target's drafters, by what a method needs of them: "drafter", or a head's kind."""
+    """Return the folder names of a target's drafters, by the need that methods declare: "drafter", or a head's kind."""
     heads = [kind for kind, head in registry.heads().items() if head.recipe in RECIPES]
     return {kind: f"{target}-{kind}" for kind in ("drafter", *heads)}
 
 
 def rows_of(kind: str) -> list[Setting]:
-    """How drafters of a kind are measured: what the methods that draft with it say; else the first one by default."""
+    """Return the settings with which drafters of a kind are measured: those its methods declare, or a default."""
     methods = [method for method in registry.methods() if kind in method.needs]
     rows = [row for method in methods for row in method.suites.get(SUITE, ())]
     return rows or [Setting("draft", method=method.name) for method in methods[:1]]
 
 
 def one_branch(models: Models) -> Models:
-    """The same models, with heads of whose ranked guesses a static tree takes the best alone."""
+    """Return the same models, with heads whose static tree takes only the best of the ranked guesses."""
     heads = {
         kind: HeadInfo(f"{info.name}, one branch", info.folder, info.config | {RANKED: [r[:1] for r in ranked]})
         if (ranked := info.config.get(RANKED))
@@ -130,7 +130,7 @@ def one_branch(models: Models) -> Models:
 
 
 def held_prompts(path: Path, each: int) -> Iterator[tuple[str, list[int]]]:
-    """(group, tokens) of the first held-out prompts of each group, in the order of their numbers."""
+    """Yield (group, tokens) of the first held-out prompts of each group, in the order of their numbers."""
     count: dict[str, int] = {}
     for line in sorted((line for line in read(path) if is_held(line["n"])), key=lambda line: line["n"]):
         if count.setdefault(line["group"], 0) < each:
@@ -141,7 +141,7 @@ def held_prompts(path: Path, each: int) -> Iterator[tuple[str, list[int]]]:
 def measured(
     models: Models, method: str, params: dict[str, Any], prompts: list[tuple[str, list[int]]], n_tokens: int
 ) -> dict[str, Any]:
-    """τ over all rounds and by group, and for each depth (rounds that tested it, rounds that accepted it)."""
+    """Return τ over all rounds and by group, and per depth the numbers of rounds that tested and that accepted it."""
     asked = registry.get(method).with_params(**params)
     groups: dict[str, list[Trace]] = {}
     for group, ids in prompts:

@@ -1,12 +1,12 @@
-"""How Falcon's drafter learns: from features and laws, and with a glance at what it would have guessed wrong.
+"""Training of Falcon's drafter: on features and distributions, with some of the answers shown as inputs (glancing).
 
-A block's later places do not know its earlier tokens, and what they say cannot be right for all of these at once. So a
-text is read twice. The first reading finds how much is guessed wrong. In the second, at the beginnings of as many
-blocks as a share of that, what they are to guess stands in the place of what they read, for the rest of the block to go
-by; the share falls, as there is nothing to glance at in use.
+The later positions of a block cannot see its earlier tokens, so one prediction cannot be right for all of these. So
+each text is processed twice. The first pass counts wrong predictions. In the second, some blocks get at their start the
+answer in place of their input, as context for the rest of the block. Their number is a share of the wrong predictions;
+the share decreases during training, since drafting has no such answers.
 
-    enters      f(s), e(s + 1)            f(s + 1), e(s + 2)     …
-    glancing    f(s + k), e(s + k + 1)    f(s + 1), e(s + 2)     …        and f̂(s + k) is not asked
+    input        f(s), e(s + 1)            f(s + 1), e(s + 2)     …
+    glancing     f(s + k), e(s + k + 1)    f(s + 1), e(s + 2)     …        and f̂(s + k) has no loss
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult
 
 FALLS_TO = 0.10 / 0.45
-"""Of the share that is shown at the beginning, what is left at the end, as in the released code."""
+"""Glancing share at the end of training relative to its start, as in the released code."""
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train the layer and its LSTM on texts that are cut into blocks, at other places in every step.
+    """Train the layer and its LSTM on texts that are cut into blocks, at other positions in every step.
 
-    Noise on the features that enter is EAGLE's: in use they are guesses from the second block of a draft on.
+    Noise on the input features is EAGLE's: in drafting they are predictions from the second block of a draft on.
 
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (coupled sequential glancing distillation).
     """
@@ -60,11 +60,11 @@ def train(course: Course) -> tuple[RunResult, Curve]:
         if generator is not None:
             cut = int(torch.randint(k, (), generator=generator))
             features = features + noise(features, options.noise, generator)
-        n = features.shape[1] - 1 - cut  # pairs; blocks are counted from the last
+        n = features.shape[1] - 1 - cut  # number of pairs; blocks are counted from the last
         places = torch.arange(n, device=features.device)
         entering, ahead = ((on(batch.embeds, 1 + far)[:, :n], on(features, far)[:, :n]) for far in (0, k))
         use = (on(batch.answer, k) & on(batch.answer, k - 1))[:, :n]  # its first token was the target's own
-        at = k - 1 - (n - 1 - places) % k  # in its block, from 0
+        at = k - 1 - (n - 1 - places) % k  # position in its block, from 0
         if generator is not None and options.glance:
             with torch.no_grad():
                 wrong = use.clone()
@@ -84,7 +84,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
 
 def noise(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Uniform, up to a share of the features' standard deviation."""
+    """Return uniform noise, up to a share of the features' standard deviation."""
     chance = torch.rand(features.shape, generator=generator).to(features.device)
     return (2 * chance - 1) * share * features.std()
 
@@ -92,15 +92,16 @@ def noise(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
 def shown(
     wrong: Bool[Tensor, "B n"], starts: Bool[Tensor, "B n"], share: float, generator: torch.Generator
 ) -> Bool[Tensor, "B n"]:
-    """Which places are shown what they are to guess: in each text as many as a share of those that are guessed wrong.
+    """Choose the positions that get their answer as input: per text, a share of the number of wrong predictions.
 
-    Of the places that can be shown it no greater share is, or as long as all is wrong nothing would be asked of them.
+    At most the same share of the candidates is chosen; otherwise none of them would have a loss while all predictions
+    are wrong.
 
     Args:
-        wrong: places that are guessed wrong.
-        starts: places that can be shown it, of which they are drawn: beginnings of blocks.
+        wrong: positions with wrong predictions.
+        starts: candidates to sample from: starts of blocks.
         share: λ.
-        generator: draws them.
+        generator: random generator.
     """
     chance = torch.rand(wrong.shape, generator=generator).to(wrong.device).masked_fill(~starts, -1.0)
     order = chance.argsort(1, descending=True).argsort(1)

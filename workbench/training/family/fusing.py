@@ -1,7 +1,7 @@
-"""Fusing a target's streams of several depths: what they are like, how a fusion begins, and how it learns.
+"""Fusion of a target's hidden states from several layers: their sizes, the initialisation, and scaled training.
 
-The streams are as large as the target left them, and of very different sizes: 3 to 25 on average, single numbers of
-them 300. One rate suits no such inputs, so that all that is learnt about them is learnt as if they were of size 1.
+The hidden states are unnormalised, and their sizes differ widely: 3 to 25 on average, with single numbers up to 300.
+No learning rate suits such inputs, so the weights on them are trained as if the inputs had size 1.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from workbench.training.family.drafter import beside
 from workbench.training.family.lesson import Course
 
 SOME, LEAST = 64, 2.0**-10
-"""Texts of which the streams' sizes are taken, and the least size of a number."""
+"""Number of texts over which the sizes are measured, and the least size of a number."""
 PLACES = 16
-"""Places from which a fusion is guessed, for each number that enters it."""
+"""Positions per input number from which an initial fusion is fitted."""
 RIDGE = 1e-3
-"""What is added to the mean square of each number that enters, so that streams that say the same do not matter."""
+"""Ridge term added to the mean square of each input number, so that redundant inputs do no harm."""
 
 
 def taps_of(options: Any, layers: int) -> tuple[int, ...]:
-    """The layers that are fused; these must be among the readings' taps.
+    """Return the layers that are fused; they must be among the readings' captured layers.
 
     Raises:
         ParameterError: the target has too few.
@@ -39,10 +39,10 @@ def taps_of(options: Any, layers: int) -> tuple[int, ...]:
 
 
 def taps_in(course: Course) -> tuple[int, ...]:
-    """The layers that are fused, whose streams are in the readings.
+    """Return the layers that are fused, after a check that the readings have their hidden states.
 
     Raises:
-        ParameterError: the readings hold nothing of one of them.
+        ParameterError: the readings have none of one of them.
     """
     options, there = course.options, course.readings.facts["taps"]
     taps = taps_of(options, course.teacher.config.num_hidden_layers)
@@ -55,19 +55,19 @@ def taps_in(course: Course) -> tuple[int, ...]:
 
 
 def tapped(course: Course, rows: list[int], taps: tuple[int, ...]) -> Float[Tensor, "B n TD"]:
-    """The target's streams that are fused, dialogues side by side."""
+    """Return the target's hidden states that are fused, for several dialogues, padded."""
     return beside([entering(course, row, taps) for row in rows])
 
 
 def entering(course: Course, row: int, taps: tuple[int, ...]) -> Float[Tensor, "n TD"]:
-    """The target's streams that are fused, of one dialogue."""
+    """Return the target's hidden states that are fused, for one dialogue."""
     return torch.cat([course.readings.stream(f"tap-{tap}", row) for tap in taps], -1).float()
 
 
 def sizes(course: Course, taps: tuple[int, ...]) -> Float[Tensor, " TD"]:
-    """How large each number of the streams that are fused is, a power of 2 (root mean square, over some texts).
+    """Return the size of each fused number, a power of 2 (root mean square, over some texts).
 
-    Their first tokens are left out: what targets let attention rest on is a thousand times as large there.
+    The texts' first tokens are left out: hidden states at attention sinks are a thousand times as large.
     """
     some = course.readings.part(held=False)[:SOME]
     found = torch.cat([entering(course, row, taps)[1:] for row in some]).square().mean(0).sqrt()
@@ -77,13 +77,13 @@ def sizes(course: Course, taps: tuple[int, ...]) -> Float[Tensor, " TD"]:
 def guessed(
     course: Course, taps: tuple[int, ...], size: Float[Tensor, " TD"], wanted: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "D TD"]:
-    """The fusion that comes nearest to something that is known of the target's features: ridge regression.
+    """Return the fusion that best predicts a function of the target's features, by ridge regression.
 
     Args:
-        course: whose texts are read.
+        course: training setup with the texts.
         taps: the layers that are fused.
-        size: of the numbers that enter, by which they are divided.
-        wanted: the target's features [n, D] → what the fusion is to make of the streams of the same places.
+        size: sizes of the input numbers, by which they are divided.
+        wanted: function of the target's features [n, D]: the output that the fusion should have at these positions.
     """
     squares, products, n = size.new_zeros(len(size), len(size)), list[Tensor](), 0
     for row in course.readings.part(held=False):
@@ -98,9 +98,9 @@ def guessed(
 
 
 def steady(layer: nn.Linear, size: Float[Tensor, " i"]) -> None:
-    """Let a layer learn as if its inputs were divided by their sizes; its saved weights take them as they are.
+    """Make a layer train as if its inputs were divided by their sizes; its saved weights apply to unscaled inputs.
 
-    Both are the same function. Sizes are powers of 2, so that what is saved and read again is what it was.
+    Both are the same function. Sizes are powers of 2, so that saving and loading changes no weight.
     """
 
     def divided(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

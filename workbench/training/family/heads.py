@@ -1,6 +1,6 @@
-"""Heads for a chat model, trained on readings of its own answers: the recipe, whose lessons are files beside this one.
+"""Heads for a chat model, trained on readings of its own answers: the recipe. Each kind's training is a module here.
 
-All but two draft through the target's own LM head over the tokens that they keep, and are trained that way: S2D's draft
+All but two draft through the target's own LM head over a reduced vocabulary, and are trained that way: S2D's draft
 model has rows of its own, and EAGLE-3's layer may have an LM head (`head_learns`).
 """
 
@@ -141,11 +141,11 @@ class ChatHeadOptions(HeadOptions):
 
     @property
     def folder(self) -> Path:
-        """Where the finished heads are put: those of one method never take another's place."""
+        """Folder of the finished heads, named after target and method so that heads of two methods never collide."""
         return self.out / f"{named(self.target)}-{self.method}"
 
     def checkpoints(self) -> list[Path]:
-        """The method's own checkpoint; none where none is asked for."""
+        """Return the method's own checkpoint; an empty list if no checkpoints are requested."""
         path = self.checkpoint
         return [] if path is None else [path.with_stem(f"{path.stem}-{self.method}")]
 
@@ -153,15 +153,15 @@ class ChatHeadOptions(HeadOptions):
 def train_chat_heads(
     options: ChatHeadOptions, report: Report, settled: bool = False
 ) -> tuple[RunResult, dict[str, Any]]:
-    """Train heads and write them to their folder; returns their figures, and what else their card says.
+    """Train heads and write them to their folder; return their figures, and further facts for their card.
 
     Args:
-        options: of the recipe.
+        options: options of the recipe.
         report: receives progress lines.
-        settled: the options have the kind's own settings already, where nobody chose otherwise.
+        settled: whether the kind's own settings are already in the options.
 
     Raises:
-        ParameterError: they could propose next to nothing; they learn by one loss, and another is asked for; the
+        ParameterError: the vocabulary is too small to draft from; the kind has a fixed loss, and another is given; the
             readings are few, or of another target.
     """
     lesson, course, facts = prepared(options, report, settled)
@@ -172,7 +172,7 @@ def train_chat_heads(
 def prepared(
     options: ChatHeadOptions, report: Report, settled: bool = False
 ) -> tuple[ModuleType, Course, dict[str, Any]]:
-    """The lesson of a kind of heads, who is taught by whom, and what the card says of the tokens kept.
+    """Return the training module of a kind of heads, the training setup, and the card's facts about the vocabulary.
 
     Raises:
         ParameterError: see `train_chat_heads`.
@@ -203,10 +203,10 @@ def prepared(
 
 
 def check_loss(options: ChatHeadOptions) -> None:
-    """See to it that a head learns by the losses that it is asked to.
+    """Check that a head can be trained with the given losses.
 
     Raises:
-        ParameterError: its lesson knows one loss alone.
+        ParameterError: this kind has one fixed loss.
     """
     known = getattr(lesson_of(options.method), "ONE_LOSS", "")
     if known and options.loss:
@@ -214,11 +214,11 @@ def check_loss(options: ChatHeadOptions) -> None:
 
 
 def check_begin(options: ChatHeadOptions) -> None:
-    """See to it that a head can begin as it is asked to, before hours go into what it learns from.
+    """Check that a head can start from the given one, before hours are spent on its training data.
 
     Raises:
-        ParameterError: it cannot begin with a finished layer, or be the mean of two; or there is none, or it is of
-            another kind, or lies where the new one would.
+        ParameterError: this kind cannot start from a finished layer, or cannot be averaged with it; or there is no such
+            layer, or it is of another kind, or in the folder of the new one.
     """
     if options.average and options.method != FeatureNet.kind:
         message = f"The mean with what a head begins with is kept of {FeatureNet.kind} alone, not of {options.method}."
@@ -241,7 +241,7 @@ def check_begin(options: ChatHeadOptions) -> None:
 
 
 def _begun(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[int]]:
-    """The head to go on from and the tokens that it keeps.
+    """Load the head to start from, and the tokens of its vocabulary.
 
     Raises:
         ParameterError: it cannot be read, or was trained for other weights.

@@ -1,4 +1,4 @@
-"""How transfer matrices learn: through the frozen layers above them, back to the states that they made."""
+"""Training of transfer matrices: gradients flow through the frozen layers above to the pseudo states they compute."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["keeps", "read", "train"]
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train the matrices, and nothing else: they begin as the identity.
+    """Train the matrices, and nothing else; they are initialised to the identity.
 
     Raises:
         ParameterError: the target has no such layer.
 
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3 (distillation from the target's
-    law at the true token's place; all steps count the same).
+    distribution at the true token's position; all steps have equal weight).
     """
     layer, layers = course.options.transfer_layer, text_config(course.teacher.config).num_hidden_layers
     if not 1 <= layer <= layers:
@@ -36,7 +36,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
 
 def read(net: Transfers, model: Any, what: Read) -> Float[Tensor, "B P D"]:
-    """What the LM head reads at pseudo states, which enter behind layer l and go through those above it."""
+    """Return the LM head's inputs at the pseudo states, which enter after layer l and pass through the layers above."""
     _, layers = decoder_layers(model)
     kept: list[Tensor] = []
 
@@ -52,7 +52,7 @@ def read(net: Transfers, model: Any, what: Read) -> Float[Tensor, "B P D"]:
         hook.remove()
     c = what.at.shape[1] // net.levels
     behind = what.at[:, :: net.levels].unsqueeze(-1).expand(-1, c, net.width)
-    made = net(kept[0].gather(1, behind)).flatten(1, 2)  # place by place, step by step, as they are laid out
+    made = net(kept[0].gather(1, behind)).flatten(1, 2)  # in the layout's order: position by position, step by step
     if net.transfer_layer == len(layers):
         return model.model.norm(made)
     above = Views(model)(range(net.transfer_layer, len(layers)), ())

@@ -1,4 +1,4 @@
-"""How Hydra's heads learn: each from the target's law behind the true tokens that it is told of."""
+"""Training of Hydra's heads: each from the target's distribution after the true tokens that it gets as input."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
 Guesses = Callable[..., Iterator[tuple[Tensor, Tensor]]]
-"""Of told heads, see `guesses`."""
+"""Function like `guesses`, for heads that get tokens as input."""
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train the heads; their losses are summed without weights, as the paper's are.
+    """Train the heads; their losses are summed without weights, as in the paper.
 
-    Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3 and §4 (distillation from the target's law).
+    Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3 and §4 (distillation from the target's distribution).
     """
     return train_told(course, guesses)
 
 
 def train_told(course: Course, guesses: Guesses, later: float = 1.0) -> tuple[RunResult, Curve]:
-    """Train heads that are told of tokens.
+    """Train heads that get tokens as input.
 
     Args:
-        course: theirs.
-        guesses: of each level, and the true ones.
-        later: weight of a level's loss over that of the level before.
+        course: training setup.
+        guesses: yields the predicted and true features of each level.
+        later: weight of a level's loss relative to the level before.
     """
     options, teacher = course.options, course.teacher
     table, loss = course.table, Weighted.parse(options.loss)
@@ -66,15 +66,15 @@ def train_told(course: Course, guesses: Guesses, later: float = 1.0) -> tuple[Ru
 def guesses(
     net: ToldHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each block its guesses at features and the true ones, at places that have both in one answer.
+    """Yield per block the predicted and the true features, at positions that have both in one answer.
 
     Args:
         net: the heads.
-        embedding: the target's, [V, D].
-        ids: dialogues side by side, int64 [B, n].
-        features: the target's, [B, n, D].
-        answer: places whose feature decides a token of the answer, bool [B, n].
-        some: which of the places with a guess behind them; None: all.
+        embedding: the target's embedding, [V, D].
+        ids: padded dialogues, int64 [B, n].
+        features: the target's features, [B, n, D].
+        answer: positions whose feature predicts a token of the answer, bool [B, n].
+        some: indices into the positions that have a next answer token to predict; None: all.
     """
     use = still(answer, 1).nonzero()
     use = use if some is None else use[some]
@@ -90,7 +90,7 @@ def guesses(
 
 @torch.inference_mode()
 def hit_rates(net: ToldHeads, course: Course, table: Tensor, guesses: Guesses) -> list[list[float]]:
-    """How often the r-th best token of each block is what the target finds likeliest, r = 1 … 10: [K, 10]."""
+    """Return how often the r-th best token of each block is the target's most probable one, r = 1 … 10: [K, 10]."""
     hits = torch.zeros(net.blocks, RANKS, device=table.device)
     total = hits.new_zeros(net.blocks)
     for start in range(0, len(course.held), HELD_ROWS):

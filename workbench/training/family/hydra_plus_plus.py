@@ -1,4 +1,4 @@
-"""How Hydra++'s heads learn: as Hydra's, and through them the prefix layer, from the target's laws alone."""
+"""Training of Hydra++'s heads and their prefix layer: as Hydra's, from the target's distributions alone."""
 
 from __future__ import annotations
 

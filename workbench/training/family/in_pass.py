@@ -1,7 +1,8 @@
-"""How what a target guesses by in its own pass learns: read behind true text, it is to say what it says there itself.
+"""Training of probes, from which a target predicts in its own pass: they should predict the target's own distributions.
 
-The frozen target reads a batch of texts once. Behind many places of each text stand probes, all in one further pass
-over the entries of the first: those of one place see the text up to it, and not each other's.
+The frozen target first processes a batch of texts. Probes follow many positions of each text. A second pass processes
+all of them over the KV cache of the first: the probes after one position attend to the text up to it, and not to the
+probes after other positions.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
 CUTS = 24
-"""Places of one text behind which probes stand."""
+"""Largest number of positions per text that are followed by probes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Texts with probes behind some places of each, as probes are read.
+    """Texts with probes after some positions of each.
 
     Attributes:
-        ids: texts side by side, int64 [B, n].
-        at: behind which place of its text each probe stands, int64 [B, P].
-        layout: of the P probes behind c places, the same for all texts.
-        mask: additive, [B, 1, P, n + P]: of the text and of the probes what each sees.
-        places: in the sequence, int64 [B, P].
+        ids: padded texts, int64 [B, n].
+        at: position that each probe follows, int64 [B, P].
+        layout: layout of the P probes after c positions, the same for all texts.
+        mask: additive attention mask of the probes over text and probes, [B, 1, P, n + P].
+        places: positions of the probes in the sequence, int64 [B, P].
     """
 
     ids: Int[Tensor, "B n"]
@@ -53,24 +54,24 @@ class Read:
 
 
 Reads = Callable[[Any, Any, Read], Tensor]
-"""(net, target, what is read) → what the target's LM head reads at the probes, [B, P, D]."""
+"""(net, target, texts with probes) → inputs of the target's LM head at the probes, [B, P, D]."""
 
 
 def keeps(options: Any, teacher: Teacher) -> int:
-    """The target itself guesses, and keeps all of its tokens."""
+    """Return the vocabulary size: the target itself drafts, with all of its tokens."""
     return len(teacher.head)
 
 
 def teach(
     course: Course, reads: Reads, later: float, start: Callable[[Any, Any], None] = lambda net, model: None
 ) -> tuple[RunResult, Curve]:
-    """Train what makes the probes; the target stays as it is.
+    """Train the probes; the target's weights do not change.
 
     Args:
-        course: see there.
-        reads: what the target says at them.
-        later: weight of each probe's loss over that of the one before.
-        start: gives a fresh net its first weights.
+        course: training setup.
+        reads: runs the target on the probes.
+        later: weight of each probe's loss relative to the one before.
+        start: sets the initial weights of a new net.
     """
     options, teacher = course.options, course.teacher
     model = load_model(options.target, course.device, torch.float32).requires_grad_(False)
@@ -108,11 +109,11 @@ def teach(
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Places of texts behind which probes are read, as many of each text.
+    """Positions of texts that are followed by probes, equally many per text.
 
     Attributes:
-        at: the places, int64 [B, c].
-        answer: which places decide a token of the answer, bool [B, n].
+        at: the positions, int64 [B, c].
+        answer: positions that predict a token of the answer, bool [B, n].
     """
 
     at: Int[Tensor, "B c"]
@@ -120,7 +121,7 @@ class Cuts:
 
 
 def cuts(answer: Bool[Tensor, "B n"], n: int, generator: torch.Generator) -> Cuts:
-    """At most n places of each text that have a guessed token of the answer behind them, by chance."""
+    """Sample at most n positions of each text after which there is an answer token for a probe to predict."""
     use = still(answer, 1)
     found = [row.nonzero().flatten() for row in use]
     most = max(1, min(n, max(map(len, found))))
@@ -135,24 +136,24 @@ def cuts(answer: Bool[Tensor, "B n"], n: int, generator: torch.Generator) -> Cut
 def guesses(
     net: ProbeNet, model: Any, reads: Reads, ids: Int[Tensor, "B n"], features: Float[Tensor, "B n D"], cuts: Cuts
 ) -> Iterator[tuple[Float[Tensor, "N v D"], Float[Tensor, "N D"]]]:
-    """Of each probe what the target's LM head reads at it, and what it would read there of the true text.
+    """Yield per probe the inputs of the target's LM head at the probe, and the features of the true text there.
 
-    Probe j (from 1) behind place s stands at s + j, in the true token's place, and the feature at s + j decides the
-    token that it guesses.
+    Probe j (from 1) after position s has the position s + j, that of the true token; the feature at s + j predicts the
+    token that it should predict.
 
     Args:
-        net: what makes the probes.
+        net: computes the probes.
         model: the target, with frozen weights.
-        reads: what it says at them.
-        ids: texts side by side.
-        features: the target's.
-        cuts: behind which places they stand.
+        reads: runs the target on the probes.
+        ids: padded texts.
+        features: the target's features.
+        cuts: positions that are followed by probes.
     """
     (rows, n), c = ids.shape, cuts.at.shape[1]
     layout = laid_out((net.levels,) * c, net.ensemble, ids.device)
     at = cuts.at[:, layout.place]  # [B, P]
     sees = torch.cat([torch.arange(n, device=at.device) <= at[..., None], layout.sees.expand(rows, -1, -1)], -1)
-    unseen = torch.finfo(model.dtype).min  # a mask of another type than the model's is misread without a word
+    unseen = torch.finfo(model.dtype).min  # a mask of another dtype than the model's is silently misread
     mask = torch.zeros(sees.shape, dtype=model.dtype, device=at.device).masked_fill(~sees, unseen)[:, None]
     states = reads(net, model, Read(ids, at, layout, mask)).view(rows, c, net.levels, net.ensemble, -1)
     for step in range(net.levels):
@@ -164,7 +165,7 @@ def guesses(
 
 @torch.inference_mode()
 def hit_rates(net: ProbeNet, model: Any, reads: Reads, course: Course) -> list[list[float]]:
-    """How often the r-th best guess of each probe is what the target finds likeliest, r = 1 … 10: [m, 10]."""
+    """Return how often the r-th best guess of each probe is the target's most probable token, r = 1 … 10: [m, 10]."""
     hits = torch.zeros(net.levels, RANKS, device=course.device)
     total = hits.new_zeros(net.levels)
     generator = torch.Generator().manual_seed(0)

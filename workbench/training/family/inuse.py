@@ -1,4 +1,4 @@
-"""A head in use while it learns: the engine drafts with it, as it was last saved, for a few held-out prompts."""
+"""A head in use during its training: the engine drafts with its last saved weights for a few held-out prompts."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from workbench.trace.speedup import speedup
 from workbench.training.family.evaluate import held_prompts, one_branch, rows_of
 
 TOKENS = 48
-"""Longest answer that is drafted for."""
+"""Length limit of the answers."""
 
 
 @dataclass
 class InUse:
-    """Drafts greedily for held-out prompts and says how that went; its models are loaded once.
+    """Decode held-out prompts greedily with the head and return figures; the models are loaded once.
 
     Attributes:
         target: name or folder of the target.
-        kind: of the head.
-        folder: of the head.
-        answers: folder with the target's answers, whose held-out prompts are asked again.
-        prompts: so many of them, as many groups as there are.
-        device: where they are answered.
+        kind: kind of the head.
+        folder: folder of the head.
+        answers: folder with the target's answers, whose held-out prompts are used.
+        prompts: number of prompts, from as many groups as possible.
+        device: device of the models.
     """
 
     target: str
@@ -45,10 +45,10 @@ class InUse:
     _asked: int = 0
 
     def __call__(self) -> dict[str, float]:
-        """Acceptance at each position of a draft, of how many rounds, τ, speed-up, by curve; nothing without prompts.
+        """Return acceptance by draft position, the numbers of rounds, τ and speed-up, by curve; empty without prompts.
 
-        Drafts have one branch where the method can do that, so that a position is accepted or not. Each prompt is
-        answered alone, by the method and by plain decoding in turn: what else the machine does slows both.
+        Drafts have one branch if the method can do that, so that each position is accepted or not. Each prompt is
+        answered alone, by the method and by plain decoding in turn, so that other load on the machine slows both.
         """
         if not self._models:
             self._models.append(load_models(self.target, None, self.device, "float32"))
@@ -56,7 +56,7 @@ class InUse:
         self._asked += 1
         config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
         models.heads[self.kind] = HeadInfo(f"{self.folder.name}, {self._asked}", self.folder, config)
-        models.shared.clear()  # the net as it was before
+        models.shared.clear()  # it caches the previous net
         rows = rows_of(self.kind)
         chosen = next((row for row in rows if row.name == "chain"), rows[0])
         method = registry.get(chosen.method).with_params(**dict(chosen.params))
@@ -64,7 +64,7 @@ class InUse:
         held = list(held_prompts(self.answers / "answers.jsonl", 1))
         held = held if len(held) >= self.prompts else list(held_prompts(self.answers / "answers.jsonl", self.prompts))
         prompts, plain = [ids for _, ids in islice(held, self.prompts)], registry.get(PLAIN).with_params()
-        if prompts:  # what is compiled or loaded at the first pass is no part of either's time
+        if prompts:  # warm-up: compiling and loading must not count
             answered(asked, prompts[0], method, 2)
         pairs = [(answered(asked, ids, method), answered(models, ids, plain)) for ids in prompts]
         rounds = [r for mine, _ in pairs for r in mine]
@@ -82,7 +82,7 @@ class InUse:
 
 
 def answered(models: Models, ids: list[int], method: Configured, tokens: int = TOKENS) -> list[Round]:
-    """The rounds of one greedy answer, with nothing beside it."""
+    """Return the rounds of one greedy answer, decoded alone."""
     engine = Engine(models, max_rows=1)
     row = engine.submit(Request(ids, method, max_new_tokens=tokens))
     while row.status not in ENDED:

@@ -1,4 +1,4 @@
-"""How Kangaroo's adapter learns: behind an early exit it is to say what the target says in the end."""
+"""Training of Kangaroo's adapter: after an early exit it should predict the target's final output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.training.models import half_precision
 
 
 def taps_of(options: Any, layers: int) -> tuple[int, ...]:
-    """The layer whose stream is read."""
+    """Return the layer whose output the adapter reads."""
     return (options.exit_layer,)
 
 
@@ -29,7 +29,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1.
 
     Raises:
-        ParameterError: the readings hold nothing of the layer behind which it exits.
+        ParameterError: the readings have no hidden states of the exit layer.
     """
     options, table, taps = course.options, course.table, course.readings.facts["taps"]
     if options.exit_layer not in taps:

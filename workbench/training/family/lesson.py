@@ -1,9 +1,9 @@
-"""What lessons have in common: how one kind of trained head learns from readings.
+"""Shared code of the training modules: one module per kind of head that is trained on readings.
 
-A lesson is the module of this package that is named after the head's kind (`eagle_3` for "eagle-3") and has `train`;
-kinds without one learn as EAGLE's layer does. So a new head's recipe is its file. It may have, too: `taps_of` (which
-layers' streams it reads), `keeps` (how many tokens it can propose), `exit_of` (where it exits), `GOES_ON`, if it can
-begin with a finished layer of EAGLE's, and `ONE_LOSS`, if it learns by that alone.
+The training module of a kind is the module of this package named after it (`eagle_3` for "eagle-3"), with a function
+`train`; kinds without one are trained like EAGLE's layer. So the recipe of a new head is its file. The module may also
+have: `taps_of` (layers whose hidden states it reads), `keeps` (size of its vocabulary), `exit_of` (its exit layer),
+`GOES_ON`, if it can start from a finished layer of EAGLE's, and `ONE_LOSS`, if its loss is fixed.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ from workbench.training.loop import Report, RunResult, run_loop
 
 _Net = TypeVar("_Net", bound=TrainedNet)
 StepLosses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
-"""Rows and random numbers → tokens read, losses to report, and the one to descend on."""
+"""Readings and random numbers → tokens read, losses to report, and the loss to minimise."""
 USUAL = FeatureNet.kind
-"""Whose lesson kinds without one have."""
+"""Kind whose training module is used for kinds without one."""
 HELD_ROWS = 16
-"""Held-out dialogues side by side."""
+"""Held-out dialogues per batch."""
 
 
 def own_lesson(kind: str) -> ModuleType | None:
-    """The module that says how heads of this kind learn, and no others; None: there is none."""
+    """Return the training module of exactly this kind; None if there is none."""
     name = f"{__package__}.{kind.replace('-', '_')}"
     found = importlib.import_module(name) if importlib.util.find_spec(name) else None
     return found if hasattr(found, "train") else None
 
 
 def lesson_of(kind: str) -> ModuleType:
-    """The module that says how a head of this kind learns."""
+    """Return the training module for a kind of head, EAGLE's by default."""
     return own_lesson(kind) or importlib.import_module(f"{__package__}.{USUAL}")
 
 
 def goes_on(kind: str) -> bool:
-    """Whether such a head can begin with a finished layer of EAGLE's."""
+    """Return whether such a head can start from a finished layer of EAGLE's."""
     return getattr(own_lesson(kind), "GOES_ON", False)
 
 
 @dataclass(frozen=True)
 class Course:
-    """Who is taught by whom, and on what.
+    """Training setup: teacher, data and options.
 
     Attributes:
-        options: of the recipe (`ChatHeadOptions`).
-        teacher: of the target, what drafters learn from beside its readings.
-        readings: of the target's own answers.
+        options: options of the recipe (`ChatHeadOptions`).
+        teacher: parts of the target that drafters are trained against.
+        readings: readings of the target's own answers.
         kept: tokens that the heads can propose, int64 [W].
-        held: readings that are kept for measuring.
+        held: readings held out for evaluation.
         report: receives progress lines.
-        finished: a layer of EAGLE's with whose weights the head begins; None: with fresh ones.
+        finished: a layer of EAGLE's whose weights the head starts from; None: random initial weights.
     """
 
     options: Any
@@ -80,18 +80,18 @@ class Course:
 
     @property
     def device(self) -> torch.device:
-        """Where they learn: where the teacher lies."""
+        """Device of the training: that of the teacher."""
         return self.teacher.head.device
 
     @cached_property
     def table(self) -> Float[Tensor, "W D"]:
-        """The rows of the target's LM head for the tokens kept."""
+        """Rows of the target's LM head for the reduced vocabulary."""
         return self.teacher.head[self.kept]
 
     def said(self, row: int) -> Int[Tensor, " n"]:
-        """The target's likeliest token behind each place of an answer that decides one of its tokens, −1 elsewhere.
+        """Return the target's most probable token at each position that predicts a token of an answer, −1 elsewhere.
 
-        A run comes to the same places over and over: what it was at the first time is kept.
+        A run reaches the same positions many times, so the result is cached.
         """
         if row not in self._said:
             found = self.readings.dialogue(row)
@@ -105,19 +105,19 @@ class Course:
         return {}
 
     def facts(self, net: TrainedNet) -> dict[str, Any]:
-        """What the configuration says of every head beside its sizes and tokens."""
+        """Return the configuration entries that all heads have besides their sizes and tokens."""
         count = sum(p.numel() for p in net.parameters())
         return {WEIGHTS: self.teacher.weights, "parameters": count, "loss": self.options.loss}
 
     def steps(self, step_losses: StepLosses) -> Callable[[int], tuple[int, dict[str, float]]]:
-        """Of a step's number: its answers, forward and backward; tokens read, and losses to report."""
+        """Return a function that runs a step, by its number, forward and backward; it returns tokens and losses."""
         options = self.options
         rows = batches(self.readings, self.readings.part(held=False), options.rows, options.seed)
 
         def step(number: int) -> tuple[int, dict[str, float]]:
             generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)
             count, named, total = step_losses(rows(number), generator)
-            if total.requires_grad:  # else there was nothing to learn from in these answers
+            if total.requires_grad:  # false if these answers have no position with a loss
                 total.backward()
             return count, {name: float(loss.detach()) for name, loss in named.items()}
 
@@ -131,14 +131,14 @@ class Course:
         on_progress: Callable[[float], None] = lambda _: None,
         **facts: Any,
     ) -> tuple[RunResult, Curve]:
-        """Train, and write the heads at each checkpoint; the first figure measured makes the learning curve.
+        """Train, and write the heads at each checkpoint; the first measured figure makes the learning curve.
 
         Args:
-            net: what is trained.
+            net: the net to train.
             step_losses: see `StepLosses`.
-            measure: figures on held-out answers, by name.
-            on_progress: is told before each step what share of the run is over.
-            facts: more for the configuration.
+            measure: returns figures on held-out answers, by name.
+            on_progress: called before each step with the finished share of the run.
+            facts: further entries of the configuration.
         """
         options, facts = self.options, self.facts(net.to(self.device)) | facts
         loop = options.loop(options.method)
@@ -161,35 +161,35 @@ class Course:
 
 
 def keeping(kept: Tensor, teacher: Teacher) -> dict[str, Any]:
-    """What a configuration says of the tokens kept; nothing where these are all."""
+    """Return the configuration entry of the reduced vocabulary; empty if it is the whole vocabulary."""
     return {KEY: kept.tolist()} if len(kept) < len(teacher.head) else {}
 
 
 def still(answer: Bool[Tensor, "B n"], steps: int) -> Bool[Tensor, "B n"]:
-    """Places of answers that are as many steps before the last one."""
+    """Return the positions of answers that are at least `steps` steps before the last one."""
     return F.pad(answer, (0, steps))[:, steps:] & answer
 
 
 def on(stream: Float[Tensor, "B n *d"], steps: int) -> Float[Tensor, "B n *d"]:
-    """What stands so many places on; zeros behind the end, where nothing is right or wrong."""
+    """Return the values `steps` positions later; zeros after the end, where nothing has a loss."""
     moved = stream.roll(-steps, 1)
     moved[:, stream.shape[1] - steps :] = 0
     return moved
 
 
 def summed(losses: Iterable[Tensor]) -> Float[Tensor, ""]:
-    """Their sum; 0, without gradients, of none: in some answers no place counts."""
+    """Return the sum of the losses; a constant 0 if there are none, since some answers have no position with a loss."""
     found = list(losses)
     return torch.stack(found).sum() if found else torch.zeros(())
 
 
 def some_of(n: int, most: int, generator: torch.Generator) -> Int[Tensor, " m"]:
-    """At most so many of n places, by chance."""
+    """Sample at most `most` of n indices."""
     return torch.randperm(n, generator=generator)[:most]
 
 
 def begun(seed: int, make: Callable[[], _Net]) -> _Net:
-    """A net whose fresh weights depend on the seed alone."""
+    """Return a net whose initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()

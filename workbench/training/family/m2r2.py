@@ -1,7 +1,7 @@
-"""How accelerator adapters learn: the target's law, asked of the fast stream behind the layer where it leaves.
+"""Training of accelerator adapters: from the target's distribution, read from the fast stream after the exit layer.
 
-The frozen target's first layers read a batch of answers once, as they are. The fast stream goes through the same layers
-over the keys and values that they left, all places at once: each sees the true text up to its own, as in a draft.
+The frozen target's first layers process a batch of answers once, unchanged. The fast stream passes through the same
+layers over their KV cache, all positions at once: each attends to the true text up to its own, as in a draft.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from workbench.training.models import half_precision
 
 
 def keeps(options: Any, teacher: Teacher) -> int:
-    """The target's own LM head reads the fast stream, and keeps all of its tokens."""
+    """Return the vocabulary size: the target's own LM head reads the fast stream, with all of its tokens."""
     return len(teacher.head)
 
 
 def exit_of(layers: int) -> int:
-    """Behind how many of a target's layers the fast stream is read, where nobody says otherwise: a quarter."""
+    """Return the default exit layer: a quarter of the target's layers."""
     return max(1, layers // 4)
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train the adapters, and nothing else: they begin by doing nothing.
+    """Train the adapters, and nothing else; initially they change nothing.
 
-    Losses of directions compare the fast stream with the target's own behind its last layer.
+    Losses of directions compare the fast stream with the target's own after its last layer.
 
     Raises:
         ParameterError: the target has no such layer.
@@ -55,7 +55,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
         )
     model = load_model(options.target, course.device, torch.float32).requires_grad_(False)
     table, loss = teacher.head, Weighted.parse(options.loss)
-    with torch.no_grad():  # of each number; the stream itself points along f / scale
+    with torch.no_grad():  # scale per number; the unscaled stream has the direction of f / scale
         scale = teacher.last_norm(table.new_ones(table.shape[1]))
     exam = answers_of(teacher, course.readings, course.held)
     net = begun(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
@@ -75,7 +75,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        """Of the fast stream, and of the slow one behind the same layer: what early exit drafts with."""
+        """Return figures of the fast stream, and of the slow one after the same layer, which early exit drafts with."""
         (right, along), count = torch.zeros(2, 2, device=course.device), 0
         for rows, (ids, answer, theirs) in exam:
             truth = together(course.readings, rows)[1][answer].float() / scale
@@ -93,7 +93,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
 
 class Held(DynamicCache):
-    """Entries of the slow stream: the fast one reads them, and has none of its own."""
+    """KV cache of the slow stream: the fast one reads it, and adds nothing."""
 
     def __init__(self, of: DynamicCache) -> None:
         super().__init__()
@@ -115,12 +115,12 @@ class Held(DynamicCache):
 def streams(
     net: Accelerators, model: Any, ids: Int[Tensor, "B n"]
 ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n D"]]:
-    """What the LM head reads of the slow and of the fast stream behind the layer where they leave.
+    """Return the LM head's inputs from the slow and the fast stream after the exit layer.
 
     Args:
         net: the adapters.
         model: the target, with frozen weights.
-        ids: texts side by side.
+        ids: padded texts.
     """
     cache, n = DynamicCache(), net.exit_layer
     layers = list(decoder_layers(model)[1])[:n]

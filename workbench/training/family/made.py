@@ -1,11 +1,11 @@
-"""Whose texts a draft model learns from: its target's, those of the training text, or its own.
+"""Source of a draft model's training texts: its target's answers, those of the training text, or its own.
 
-A drafter that has read nothing but good text has never seen what comes behind its own mistakes. So it continues
-prompts as it now is, and its target says what it would have said at each place:
+A drafter that was trained only on good text has never seen the continuations of its own mistakes. So it continues
+prompts with its current weights, and the target provides its distribution at each position:
 
     every N steps:  y ~ q_θ(· | prompt), sampled at temperature 1, without a gradient
                     f = features of the target over prompt and y, in one pass
-    each step:      make D(p_f(· | y_<t) ‖ q_θ(· | y_<t)) small at every place t
+    each step:      minimise D(p_f(· | y_<t) ‖ q_θ(· | y_<t)) at every position t
 
 Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3.1 and table 1 (fixed text, the target's, the drafter's, and
 a mixture); Agarwal et al. 2024, arXiv:2306.13649, algorithm 1.
@@ -30,16 +30,16 @@ from workbench.training.family.readings import GIVEN, Readings, batches, read_on
 from workbench.training.heads.features import Dialogue
 
 READ = 4
-"""Times that a text of the drafter's is read before it writes others."""
+"""Number of times that a text of the drafter's is used before new ones are generated."""
 ALL, TARGET, TEXT, DRAFTER, MIX = MADE = ("all", "target", "given", "drafter", "mix")
-"""All answers that were read; the target's own; those that the training text gives; the drafter's; half of each step
-the target's and half the drafter's."""
+"""All answers; the target's own; those that the training text has; the drafter's; half of each step the target's and
+half the drafter's."""
 Lesson = Callable[[int], tuple[list[Dialogue], int]]
-"""Of a step: what is read, and how many at its end the drafter wrote."""
+"""Function of a step: its dialogues, and how many at their end the drafter generated."""
 
 
 def rows_made(readings: Readings, made: str) -> list[int]:
-    """Rows to train on whose answers are of this kind; of what the drafter writes the rows whose prompts it answers.
+    """Return the readings with training answers of this kind; for the drafter's texts, those with the prompts to use.
 
     Raises:
         ParameterError: there is no such kind, or no such row.
@@ -60,16 +60,16 @@ def rows_made(readings: Readings, made: str) -> list[int]:
 
 @dataclass(frozen=True)
 class OwnTexts:
-    """What a drafter writes as it is, and what its target makes of that.
+    """Texts that a drafter generates with its current weights, and the target's features over them.
 
     Attributes:
-        drafter: that learns.
-        models: with the target.
-        readings: of whose prompts it continues some.
-        rows: these.
+        drafter: the drafter being trained.
+        models: models with the target.
+        readings: readings with the prompts.
+        rows: indices of the readings whose prompts may be used.
         kept: tokens that the drafter can propose, int64 [K].
         ends: tokens that end a text.
-        seed: of the prompts chosen, and of what is sampled.
+        seed: seed of the choice of prompts, and of sampling.
     """
 
     drafter: Borrower
@@ -81,7 +81,7 @@ class OwnTexts:
     seed: int
 
     def write(self, turn: int, n: int) -> list[Dialogue]:
-        """As many texts, each no longer than the answer that the target gave to its prompt; `turn` counts up."""
+        """Generate n texts, each no longer than the target's answer to its prompt; `turn` counts the calls."""
         rng = np.random.default_rng((self.seed, turn))
         rows = rng.choice(self.rows, n, replace=n > len(self.rows)).tolist()
         prompts, most = list[list[int]](), list[int]()
@@ -109,16 +109,16 @@ def continued(
     ends: Collection[int],
     chance: Float[Tensor, "B n"],
 ) -> list[list[int]]:
-    """Prompts with what a drafter says behind them, drawn from its law at temperature 1, all side by side.
+    """Return prompts with continuations sampled from a drafter at temperature 1, as one batch.
 
     Args:
         drafter: the drafter.
-        kept: tokens that it can say.
+        kept: its vocabulary.
         prompts: token ids.
-        most: how many tokens to write behind each, at most.
-        ends: what ends a text, and stands in it.
-        chance: float64, uniform in [0, 1): the token drawn at place i is the first up to which the law sums to more
-            than `chance[:, i]`.
+        most: length limit of each continuation, in tokens.
+        ends: tokens that end a text; they are part of it.
+        chance: float64, uniform in [0, 1): the token sampled at step i is the first at which the cumulative
+            distribution exceeds `chance[:, i]`.
     """
     width, texts, on_device = max(map(len, prompts)), [list(prompt) for prompt in prompts], kept.device
     rows, stops, last = (
@@ -145,17 +145,17 @@ def continued(
 
 
 def lessons(readings: Readings, made: str, size: int, seed: int, anew: int, own: OwnTexts | None) -> Lesson:
-    """What is read in each step.
+    """Return the function that selects each step's training texts.
 
     Args:
-        readings: of the target's answers, and of those that were given.
+        readings: readings of the target's answers, and of those of the training text.
         made: one of `MADE`.
-        size: texts a step.
-        seed: of their order.
-        anew: steps after which the drafter writes its texts anew; each text is read `READ` times before.
-        own: the drafter's; not asked for unless `made` is.
+        size: texts per step.
+        seed: seed of their order.
+        anew: steps after which the drafter generates new texts; each text is used `READ` times before.
+        own: the drafter's texts; used only if `made` requires them.
 
-    A run that is gone on with begins with texts written anew: they are not in its checkpoint.
+    A resumed run begins with newly generated texts: they are not in its checkpoint.
     """
     n_own = {DRAFTER: size, MIX: size // 2}.get(made, 0)
     rows = rows_made(readings, made)

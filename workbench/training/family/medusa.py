@@ -1,4 +1,4 @@
-"""How Medusa's heads learn: head k of the features of answers, what stands k + 1 places on."""
+"""Training of Medusa's heads: head k predicts the token k + 1 positions later from the features of answers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
 ONE_LOSS = "cross-entropy of what was written"
-"""By which they learn, whatever others there are."""
+"""The fixed loss of these heads."""
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train the heads; their losses are summed. Each is the cross-entropy with the token that was written.
+    """Train the heads; their losses are summed. Each is the cross-entropy with the token of the text.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.2.1 (Medusa-1: the target stays as it is).
     """
@@ -49,22 +49,22 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 def ahead(
     ids: Int[Tensor, "B n"], features: Float[Tensor, "B n D"], answer: Bool[Tensor, "B n"], n_heads: int
 ) -> tuple[Float[Tensor, "N D"], Int[Tensor, "K N"]]:
-    """What Medusa's heads read, and what they should say: head k the token k + 1 places on, or −1 behind the end.
+    """Return inputs and labels of Medusa's heads: for head k the token k + 1 positions later, or −1 after the end.
 
     Args:
-        ids: dialogues side by side.
-        features: the target's.
-        answer: places whose feature decides a token of the answer, each row's in one piece.
+        ids: padded dialogues.
+        features: the target's features.
+        answer: positions whose feature predicts a token of the answer, contiguous in each sequence.
         n_heads: K.
     """
     on = torch.stack([ids.roll(-k - 2, 1).masked_fill(~still(answer, k + 1), -1) for k in range(n_heads)])
-    use = still(answer, 1)  # the last place of an answer has nothing but the target's own token behind it
+    use = still(answer, 1)  # the last position of an answer predicts only the target's own token
     return features[use], on[:, use]
 
 
 @torch.inference_mode()
 def hit_rates(heads: MedusaHeads, course: Course) -> list[list[float]]:
-    """How often the r-th best token of each head is what the target said, r = 1 … 10: [K, 10]."""
+    """Return how often the r-th best token of each head is the text's token, r = 1 … 10: [K, 10]."""
     hits = torch.zeros(len(heads.heads), RANKS, device=course.device)
     total = hits.new_zeros(len(heads.heads))
     for start in range(0, len(course.held), HELD_ROWS):

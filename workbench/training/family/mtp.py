@@ -1,4 +1,4 @@
-"""How the module of multi-token prediction learns: from laws alone, as in its paper, and in drafts of some steps."""
+"""Training of the multi-token prediction module: from distributions alone, as in its paper, in multi-step drafts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.training.loop import RunResult
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train the module; with `ttt` = 1 as DeepSeek-V3's, which learnt one depth. The loss is the mean over depths.
+    """Train the module; `ttt` = 1 is DeepSeek-V3's training, with one depth. The loss is the mean over depths.
 
     Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2, equations 24 and 25.
     """

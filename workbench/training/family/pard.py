@@ -1,8 +1,8 @@
-"""How PARD's drafter learns: from laws alone, in drafts of masks behind the places of a text, most of them dropped.
+"""Training of PARD's drafter: from distributions alone, in drafts of masks after a text's positions, most dropped.
 
-The mask i places behind a pair is one more token to run, so whole drafts behind every place would cost as many passes
-as they have tokens. What is dropped of a step is dropped of all later ones (the conditional drop of tokens): a mask
-that stays sees all the masks that it will see in use.
+The mask i positions after a pair is one more token to process, so whole drafts after every position would cost as many
+passes as they have tokens. If a step's mask is dropped, those of all later steps are too (conditional drop of tokens):
+so each remaining mask attends to all the masks that it will attend to in drafting.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult
 
 GOES_ON = True
-"""From a finished layer of EAGLE's: it is the same one, to which the mask is new, as PARD makes of a draft model."""
+"""Training may start from a finished layer of EAGLE's: it has the same shape, and only the mask is new, as in PARD,
+which adapts an existing draft model."""
 RETAINED, LEAST = 0.7, 0.2
-"""Of the drafts, the share that have one more mask than those before, and the least share, as released."""
+"""Share of the drafts that have one more mask than the step before, and the least share, as released."""
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train layer and mask in drafts of `ahead` tokens. Each place that stays weighs the same, of whatever step it is.
+    """Train layer and mask in drafts of `ahead` tokens. Each remaining position has the same weight, in every step.
 
     Source: An et al. 2025, PARD, arXiv:2504.18583, §3.2 (conditional drop of tokens; it begins with a trained drafter).
     """
@@ -68,12 +69,12 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
 
 def retained(follows: Sequence[Bool[Tensor, " n"]], generator: torch.Generator | None) -> list[Int[Tensor, " _"]]:
-    """Behind which pairs of a text each step of a draft is asked for: step 0 behind all, later ones behind ever fewer.
+    """Choose the pairs of a text after which each step of a draft is computed: all for step 0, fewer for later ones.
 
     Args:
-        follows: of each step, behind which pairs it has a token to guess. What has none is dropped first: behind the
-            end nothing is right, and the released code's last places come out at the text's beginning.
-        generator: drops by chance; None: no more is dropped.
+        follows: per step, whether a pair has a token to predict in that step. Pairs without one are dropped first:
+            nothing is right after the end, where the released code wraps around to the text's beginning.
+        generator: random generator of the dropped pairs; None: no others are dropped.
     """
     columns = [torch.arange(len(follows[0]), device=follows[0].device)]
     for step, follow in enumerate(follows[1:], 1):

@@ -1,4 +1,4 @@
-"""How prompt tokens learn: through the whole frozen target, back to their embeddings."""
+"""Training of prompt tokens: gradients flow through the whole frozen target to their embeddings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from workbench.training.loop import RunResult
 
 __all__ = ["keeps", "read", "train"]
 LATER = 0.8
-"""Weight of each prompt token's loss over that of the one before."""
+"""Weight of each prompt token's loss relative to the one before."""
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train the embeddings, and nothing else: they begin as those of some of the target's tokens.
+    """Train the embeddings, and nothing else; they are initialised with those of some of the target's tokens.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3.3 (distillation from the
-    target's law, 0.8 to the power of the distance); many places of a text at once instead of one at its end.
+    target's distribution, 0.8 to the power of the distance); many positions of a text at once, not one at its end.
     """
     embedding = course.teacher.embedding
 
@@ -36,7 +36,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
 
 def read(net: PromptTokens, model: Any, what: Read) -> Float[Tensor, "B P D"]:
-    """What the LM head reads at prompt tokens, whose embeddings go through all layers."""
+    """Return the LM head's inputs at prompt tokens, whose embeddings pass through all layers."""
     with torch.no_grad():
         cache = DynamicCache()
         model.model(what.ids, past_key_values=cache, use_cache=True)

@@ -1,7 +1,8 @@
-"""What a frozen target makes of its own answers: the features its LM head reads, and the stream behind chosen layers.
+"""Readings: a frozen target's hidden states over its own answers: the LM head's inputs ("features") and chosen layers.
 
-Every drafter learns from the same readings, so they are made once and kept as flat files, appended answer by answer:
-whoever is stopped goes on where it was. Laws are not kept: they follow from features by the target's LM head.
+Every drafter is trained on the same readings, so they are computed once and stored as flat files, appended answer by
+answer: a stopped run continues where it was. Distributions are not stored: the target's LM head computes them from the
+features.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from workbench.training.heads.features import Dialogue
 from workbench.training.loop import Report
 
 CHUNK = 512
-"""Tokens read at once."""
+"""Tokens per forward pass."""
 REPORT_S = 10.0
 COLUMNS = ("n", "start", "prompt", "length", "kind")
-"""Of a row: number of its prompt, where it begins in the flat files, tokens of its prompt, of all, and how its answer
-came: 1 greedily, 0 sampled, −1 not from the target (`GIVEN`)."""
+"""Columns of the table of readings: number of the prompt, start in the flat files, number of tokens of the prompt, of
+prompt and answer, and kind of the answer: 1 greedy, 0 sampled, −1 not from the target (`GIVEN`)."""
 GIVEN = -1
-"""Kind of a row whose answer the training text gave."""
+"""Kind of an answer that is part of the training text."""
 
 
 @dataclass
@@ -71,10 +72,10 @@ class Readings:
     """Readings on disk.
 
     Attributes:
-        folder: where they are.
-        device: on which tensors are given.
-        everywhere: whether all places of a text that is trained on count as its answer's, the prompt's among them.
-            Of those kept for measuring the answer counts alone.
+        folder: folder of the files.
+        device: device of the returned tensors.
+        everywhere: whether all positions of a training text, including the prompt's, count as positions of the answer.
+            In held-out texts only the answer counts.
     """
 
     folder: Path
@@ -83,39 +84,39 @@ class Readings:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Target, width, tapped layers and number format."""
+        """Target, width, captured layers and number format."""
         return json.loads((self.folder / "readings.json").read_text())
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Of each answer what `COLUMNS` names, int64 [n, 5]."""
+        """The values of `COLUMNS` for each answer, int64 [n, 5]."""
         path = self.folder / "rows.bin"
         found = np.fromfile(path, dtype=np.int64) if path.exists() else np.zeros(0, np.int64)
         return found[: len(found) // len(COLUMNS) * len(COLUMNS)].reshape(-1, len(COLUMNS))
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of all whole rows."""
+        """Number of tokens of all complete readings."""
         return int(self.rows[-1, 1] + self.rows[-1, 3]) if len(self.rows) else 0
 
     def part(self, held: bool) -> list[int]:
-        """Rows that are kept for measuring, or those to train on."""
+        """Return the indices of the held-out readings, or of those to train on."""
         return [row for row, n in enumerate(self.rows[:, 0].tolist()) if is_held(n) == held]
 
     def dialogue(self, row: int) -> Dialogue:
-        """A prompt with its answer and the features at each of its tokens."""
+        """Return a prompt with its answer and the features at each of its tokens."""
         ids, n_prompt = self.text(row)
         if self.everywhere and not is_held(int(self.rows[row, 0])):
             n_prompt = 1
         return Dialogue(torch.from_numpy(ids).to(self.device), n_prompt, self.stream("features", row))
 
     def text(self, row: int) -> tuple[np.ndarray, int]:
-        """Tokens of a prompt with its answer, int64, and how many of them are the prompt's."""
+        """Return the tokens of a prompt with its answer, int64, and the number of the prompt's tokens."""
         _, start, n_prompt, length, _ = (int(x) for x in self.rows[row])
         return self._flat("ids")[start : start + length].astype(np.int64), n_prompt
 
     def stream(self, name: str, row: int) -> Float[Tensor, "n D"]:
-        """Of an answer, "features", or "tap-6": what left the sixth layer. bfloat16."""
+        """Return hidden states of an answer, bfloat16: "features", or "tap-6", the output of the sixth layer."""
         _, start, _, length, _ = (int(x) for x in self.rows[row])
         kept = self._flat(name)[start : start + length]
         return torch.from_numpy(kept.copy()).view(torch.bfloat16).to(self.device)
@@ -125,7 +126,7 @@ class Readings:
         return {}
 
     def _flat(self, name: str) -> np.ndarray:
-        """A flat file, opened once: tokens [T], or a stream [T, D] whose bfloat16 NumPy takes for int16."""
+        """Return a flat file, opened once: tokens [T], or bfloat16 hidden states [T, D], stored as int16 for NumPy."""
         if name not in self._opened:
             is_text = name == "ids"
             shape = (self.n_tokens,) if is_text else (self.n_tokens, self.facts["width"])
@@ -135,7 +136,7 @@ class Readings:
 
 
 def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
-    """Read answers until there are none left, or enough; returns the figures.
+    """Compute readings of answers until all are processed, or enough; return the figures.
 
     Raises:
         ParameterError: the answers are another target's; the folder holds readings of other weights or layers.
@@ -160,7 +161,7 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
     clock, new, told = RunClock(float("inf")), 0, 0.0
     files = {name: (options.out / f"{name}.bin").open("r+b") for name in [*names, "rows"]}
     kind = token_dtype(target.vocab_size)
-    for name, file in files.items():  # what a killed run wrote of its last answer is written over
+    for name, file in files.items():  # cut off an incomplete last answer of a killed run
         sizes = {"rows": readings.rows.nbytes, "ids": n_tokens * kind.itemsize}
         file.truncate(sizes.get(name, n_tokens * 2 * facts["width"]))
         file.seek(0, 2)
@@ -193,9 +194,9 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
 
 @torch.inference_mode()
 def read_one(models: Models, ids: Sequence[int], taps: Sequence[int] = ()) -> dict[str, Float[Tensor, "n D"]]:
-    """The target's streams over a text: "features", and "tap-6" for what left the sixth layer if that is tapped.
+    """Return the target's hidden states over a text: "features", and "tap-6" for the output of a captured sixth layer.
 
-    No logits are computed but the last ones of each piece: features are the last layer's stream, normed.
+    Only the last logits of each chunk are computed: features are the last layer's output after the final norm.
     """
     target, slot, found = models.target, models.target.open(), dict[int, list[Tensor]]()
     wanted = {target.n_layers - 1, *(layer - 1 for layer in taps)}
@@ -214,10 +215,10 @@ def read_one(models: Models, ids: Sequence[int], taps: Sequence[int] = ()) -> di
 
 
 def last_norm(model: Any) -> nn.Module:
-    """What a target's features left last: the norm that its LM head reads through, and that heads begin with.
+    """Return a target's final norm, whose output its LM head reads; the initial value of heads' own norms.
 
     Raises:
-        ParameterError: it has none of Llama's kind.
+        ParameterError: it has no norm of Llama's kind.
     """
     found = getattr(model.get_decoder(), "norm", None)
     if not isinstance(found, nn.Module) or getattr(found, "bias", None) is not None:
@@ -230,12 +231,12 @@ def last_norm(model: Any) -> nn.Module:
 
 
 def _begun(folder: Path, facts: dict[str, Any]) -> Readings:
-    """The readings that are there already, of the same kind."""
+    """Return the existing readings, if any, after a check that they are of the same kind."""
     path = folder / "readings.json"
     before = json.loads(path.read_text()) if path.exists() else facts
     if not differ(before.get(WEIGHTS, ""), facts[WEIGHTS]):
-        before[WEIGHTS] = facts[WEIGHTS]  # rounding apart
-    before.setdefault("prompts", facts["prompts"])  # which nobody noted once
+        before[WEIGHTS] = facts[WEIGHTS]  # differences in rounding
+    before.setdefault("prompts", facts["prompts"])  # old readings lack it
     if before != facts:
         changed = ", ".join(f"{name}={before.get(name)}" for name in facts if before.get(name) != facts[name])
         raise ParameterError(f"{folder} was made with {changed}.", "Give the same again to go on, or another out.")
@@ -246,9 +247,9 @@ def _begun(folder: Path, facts: dict[str, Any]) -> Readings:
 
 
 def batches(readings: Readings, rows: Sequence[int], size: int, seed: int) -> Callable[[int], list[int]]:
-    """Which rows are read in a step: some of about one length, in a new order every time round.
+    """Return the readings of each step: some of about the same length, in a new order in each epoch.
 
-    They depend on the step's number alone, so that a resumed run reads on.
+    They depend on the step's number alone, so that a resumed run continues correctly.
     """
     lengths, each = readings.rows[:, 3], -(-len(rows) // size)
 

@@ -1,8 +1,8 @@
-"""A small loop of reinforcement learning, as far as a drafter sees it: rollouts, and between them another target.
+"""A small loop that imitates reinforcement learning for a drafter: rollouts, and an updated target between them.
 
-Each step writes answers to fresh prompts, whose lengths are log-normal: by plain decoding, with EAGLE's head as it was
-trained, and with TLT's, which goes on learning. Then the target learns a format, by likelihood: what counts is that its
-weights change, and its words with them.
+Each step generates answers to new prompts, with log-normal lengths: by plain decoding, with EAGLE's head as trained
+before, and with TLT's, which is trained online. Then the target is trained on a format, by likelihood: for a drafter it
+only matters that the target's weights change, and its text with them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class RolloutOptions:
 
 
 def numbered(answer: str) -> str:
-    """The format that the target learns: a sentence a line, each with its number.
+    """Return an answer in the format that the target is trained on: one numbered sentence per line.
 
     >>> print(numbered("Tom ran. He fell!"))
     1. Tom ran.
@@ -97,13 +97,13 @@ def numbered(answer: str) -> str:
 
 
 def is_numbered(text: str) -> bool:
-    """Whether a text, which may end anywhere, is in this format."""
+    """Return whether a text, which may end anywhere, is in this format."""
     lines = text.strip().split("\n")
     return all(line.startswith(f"{i}. "[: max(1, len(line))]) for i, line in enumerate(lines, 1))
 
 
 def lengths(options: RolloutOptions, step: int) -> list[int]:
-    """Most tokens of each answer of a step: log-normal, a few of them long."""
+    """Return the length limits of a step's answers: log-normal, so that a few are long."""
     drawn = np.random.default_rng((options.seed, step)).lognormal(np.log(options.median), options.spread, options.batch)
     return [int(min(max(round(n), 8), options.longest)) for n in drawn]
 
@@ -112,7 +112,7 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
     """Run the loop, and write the report and its page.
 
     Raises:
-        ParameterError: the target has no head of EAGLE's, or fewer than two steps are asked for.
+        ParameterError: the target has no EAGLE head, or fewer than two steps or prompts are requested.
     """
     torch.set_num_threads(options.threads)
     if min(options.steps, options.batch) < 2:
@@ -158,7 +158,7 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
 
 
 def _write(options: RolloutOptions, facts: dict[str, Any], found: list[dict[str, Any]]) -> None:
-    """The report and its page, of the steps so far: a loop that is stopped has shown something."""
+    """Write the report and its page for the steps so far, so that a stopped loop leaves results."""
     asked, settings = (
         {n: v for n, v in d.items() if n != "out"} for d in (chosen(options), dataclasses.asdict(options))
     )
@@ -173,17 +173,17 @@ def _write(options: RolloutOptions, facts: dict[str, Any], found: list[dict[str,
 def rollout(
     models: Models, method: Configured, prompts: Sequence[list[int]], longest: Sequence[int], share: float
 ) -> tuple[list[list[int]], dict[str, Any]]:
-    """A batch that begins together, greedily: its texts, and what they took.
+    """Generate a batch greedily, all sequences starting together; return its texts and costs.
 
     Args:
         models: target and head.
-        method: what decodes.
+        method: decoding method.
         prompts: token ids.
-        longest: most tokens of each answer.
-        share: of the rows, the last of which are the tail.
+        longest: length limit of each answer.
+        share: share of the sequences; once no more than these are running, the tail begins.
 
     Returns:
-        Token ids of the answers; and emitted, rounds of each prompt, seconds of CPU time, those of the tail.
+        Token ids of the answers; and per prompt emitted tokens and rounds, and CPU seconds in total and of the tail.
     """
     engine = Engine(models, max_rows=len(prompts), record=False)
     asked = zip(prompts, longest, strict=True)
@@ -214,7 +214,7 @@ class Tuning:
     """The target's own training: a few steps on stories in the format, in place.
 
     Attributes:
-        loss: of the last step, in nats a token; None before the first.
+        loss: loss of the last step, in nats per token; None before the first.
     """
 
     def __init__(self, models: Models, options: RolloutOptions) -> None:
@@ -224,7 +224,7 @@ class Tuning:
         self._texts = self._told()
 
     def __call__(self) -> None:
-        """The updates between two rollouts."""
+        """Run the updates between two rollouts."""
         model: Any = self.models.target.model
         with unpacked(model):
             model.requires_grad_(True)
@@ -246,5 +246,5 @@ class Tuning:
 
 
 def encoded(models: Models, text: str) -> list[int]:
-    """Token ids of a text as it stands, the marks of a dialogue among them."""
+    """Return the token ids of a text that includes its own chat markers."""
     return models.tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -1,4 +1,4 @@
-"""What a loop of rollouts came to: τ of the two heads, times of the tails, intervals, and the board that says so."""
+"""Results of a loop of rollouts: τ of the two heads, times of the tails, intervals, and the board that shows them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from workbench.training.cards import table
 
 BOARD = "rollouts.json"
 PLAIN, FROZEN, ADAPTIVE = "plain", "frozen", "adaptive"
-"""How each rollout is written: without drafts, with EAGLE's head as it was trained, with one that learns."""
+"""Ways to generate each rollout: without drafts, with EAGLE's head as trained before, with online training."""
 RESAMPLES, SEED = 2000, 0
 
 
 def tau(arm: dict[str, Any]) -> float:
-    """Tokens a round, over all prompts of a rollout."""
+    """Return the tokens per round, over all prompts of a rollout."""
     return sum(arm["emitted"]) / sum(arm["rounds"])
 
 
 def gain(steps: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
-    """τ of the adaptive head / τ of the frozen one over all prompts of some steps, with its 95 % interval over prompts.
+    """Return τ of the adaptive head / τ of the frozen one over the prompts of some steps, and a 95 % interval.
+
+    The interval is over prompts.
 
     Source: Efron & Tibshirani 1993, §13.3 (percentiles over resampled prompts).
     """
@@ -39,15 +41,15 @@ def gain(steps: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
 
 
 def tail_gain(steps: Sequence[dict[str, Any]], arm: str, net: bool = False) -> tuple[float, float, float]:
-    """Tail of plain decoding / tail of another way, in CPU time over some steps, with its 95 % interval over steps.
+    """Return tail time of plain decoding / tail time of another way, in CPU time, with a 95 % interval over steps.
 
     Args:
-        steps: of the loop.
+        steps: steps of the loop.
         arm: the other way.
-        net: leave out what lessons took.
+        net: leave out the time of online training.
 
     Returns:
-        Value, low and high; NaN each where some step had no tail, all of its rows having ended together.
+        Value, low and high; NaN each if some step had no tail, because all of its sequences ended together.
     """
     plain = np.array([s[PLAIN]["tail_s"] for s in steps])
     other = np.array([s[arm]["tail_s"] - (s[arm]["lessons_s"] if net else 0.0) for s in steps])
@@ -59,7 +61,7 @@ def tail_gain(steps: Sequence[dict[str, Any]], arm: str, net: bool = False) -> t
 
 
 def figures(steps: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, float]]:
-    """What the steps come to: value, low, high. τ is compared where the target has changed."""
+    """Return the results of the steps: value, low, high. τ is compared in the steps after the target has changed."""
     return {
         "τ of the adaptive head / τ of the frozen one, all steps after the first": gain(steps[1:]),
         "the same, the second half of the steps": gain(steps[(len(steps) + 1) // 2 :]),
@@ -70,7 +72,7 @@ def figures(steps: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, fl
 
 
 def page(told: dict[str, Any]) -> str:
-    """The board, from what `workbench train rollouts` wrote."""
+    """Return the board, from the report of `workbench train rollouts`."""
     steps, settings = told["steps"], told["settings"]
     given = "".join(f" --set {name}={value}" for name, value in told["options"].items())
     rows = []

@@ -1,7 +1,7 @@
-"""How S2D's sizes learn: all of them at once, each from the target's laws at the same places (sorted fine-tuning).
+"""Training of S2D's sizes: all at once, from the target's distributions at the same positions (sorted fine-tuning).
 
-A size is the beginning of every larger one, so that its layers have several duties: to speak at their own exit, and to
-make what the layers behind go on from. Equal weights of all exits' losses leave neither out.
+Each size is a prefix of every larger one, so its layers have two tasks: to predict at their own exit, and to compute
+the input of the layers after it. Equal weights of all exits' losses train both.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from workbench.training.models import half_precision
 
 
 def train(course: Course) -> tuple[RunResult, Curve]:
-    """Train all layers by the mean of the exits' losses, at places of prompts and of answers.
+    """Train all layers on the mean of the exits' losses, at positions of prompts and of answers.
 
-    A place counts where the target's likeliest token is one that can be drafted.
+    Positions count if the target's most probable token is in the draft vocabulary.
 
-    Source: Kavehzadeh et al. 2024, S2D, arXiv:2407.01955, §3 (sorted fine-tuning); the paper learns from the text.
+    Source: Kavehzadeh et al. 2024, S2D, arXiv:2407.01955, §3 (sorted fine-tuning); the paper trains on the text.
 
     Raises:
-        ParameterError: there is no such loss, or it compares features, which a language model does not guess.
+        ParameterError: there is no such loss, or it compares features, which a language model does not predict.
     """
     options, teacher, kept = course.options, course.teacher, course.kept
     loss, vocabulary = law_losses(options.loss), len(teacher.head)
@@ -65,7 +65,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        """Agreement of each size, the whole drafter first, and its cross-entropy with the target's laws, in nats."""
+        """Return agreement with the target and cross-entropy (nats) of each size, the whole drafter first."""
         right, lost = torch.zeros(2, len(names), device=kept.device)
         count = compared = 0
         for start in range(0, len(course.held), HELD_ROWS):
@@ -90,11 +90,11 @@ def train(course: Course) -> tuple[RunResult, Curve]:
 
 @torch.no_grad()
 def begin_like(rows: Float[Tensor, "V W"], table: Float[Tensor, "V D"]) -> None:
-    """Let rows of tokens begin as those of a wider LM head, in the directions in which these differ most.
+    """Initialise token rows from those of a wider LM head, in the directions in which these differ most.
 
-    Where the rows are as wide or wider, in all of them, and beyond in small random numbers.
+    If the rows are as wide or wider, use all directions; the additional numbers are small and random.
     """
-    _, directions = torch.linalg.eigh(table.T @ table)  # rising
+    _, directions = torch.linalg.eigh(table.T @ table)  # ascending eigenvalues
     narrow = table @ directions.flip(1)[:, : rows.shape[1]]
     nn.init.normal_(rows, std=0.02)
     rows[:, : narrow.shape[1]] = narrow.to(rows.device)

@@ -1,7 +1,7 @@
 """A scaling study of one kind of head: a grid over its size and its training, each measured on the same prompts.
 
 The runs are nested: batches depend on the step's number alone, so a longer run begins with the tokens of a shorter one.
-But each has a schedule of its own, since a learning rate that has not fallen yet says little about where it would end.
+But each has its own learning-rate schedule, since a run before its decay does not show the final quality.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from workbench.training.resuming import settle
 
 REPORT, FFN = "scaling.json", "ffn"
 RETRIES = 3
-"""Times that a run of a lost machine begins anew; it goes on from its checkpoint."""
+"""Number of restarts of a run whose machine was lost; it continues from its checkpoint."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class ScalingOptions:
 
 
 def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
-    """Train and measure what is missing, run by run, and fit the law; the same command goes on after a kill.
+    """Train and measure the missing runs, one by one, and fit the scaling law; after an interruption, run it again.
 
     Raises:
         ParameterError: there is no such head or form, no held-out prompt, or the folder holds a study of other
@@ -135,19 +135,19 @@ def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
 
 
 def _taken(head: Head) -> list[str]:
-    """Options that a head's net takes."""
+    """Return the options that a head's net takes."""
     return list(inspect.signature(head.net).parameters)
 
 
 def tau_of(cell: dict[str, Any]) -> float:
-    """Tokens a round over all prompts of a run."""
+    """Return the tokens per round over all prompts of a run."""
     return sum(cell["emitted"]) / sum(cell["rounds"])
 
 
 def _cells(
     options: ScalingOptions, plan: list[tuple[int, int]], prompts: list[tuple[str, list[int]]], report: Report
 ) -> Iterator[dict[str, Any]]:
-    """The runs of (ffn, steps), in this order: one after the other here, or side by side on a cluster."""
+    """Yield the runs of (ffn, steps), in this order: one after the other here, or in parallel on a cluster."""
     if not options.ray:
         for ffn, steps in plan:
             report(f"scaling: {options.method}, ffn={ffn}, {steps} steps begins")
@@ -173,7 +173,7 @@ def _cells(
 
 
 def _there(folder: str, options: ScalingOptions, ffn: int, steps: int, prompts: Any) -> dict[str, Any]:
-    """On a machine of the cluster: one run, by the same paths as where it was asked for."""
+    """Do one run on a machine of the cluster, with the same paths as on the machine that started it."""
     os.chdir(folder)
     return _cell(options, ffn, steps, prompts, lambda _: None)
 
@@ -181,7 +181,7 @@ def _there(folder: str, options: ScalingOptions, ffn: int, steps: int, prompts: 
 def _cell(
     options: ScalingOptions, ffn: int, steps: int, prompts: list[tuple[str, list[int]]], report: Report
 ) -> dict[str, Any]:
-    """One run: read where it is finished, else trained on and measured."""
+    """Return one run: read it if it is finished, else train and measure it."""
     folder = options.out / f"{options.method}-{ffn}-{steps}"
     asked = ChatHeadOptions(
         method=options.method, target=options.target, readings=options.readings, out=folder, ffn=ffn,
@@ -211,7 +211,7 @@ def _cell(
 def _in_use(
     options: ScalingOptions, folder: Path, config: dict[str, Any], prompts: list[tuple[str, list[int]]]
 ) -> dict[str, list[int]]:
-    """Tokens and rounds of each prompt, greedily."""
+    """Return tokens and rounds of each prompt, decoded greedily."""
     row = next(row for row in rows_of(options.method) if row.name == options.form)
     models = load_models(options.target, None, "cpu", "float32")
     models.heads[options.method] = HeadInfo(folder.name, folder, config)

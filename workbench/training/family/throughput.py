@@ -1,8 +1,8 @@
-"""How fast a head is trained here: tokens a second, and its arithmetic beside what this machine's products reach.
+"""Training throughput of a head: tokens per second, and FLOP/s relative to this machine's peak.
 
-A step's arithmetic is counted as it runs, forward and backward, with what the target's LM head has to say; its time
-holds all of it, the optimizers' steps among them. The peak is that of one product of large matrices, in the number
-format and with the threads of the training.
+The FLOPs of a step are counted while it runs, forward and backward, including the target's LM head; its time includes
+everything, also the optimizers. The peak is that of one product of large matrices, in the number format and with the
+threads of the training.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from workbench.training.loop import LoopOptions, Report, RunResult, descend
 from workbench.training.models import half_precision
 
 SIDE, TRIES = 2048, 6
-"""Rows and columns of the matrices whose product is the peak, and how often it is tried."""
+"""Rows and columns of the matrices whose product gives the peak, and number of attempts."""
 WARM_UP, SHOWN = 3, 8
-"""Steps before any is timed, and kinds of work that are told, the costliest first."""
+"""Warm-up steps before timing, and number of operations that are reported, the most expensive first."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class ThroughputOptions(ChatHeadOptions):
 
 @dataclass(frozen=True)
 class Timed(Course):
-    """A course whose steps are timed in place of a run."""
+    """Training setup whose steps are timed instead of a full run."""
 
     found: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -78,7 +78,7 @@ class Timed(Course):
             tokens.append(step(number)[0])
             learn()
             seconds.append(time.perf_counter() - begun)
-        for number in range(options.timed):  # counting takes time of its own
+        for number in range(options.timed):  # counting slows the steps
             with FlopCounterMode(display=False) as counter:
                 step(number)
             work.append(counter.get_total_flops())
@@ -98,10 +98,10 @@ class Timed(Course):
 
 
 def throughput(options: ThroughputOptions, report: Report) -> dict[str, Any]:
-    """Time a head's training; returns the figures.
+    """Time a head's training; return the figures.
 
     Raises:
-        ParameterError: its lesson has a loop of its own, or as for `train_chat_heads`.
+        ParameterError: this kind has its own training loop; further as for `train_chat_heads`.
     """
     if lesson_of(options.method) is eagle:
         raise ParameterError("EAGLE's layer is trained by a loop that it shares with targets that see.", "Take mtp.")
@@ -120,7 +120,7 @@ def throughput(options: ThroughputOptions, report: Report) -> dict[str, Any]:
 
 
 def peak(half: bool) -> float:
-    """GFLOP/s of a product of large matrices, the best of some: in bfloat16 where training has it, else in float32."""
+    """Return the peak in GFLOP/s: the best of some products of large matrices, in bfloat16 if `half`, else float32."""
     a, b = torch.randn(2, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     best = 0.0
     with torch.no_grad(), half_precision(half):

@@ -1,7 +1,7 @@
-"""A study of VocabTrim: drafters that can propose ever fewer tokens, on the same prompts, each beside plain decoding.
+"""A study of VocabTrim: drafters with ever smaller vocabularies, on the same prompts, each beside plain decoding.
 
-Which tokens they keep is counted in two kinds of text: what the target answered, and the answers that the training
-text gives to the same kind of prompts. Nothing is trained.
+The tokens to keep are selected by frequency in two kinds of text: the target's answers, and the answers of the training
+text to the same kind of prompts. Nothing is trained.
 
 Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3 (the counts) and §4 (size against speed).
 """
@@ -81,15 +81,15 @@ class TrimmingOptions:
 
 @dataclass
 class Lane:
-    """A drafter with some of its tokens, and what became of each prompt.
+    """A drafter with a reduced vocabulary, and its results per prompt.
 
     Attributes:
-        kind: what was trimmed.
-        counted: in which kind of text; empty where nothing was trimmed.
+        kind: kind of drafter.
+        counted: kind of text in which tokens were counted; empty if nothing was trimmed.
         kept: the tokens, increasing.
-        models: of which it is one.
-        method: it drafts by.
-        rounds: of each prompt, those of the first repeat.
+        models: models with this drafter.
+        method: decoding method.
+        rounds: rounds of each prompt, from the first repeat.
         rates: tokens per second of each prompt, by repeat.
     """
 
@@ -102,14 +102,14 @@ class Lane:
     rates: list[list[float]] = field(default_factory=list)
 
     def answer(self, ids: list[int], tokens: int) -> None:
-        """Answer a prompt once more; with a new one `rates` has grown before."""
+        """Decode a prompt once more; for a new prompt the caller first appends a list to `rates`."""
         rounds = answered(self.models, ids, self.method, tokens)
         if not self.rates[-1]:
             self.rounds.append(rounds)
         self.rates[-1].append(metrics.tokens_per_second(rounds) or 0.0)
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON, a number for each prompt."""
+        """Return plain JSON, with one number per prompt."""
         return tallies(self.rounds) | {
             "drafted": [metrics.drafted(rounds) for rounds in self.rounds],
             "draft_s": [round(sum(r.draft_s for r in rounds), 6) for rounds in self.rounds],
@@ -118,7 +118,7 @@ class Lane:
 
 
 def trimming(options: TrimmingOptions, report: Report) -> dict[str, Any]:
-    """Measure every size of every kind, prompt by prompt and in turns, so that what slows the machine slows all.
+    """Measure every size of every kind, prompt by prompt and in turns, so that load on the machine slows all equally.
 
     Raises:
         ParameterError: no such kind, form or size, or there are no readings or held-out prompts.
@@ -143,7 +143,7 @@ def trimming(options: TrimmingOptions, report: Report) -> dict[str, Any]:
             for place, tokens in kept.items()
         ]
         plain = Lane(PLAIN, WHOLE, kept[WHOLE, size], whole, registry.get(PLAIN).with_params())
-        for lane in (plain, *lanes):  # what is compiled at a first pass is no part of its time
+        for lane in (plain, *lanes):  # warm-up: compilation must not count
             answered(lane.models, prompts[0][1], lane.method, WARM_TOKENS)
         for i, (_, ids) in enumerate(prompts):
             for lane in (plain, *lanes):
@@ -169,7 +169,7 @@ def trimming(options: TrimmingOptions, report: Report) -> dict[str, Any]:
 
 
 def _outside(said: Sequence[Sequence[int]], kept: Sequence[int]) -> list[int]:
-    """Of each answer the tokens that a drafter with these could not propose."""
+    """Return, per answer, the number of tokens that a drafter with this vocabulary could not propose."""
     have = set(kept)
     return [sum(token not in have for token in tokens) for tokens in said]
 
@@ -177,7 +177,7 @@ def _outside(said: Sequence[Sequence[int]], kept: Sequence[int]) -> list[int]:
 def _lane(
     options: TrimmingOptions, whole: Models, kind: str, counted: str, size: int, kept: list[int], scratch: Path
 ) -> Lane:
-    """A kind of drafter with these tokens; the folder of a trimmed draft model is made in `scratch`."""
+    """Return a lane for a kind of drafter with these tokens; a trimmed draft model's folder is created in `scratch`."""
     row = next((row for row in rows_of(kind) if row.name == options.form), None)
     if row is None or (kind != DRAFTER and kind not in whole.heads):
         raise ParameterError(
@@ -190,7 +190,7 @@ def _lane(
         config = json.loads((place / "config.json").read_text(encoding="utf-8"))
     else:
         place, config = whole.heads[kind].folder, whole.heads[kind].config
-    if counted or KEY in config:  # what was trimmed when it was made speaks all of its tokens first
+    if counted or KEY in config:  # a drafter trimmed at its creation is measured untrimmed too
         others = {name: value for name, value in config.items() if name != KEY}
         changed = others | ({KEY: kept} if counted else {})
         if kind == DRAFTER:

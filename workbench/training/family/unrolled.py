@@ -1,7 +1,7 @@
-"""How a layer learns from the target's laws, in drafts as it will meet them.
+"""Training from the target's distributions in multi-step drafts, as in real drafting.
 
-Behind the places of an answer drafts of some steps are made; the law of each step is held against the target's at the
-place that it speaks of. A layer that reads its own states has them unrolled, with the true tokens in them.
+Drafts of some steps are computed after the positions of an answer; the distribution of each step is compared with the
+target's for the same token. A layer that reads its own states is unrolled over them, with the true tokens as input.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
 Entering = Callable[[list[int], Tensor], Tensor]
-"""(rows, features [B, n, D]) → what the target gives the layer at each place, float32 [B, n, F]."""
+"""(rows, features [B, n, D]) → the target's input to the layer at each position, float32 [B, n, F]."""
 
 
 class Batch(NamedTuple):
-    """Answers side by side, as drafts behind their places are made of them.
+    """Padded answers, the data for drafts after their positions.
 
     Attributes:
-        rows: which readings.
-        ids: their tokens.
-        embeds: of the target's input, at each token.
-        features: the target's, at each token.
-        answer: places whose feature decides a token of the answer.
-        said: the target's likeliest token behind each of these places; −1 at others.
+        rows: indices of the readings.
+        ids: token ids.
+        embeds: the target's input embeddings of the tokens.
+        features: the target's features at the tokens.
+        answer: positions whose feature predicts a token of the answer.
+        said: the target's most probable next token at each of these positions; −1 at others.
     """
 
     rows: list[int]
@@ -47,13 +47,13 @@ class Batch(NamedTuple):
 
     @property
     def places(self) -> Int[Tensor, "B n"]:
-        """The number of each place, counted through all answers."""
+        """Index of each position, counted through all answers."""
         return torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids)
 
 
 Drafts = Callable[[Batch, torch.Generator | None], Iterable[tuple[Tensor, Tensor]]]
-"""(answers, chance, or None where all that there is is measured) → of each step of the drafts behind their places the
-states [N, D], and the numbers [N] of the places where the target says what they are to say."""
+"""(answers, random generator, or None to use all positions for measuring) → per step of the drafts the states [N, D],
+and the indices [N] of the positions with the target's distribution for the same tokens."""
 
 
 def train_unrolled(
@@ -64,15 +64,15 @@ def train_unrolled(
     shares: list[float],
     **facts: Any,
 ) -> tuple[RunResult, Curve]:
-    """Train a layer that reads its own states by as many steps of a draft as there are shares.
+    """Train a layer that reads its own states over as many draft steps as there are shares.
 
     Args:
-        course: who is taught by whom, and on what.
+        course: training setup.
         net: the layer.
-        entering: what the target gives it.
-        logits: of the tokens that it can draft, behind its states.
+        entering: returns the target's input to the layer.
+        logits: computes logits over the draft vocabulary from the layer's states.
         shares: weight of each step's loss.
-        facts: more for the configuration.
+        facts: further entries of the configuration.
     """
 
     def drafts(batch: Batch, _: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -92,19 +92,19 @@ def train_drafts(
     on_progress: Callable[[float], None] = lambda _: None,
     **facts: Any,
 ) -> tuple[RunResult, Curve]:
-    """Train a drafter by drafts behind the places of answers.
+    """Train a drafter on drafts after the positions of answers.
 
-    A place counts where the target's likeliest token is one that can be drafted; the mean is over those that count, so
-    that how many they are does not change how fast it learns.
+    Positions count if the target's most probable token is in the draft vocabulary. The loss is the mean over those
+    that count, so that their number does not change the effective learning rate.
 
     Args:
-        course: who is taught by whom, and on what.
+        course: training setup.
         net: the drafter.
-        drafts: its states, and what they are held against.
-        logits: of the tokens that it can draft, behind its states.
+        drafts: yields its states, and the positions to compare them with.
+        logits: computes logits over the draft vocabulary from its states.
         shares: weight of each step's loss.
-        on_progress: is told before each step of training what share of the run is over.
-        facts: more for the configuration.
+        on_progress: called before each training step with the finished share of the run.
+        facts: further entries of the configuration.
     """
     options, teacher, loss = course.options, course.teacher, Weighted.parse(course.options.loss)
 
@@ -143,9 +143,9 @@ def train_drafts(
 def steps(
     net: FeatureNet, embeds: Float[Tensor, "B n D"], given: Float[Tensor, "B n F"], answer: Bool[Tensor, "B n"], n: int
 ) -> Iterator[tuple[Float[Tensor, "B m D"], Bool[Tensor, "B m"]]]:
-    """Of each step of a draft the states behind all pairs, m = n − 1, and where a token of an answer follows.
+    """Yield per draft step the states after all pairs, m = n − 1, and whether a token of an answer follows.
 
-    The state of step i behind the pair at s guesses the token at s + 2 + i, which the feature at s + 1 + i decides.
+    The state of step i after the pair at s predicts the token at s + 2 + i, as the feature at s + 1 + i does.
     """
     for step, state in enumerate(unroll(net, lambda step: on(embeds, step + 1)[:, :-1], given[:, :-1], n)):
         yield state, still(on(answer, 1), step)[:, :-1]

@@ -1,4 +1,4 @@
-"""Which tokens a drafter of a large vocabulary keeps: those that its target says most."""
+"""Vocabulary reduction for drafters of large vocabularies: they keep the tokens that the target uses most."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from workbench.training.answers import rate_of
 from workbench.training.family.readings import GIVEN, Readings
 
 LEFT_OUT = -100
-"""In place of a label: PyTorch's losses pass over it."""
+"""Label of positions to ignore: PyTorch's losses skip it."""
 
 
 def counts_of(readings: Readings, rows: Sequence[int]) -> np.ndarray:
-    """How often the target said each token in these answers, int64 [V]."""
+    """Return how often the target generated each token in these answers, int64 [V]."""
     found = np.zeros(readings.facts["vocabulary"], np.int64)
     for row in rows:
         ids, n_prompt = readings.text(row)
@@ -27,12 +27,12 @@ def counts_of(readings: Readings, rows: Sequence[int]) -> np.ndarray:
 
 
 def kept_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> list[int]:
-    """The `size` tokens said most, increasing; of those never said the first ones, which byte-level BPE made first.
+    """Return the `size` most frequent tokens, increasing; of unused ones the first, which byte-level BPE created first.
 
     Args:
-        counts: how often each token was said, [V].
-        size: how many to keep.
-        always: kept whatever was said: the end of the text.
+        counts: how often each token was generated, [V].
+        size: number of tokens to keep.
+        always: tokens kept in any case: EOS.
 
     Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3: the drafter's own calibration text decides.
 
@@ -49,21 +49,21 @@ def kept_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> 
 
 
 def coverage(counts: np.ndarray, kept: Sequence[int]) -> float:
-    """Share of what the target said that can be drafted with these tokens."""
+    """Return the share of the target's tokens that can be drafted with this vocabulary."""
     return float(counts[list(kept)].sum() / max(counts.sum(), 1))
 
 
 def chosen_tokens(
     readings: Readings, held: Sequence[int], size: int, always: Collection[int], kept: list[int] | None = None
 ) -> tuple[list[int], dict[str, Any]]:
-    """The tokens that drafters trained on readings keep, and what their cards say of that.
+    """Return the vocabulary of drafters trained on readings, and the facts about it for their cards.
 
     Args:
-        readings: of the target's answers.
-        held: those kept out of training, by which it is told how much can be drafted.
-        size: how many to keep.
-        always: kept whatever was said.
-        kept: those of a head that is trained further, which stay.
+        readings: readings of the target's answers.
+        held: held-out readings, on which the coverage is measured.
+        size: number of tokens to keep.
+        always: tokens kept in any case.
+        kept: vocabulary of a head that is trained further; it is not changed.
     """
     read = readings.part(held=False)
     own = [row for row in read if readings.rows[row, 4] != GIVEN]
@@ -79,6 +79,6 @@ def chosen_tokens(
 
 
 def places_among(kept: Int[Tensor, " K"], vocabulary: int) -> Int[Tensor, " V"]:
-    """Where each token stands among the kept ones; `LEFT_OUT` for those that are not."""
+    """Return the index of each token in the reduced vocabulary; `LEFT_OUT` for tokens that are not in it."""
     places = torch.full((vocabulary,), LEFT_OUT, device=kept.device)
     return places.index_copy_(0, kept, torch.arange(len(kept), device=kept.device))

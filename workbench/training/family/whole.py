@@ -1,6 +1,6 @@
-"""One command for a head: the target's answers, their readings, the head's training, what it does in use, its card.
+"""One command for a head: the target's answers, their readings, the head's training, its evaluation, its card.
 
-Each part goes on where it was stopped, so the same command after a kill does what is left.
+Each part continues where it was stopped, so the same command after an interruption does the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from workbench.training.recipe import begun_with, chosen, finish
 from workbench.training.resuming import check_same, is_of, settle
 
 ALL = 1 << 62
-"""Tokens: more than there are."""
+"""Number of tokens larger than any set of answers."""
 
 
 @dataclass
@@ -104,16 +104,16 @@ class WholeOptions:
 
 
 def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, Any]:
-    """Everything of one kind of head; returns the figures of its training.
+    """Run all steps for one kind of head; return the figures of its training.
 
     Args:
-        kind: of the head.
-        options: with those that the kind declares its own (`Head.options`).
+        kind: kind of the head.
+        options: options, including the kind's own (`Head.options`).
         report: receives progress lines.
 
     Raises:
-        ParameterError: the target is too shallow or too narrow for it, a part was begun with other settings, or a
-            finished head would be written over.
+        ParameterError: the target has too few layers or is too narrow for it, a part was begun with other settings, or
+            a finished head would be overwritten.
         ModelError: there is no such target.
     """
     length = options.minutes if options.steps is None else options.steps
@@ -122,8 +122,8 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     if not options.data.is_dir():
         report(f"{options.data} is not there: prompts that are still to be asked come from generators alone")
     told = AutoConfig.from_pretrained(locate(options.target))
-    if type(told) in MODEL_FOR_CAUSAL_LM_MAPPING:  # others are told of when they are loaded
-        with torch.device("meta"):  # before hours go into answers
+    if type(told) in MODEL_FOR_CAUSAL_LM_MAPPING:  # other architectures are checked when they are loaded
+        with torch.device("meta"):  # fail early, before hours of generating answers
             last_norm(AutoModelForCausalLM.from_config(told))
     shape = text_config(told)
     heads = _heads(shape.hidden_size, shape.num_attention_heads)
@@ -160,7 +160,7 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     )  # fmt: skip
     write_answers(asking, report)
     report(f"{kind}: 2 of 4, what it thinks while it reads them")
-    longest = options.longest_prompt + options.max_new_tokens  # all that was written is read
+    longest = options.longest_prompt + options.max_new_tokens  # so that all generated texts fit
     reading = ReadOptions(options.target, work / "answers", asked.readings, taps, ALL, longest, **both)
     make_readings(reading, report)
     report(f"{kind}: 3 of 4, training")
@@ -181,7 +181,7 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
 def draft_command(target: str, kind: str, folder: Path) -> str:
     """Return the command that drafts with a finished head, from any working folder.
 
-    Heads in the workbench's own folder are found by their target; others are named.
+    Heads in the workbench's own folder are found by their target; others need their path.
     """
     place = folder.resolve()
     is_found = place.parent == bundled_folder().resolve()
@@ -190,10 +190,10 @@ def draft_command(target: str, kind: str, folder: Path) -> str:
 
 
 def _check_place(asked: ChatHeadOptions) -> None:
-    """A finished head is written over by nothing but the run that wrote it, which the note of its settings tells.
+    """Check that a finished head is overwritten only by the run that wrote it, as recorded in the note of its settings.
 
     Raises:
-        ParameterError: there is one where the new one would be.
+        ParameterError: there is another finished head in the new one's folder.
     """
     folder = asked.folder
     if (folder / "config.json").exists() and not is_of(asked, "out", "target"):
@@ -204,7 +204,7 @@ def _check_place(asked: ChatHeadOptions) -> None:
 
 
 def _heads(width: int, theirs: int) -> int:
-    """As many attention heads as the target has, or the next fewer that divide its width into even sizes.
+    """Return the target's number of attention heads, or the next lower one that divides its width into even sizes.
 
     Raises:
         ParameterError: there is no such number.
@@ -216,6 +216,6 @@ def _heads(width: int, theirs: int) -> int:
 
 
 def _taps(kind: str, asked: ChatHeadOptions, layers: int) -> tuple[int, ...]:
-    """The layers whose streams a kind of head reads beside the features."""
+    """Return the layers whose hidden states a kind of head reads besides the features."""
     lesson = lesson_of(kind)
     return lesson.taps_of(asked, layers) if hasattr(lesson, "taps_of") else ()

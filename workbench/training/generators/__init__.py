@@ -1,4 +1,4 @@
-"""The project's own text generators: tasks whose right answer is known.
+"""The project's own text generators: tasks with known right answers.
 
 >>> instance = next(TASKS["addition"].stream(seed=0, held_out=True))
 >>> TASKS["addition"].check(instance, instance.answer)
@@ -43,8 +43,8 @@ TASKS: dict[str, Task] = {
 def mixture(seed: int, names: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """Yield an endless stream of (task, document) for training.
 
-    Shares are of tokens, estimated by characters: the task that is furthest behind its share comes next.
-    Two stories in five come without a request, as text to continue.
+    Shares are of tokens, estimated by characters: the task that lags most behind its share comes next.
+    Two stories in five have no request, as text to continue.
 
     Args:
         seed: Seed of the stream.

@@ -1,7 +1,7 @@
-"""What a generator task is: a seeded source of (prompt, answer) pairs whose right answer is known.
+"""Generator tasks: seeded sources of (prompt, answer) pairs whose right answer is known.
 
-An instance is split into *train* or *held-out* by a hash of its content, never by its seed, so the same
-problem reached from two seeds always lands on the same side.
+An instance belongs to *train* or *held-out* by a hash of its content, never by its seed, so the same problem reached
+from two seeds is always in the same split.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Instance:
 
     Attributes:
         task: Name of the task that made it.
-        prompt: What the user says.
+        prompt: User message.
         answer: The one right answer (for stories: one good answer).
-        key: What identifies the problem; the split hashes it.
+        key: Text that identifies the problem; the split hashes it.
     """
 
     task: str
@@ -49,9 +49,9 @@ class Task:
     Attributes:
         name: Registry name.
         make: Draws one instance from a random source.
-        check: Whether an output answers an instance; exact match unless the task is open-ended.
+        check: Returns whether an output answers an instance; exact match unless the task is open-ended.
         share: Share of the generator tokens in the training mixture.
-        goal: Exact-match rate aimed at, 0 where none is set.
+        goal: Exact-match rate aimed at, 0 if there is none.
     """
 
     name: str
@@ -61,23 +61,23 @@ class Task:
     goal: float = 0.0
 
     def draw(self, rng: random.Random, *, held_out: bool) -> Instance:
-        """Draw instances until one falls on the wanted side of the split."""
+        """Draw instances until one belongs to the wanted split."""
         while True:
             instance = self.make(rng)
             if instance.held_out == held_out:
                 return instance
 
     def stream(self, seed: int, *, held_out: bool) -> Iterator[Instance]:
-        """Yield an endless, reproducible stream of instances from one side of the split."""
+        """Yield an endless, reproducible stream of instances from one split."""
         rng = random.Random(f"{self.name}/{seed}/{held_out}")
         while True:
             yield self.draw(rng, held_out=held_out)
 
 
 def is_held_out(key: str) -> bool:
-    """Return whether a problem is kept out of training.
+    """Return whether a problem is held out of training.
 
-    The task is not hashed: a story kept out as a story is kept out as a text to summarise too.
+    The task is not part of the hash: a story that is held out as a story is also held out as a text to summarise.
 
     >>> is_held_out("12+34") == is_held_out("12+34")
     True
@@ -87,5 +87,5 @@ def is_held_out(key: str) -> bool:
 
 
 def exact(instance: Instance, output: str) -> bool:
-    """Exact match, up to white space at the ends."""
+    """Return whether an output matches exactly, up to white space at the ends."""
     return output.strip() == instance.answer.strip()

@@ -99,6 +99,6 @@ def make_code(rng: random.Random) -> Instance:
 
 
 def check_code(instance: Instance, output: str) -> bool:
-    """Whether the definition is right up to the comment with the example, which may use another argument."""
+    """Return whether the definition is right up to the comment with the example, which may use another argument."""
     marker = "# Example:"
     return output.split(marker)[0].strip() == instance.answer.split(marker)[0].strip()

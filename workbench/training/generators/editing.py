@@ -1,4 +1,4 @@
-"""Copy, quote, edit and extractive summary: answers that are made of pieces of the prompt."""
+"""Copying, quoting, editing and extractive summaries: answers that consist of pieces of the prompt."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_copy(rng: random.Random) -> Instance:
 
 
 def make_repeat(rng: random.Random) -> Instance:
-    """Draw a short text that is to be repeated twice or three times, a line each."""
+    """Draw a short text that is to be repeated twice or three times, once per line."""
     words = make_passage(rng).split()
     text = " ".join(words[: rng.randint(2, 7)])
     times = rng.choice([2, 3])

@@ -1,7 +1,7 @@
 """Short simple-English stories with consistent characters.
 
 A plot is a list of slots; a slot is a list of wordings of the same event. Names, pronouns, things and places are
-drawn once per story, so that they stay the same from the first sentence to the last.
+drawn once per story, so that they are the same from the first sentence to the last.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ADJECTIVES = ["little", "kind", "brave", "happy", "clever", "quiet", "young", "
 
 @dataclass(frozen=True)
 class Story:
-    """A story and the facts that it keeps.
+    """A story and its facts.
 
     Attributes:
         sentences: The story, one entry per slot of the plot.
-        facts: What the placeholders stood for.
+        facts: Values of the placeholders.
         plot: Name of the plot.
-        key_slots: Indices of the sentences that carry the plot (opening, problem, ending).
+        key_slots: Indices of the sentences that summarise the plot (opening, problem, ending).
     """
 
     sentences: tuple[str, ...]
@@ -35,13 +35,13 @@ class Story:
 
     @property
     def text(self) -> str:
-        """The story in two paragraphs."""
+        """Return the story in two paragraphs."""
         middle = (len(self.sentences) + 1) // 2
         return " ".join(self.sentences[:middle]) + "\n\n" + " ".join(self.sentences[middle:])
 
     @property
     def key(self) -> str:
-        """What identifies the story for the split: plot, characters and things, not the wording."""
+        """Text that identifies the story for the split: plot, characters and things, not the wording."""
         return "|".join([self.plot, *(self.facts[name] for name in ("hero", "friend", "color", "toy", "place"))])
 
 
@@ -98,10 +98,10 @@ def make_story_instance(rng: random.Random) -> Instance:
 
 
 def check_story(instance: Instance, output: str) -> bool:
-    """Whether a story is whole and consistent.
+    """Return whether a story is complete and consistent.
 
-    It must name every name in the prompt and the thing asked for, name nobody else, end with a full sentence
-    and not say the same sentence twice (short pieces of direct speech aside).
+    It must contain every name in the prompt and the requested thing, contain no other names, end with a full sentence
+    and not repeat a sentence (except short pieces of direct speech).
     """
     names = set(GIRLS + BOYS)
     asked = names & set(re.findall(r"[A-Z][a-z]+", instance.prompt))

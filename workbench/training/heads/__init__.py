@@ -1,1 +1,1 @@
-"""Training of feature drafters: one trainer for all, losses in a registry, features of the frozen target read once."""
+"""Training of feature drafters: one trainer for all, a registry of losses, stored features of the frozen target."""

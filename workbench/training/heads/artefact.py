@@ -1,4 +1,4 @@
-"""Trained heads on disk: safetensors and a configuration that says which target they fit."""
+"""Trained heads on disk: safetensors and a configuration with the target that they fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workbench.training.models import in_lines
 
 WEIGHTS = "model.safetensors"
 STORED = "stored"
-"""In the configuration of a head that was shrunk: {"bits", "error": by how much of their size the weights moved}."""
+"""Key in the configuration of an int8 checkpoint: {"bits", "error": relative change of the weights}."""
 
 
 def save_net(
@@ -33,10 +33,10 @@ def save_net(
 
     Args:
         net: the net.
-        out: folder, made where it is missing.
+        out: folder, created if it is missing.
         target: name of the target that it drafts for.
-        dtype: of the weights on disk, whole numbers apart.
-        facts: more for the configuration.
+        dtype: dtype of the floating-point weights on disk.
+        facts: further entries of the configuration.
     """
     out.mkdir(parents=True, exist_ok=True)
     weights = {
@@ -53,26 +53,26 @@ def save_net(
 
 
 def load_saved(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """The net in a folder, in float32, and its configuration."""
+    """Load the net in a folder, in float32, and its configuration."""
     config = json.loads((folder / "config.json").read_text())
     net = registry.heads()[config["workbench_head"]].net.of(config)
-    net.load_state_dict(read_weights(folder / WEIGHTS))  # which takes float16 for float32
+    net.load_state_dict(read_weights(folder / WEIGHTS))  # it converts float16 to float32
     return net, config
 
 
 def shrink(folder: Path, out: Path) -> dict[str, Any]:
-    """Write a copy of a trained head whose matrices are bytes (`workbench.models.int8_checkpoint`).
+    """Write a copy of a trained head as an int8 checkpoint (`workbench.models.int8_checkpoint`).
 
     Args:
-        folder: of the head.
-        out: a folder that holds nothing, or that is not there yet.
+        folder: folder of the head.
+        out: an empty folder, or one that does not exist yet.
 
     Returns:
-        {"before", "after": bytes of the weights, "error": of the weights, as a share of their size (norms)}.
+        {"before", "after": bytes of the weights, "error": relative error of the weights (norms)}.
 
     Raises:
-        ModelError: the head cannot be read, or there is nothing to shrink.
-        ParameterError: `out` holds something.
+        ModelError: the head cannot be read, or there is nothing to convert.
+        ParameterError: `out` is not empty.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ParameterError(f"{out} holds something.", "Name a new folder.")

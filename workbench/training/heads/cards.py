@@ -1,4 +1,4 @@
-"""What the cards of the feature drafters say, from the figures that their training measured."""
+"""Model cards of the feature drafters, from the figures that their training measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from workbench.training.cards import Figures, Trained, losses_of, minutes_of, ru
 
 
 def card(model: Trained) -> str:
-    """The text of a card."""
+    """Return the text of a card."""
     config, figures = model.config, model.figures
     kind, net = config["workbench_head"], config["net"]
     shape = ", ".join(f"{key} {value}" for key, value in net.items())

@@ -1,4 +1,4 @@
-"""What the frozen target said and thought: its own answers, and its features over them, read once and kept."""
+"""The frozen target's own answers and its features over them, computed once and stored."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from workbench.training.scenes.train import answer_states
 
 @dataclass(slots=True)
 class Dialogue:
-    """A prompt with the target's answer, and what the target made of it.
+    """A prompt with the target's answer, and the target's hidden states over it.
 
     Attributes:
         ids: tokens of prompt and answer.
-        n_prompt: tokens of the prompt.
-        features: what the target's LM head read at each of them.
-        vision: what entered the target's decoder at the picture's tokens; None without a picture.
-        start: position of the first of these.
+        n_prompt: number of tokens of the prompt.
+        features: input of the target's LM head at each token.
+        vision: input of the target's decoder at the image's tokens; None without an image.
+        start: position of the first image token.
     """
 
     ids: Int[Tensor, " n"]
@@ -41,7 +41,7 @@ class Dialogue:
 
     @property
     def kind(self) -> tuple[int, int]:
-        """What dialogues of one batch must share: where their vision tokens stand."""
+        """Start and number of the vision tokens, which all dialogues of one batch must share."""
         return (self.start, 0 if self.vision is None else len(self.vision))
 
 
@@ -50,10 +50,10 @@ class Batch:
     """Dialogues of one kind, padded at the end.
 
     Attributes:
-        seen: as the drafter reads them.
+        seen: inputs of the drafter.
         ids: tokens, [B, n].
         features: [B, n, D].
-        answers: bool [B, n], positions whose feature decides a token of the answer.
+        answers: bool [B, n], positions whose feature predicts a token of the answer.
     """
 
     seen: Seen
@@ -63,12 +63,12 @@ class Batch:
 
 
 def batch_of(dialogues: Sequence[Dialogue], embed: torch.nn.Module, grid: tuple[int, int] | None = None) -> Batch:
-    """Put dialogues of one kind together.
+    """Combine dialogues of one kind into a batch.
 
     Args:
-        dialogues: of one kind.
+        dialogues: dialogues of one kind.
         embed: the target's embedding.
-        grid: rows and columns of a picture's vision tokens; by default a square.
+        grid: rows and columns of an image's vision tokens; by default a square.
     """
     start, size = dialogues[0].kind
     n = max(len(d.ids) for d in dialogues)
@@ -98,16 +98,16 @@ class Features:
     """Dialogues, and batches of them in an endless random order.
 
     Attributes:
-        dialogues: all of them.
+        dialogues: all dialogues.
     """
 
     dialogues: list[Dialogue] = field(default_factory=list)
 
     def batches(self, rows: int, seed: int, pictured: bool) -> Iterator[list[Dialogue]]:
-        """Endless batches of dialogues of one kind and about one length, with pictures or without.
+        """Yield endless batches of dialogues of one kind and similar length, with images or without.
 
         Raises:
-            ValueError: there are none such.
+            ValueError: there are no such dialogues.
         """
         mine = [d for d in self.dialogues if (d.vision is not None) == pictured]
         if not mine:
@@ -124,7 +124,7 @@ class Features:
             yield from groups
 
     def save(self, path: Path) -> None:
-        """Write one safetensors file: flat tensors and where each dialogue begins. Features as float16."""
+        """Write one safetensors file: flat tensors and the sizes of each dialogue. Features as float16."""
         path.parent.mkdir(parents=True, exist_ok=True)
         vision = [d.vision for d in self.dialogues if d.vision is not None]
         held = {
@@ -138,7 +138,7 @@ class Features:
 
     @classmethod
     def load(cls, path: Path) -> Features:
-        """The inverse of `save`."""
+        """Read a file that `save` wrote."""
         with safe_open(path, "pt") as file:
             ids, features = file.get_tensor("ids").long(), file.get_tensor("features")
             vision, facts = file.get_tensor("vision"), file.get_tensor("facts").tolist()
@@ -154,12 +154,12 @@ class Features:
 def read_dialogues(
     model: LlavaForConditionalGeneration, packed: Packed, images: Tensor | None, reply: int
 ) -> list[Dialogue]:
-    """What a frozen target makes of packed rows: one dialogue for each turn of each row.
+    """Run a frozen target on packed sequences; return one dialogue for each turn of each sequence.
 
     Args:
         model: the target.
-        packed: rows whose turns see the picture and themselves.
-        images: their pictures, float32 [B, 3, 64, 64]; None where the rows have none.
+        packed: sequences whose turns attend to the image and to themselves.
+        images: their images, float32 [B, 3, 64, 64]; None if the sequences have none.
         reply: id of the token that ends a question.
     """
     entered: list[Tensor] = []

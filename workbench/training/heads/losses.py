@@ -1,7 +1,7 @@
-"""Losses that a drafter can be trained with, by name: how far a guessed feature, or the law it stands for, is off.
+"""Losses that a drafter can be trained with, by name: distances of features, or of the distributions they stand for.
 
-Each takes guesses and truths at N places and gives one number a place. Laws follow from features by the target's own LM
-head, so that teacher laws are never stored.
+Each takes predictions and true values at N positions and returns one number per position. Distributions are computed
+from features by the target's own LM head, so that teacher distributions are never stored.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the drafter says and what is true, at N places.
+    """The drafter's predictions and the true values, at N positions.
 
     Attributes:
-        guess: features.
-        truth: features.
-        logits: the drafter's.
+        guess: predicted features.
+        truth: the target's features.
+        logits: the drafter's logits.
         wanted: the target's logits.
     """
 
@@ -34,49 +34,49 @@ class Places:
 
 
 def smooth_l1(at: Places) -> Float[Tensor, " N"]:
-    """Huber distance of features, averaged over the width: EAGLE's regression."""
+    """Return the Huber distance of features, averaged over the width: EAGLE's regression."""
     return F.smooth_l1_loss(at.guess, at.truth, reduction="none").mean(-1)
 
 
 def mse(at: Places) -> Float[Tensor, " N"]:
-    """Squared distance of features, averaged over the width."""
+    """Return the squared distance of features, averaged over the width."""
     return (at.guess - at.truth).square().mean(-1)
 
 
 def cosine(at: Places) -> Float[Tensor, " N"]:
-    """One minus the cosine of the angle between features: M2R2's alignment of residual streams."""
+    """Return one minus the cosine of the angle between features: M2R2's alignment of residual streams."""
     return 1 - F.cosine_similarity(at.guess, at.truth, dim=-1)
 
 
 def ce_soft(at: Places) -> Float[Tensor, " N"]:
-    """Cross-entropy with the target's law: the forward divergence, up to the target's own entropy."""
+    """Return the cross-entropy with the target's distribution: the forward KL, up to the target's own entropy."""
     return -(at.wanted.softmax(-1) * at.logits.log_softmax(-1)).sum(-1)
 
 
 def ce_hard(at: Places) -> Float[Tensor, " N"]:
-    """Cross-entropy with the target's likeliest token."""
+    """Return the cross-entropy with the target's most probable token."""
     return F.cross_entropy(at.logits, at.wanted.argmax(-1), reduction="none")
 
 
 def forward_kl(at: Places) -> Float[Tensor, " N"]:
-    """Divergence of the drafter's law from the target's: what the target may say must be thought of."""
+    """Return KL(p ‖ q) of target p and drafter q: large if the drafter misses tokens that the target may generate."""
     mine, theirs = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
     return (theirs.exp() * (theirs - mine)).sum(-1)
 
 
 def reverse_kl(at: Places) -> Float[Tensor, " N"]:
-    """Divergence of the target's law from the drafter's: unlikely tokens are punished, missing ones forgiven."""
+    """Return KL(q ‖ p) of drafter q and target p: large if the drafter proposes improbable tokens."""
     mine, theirs = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
     return (mine.exp() * (mine - theirs)).sum(-1)
 
 
 def total_variation(at: Places) -> Float[Tensor, " N"]:
-    """Half the distance of the laws: one minus the acceptance of a sampled draft."""
+    """Return half the L1 distance of the distributions: one minus the acceptance probability of a sampled draft."""
     return (at.wanted.softmax(-1) - at.logits.softmax(-1)).abs().sum(-1) / 2
 
 
 def jensen_shannon(at: Places) -> Float[Tensor, " N"]:
-    """Mean divergence of both laws from what is halfway between them: the same whichever of them is the drafter's.
+    """Return the mean KL of both distributions to their average; it is symmetric in drafter and target.
 
     Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: the generalised divergence at β = ½.
     """
@@ -86,11 +86,11 @@ def jensen_shannon(at: Places) -> Float[Tensor, " N"]:
 
 
 def tvd_plus_plus(at: Places) -> Float[Tensor, " N"]:
-    """Total variation as a policy gradient whose rewards are brought to one scale: its gradient is TVD's over σ.
+    """Return total variation as a policy gradient with normalised rewards: its gradient is TVD's divided by σ.
 
     The gradient of TVD is E_q[1(q > p) ∇ log q], a policy gradient with the reward r = 1(p ≥ q). Here the reward is its
-    advantage (r − μ) / σ over all places, by expectation under q. Summed over the whole vocabulary as here, and not
-    sampled, μ changes nothing. The number itself means little; where laws agree everywhere it is zero.
+    advantage (r − μ) / σ over all positions, by expectation under q. μ has no effect here, since the sum over the whole
+    vocabulary replaces sampling. The value itself means little; it is zero if the distributions agree everywhere.
 
     Source: Goel et al. 2024, Direct Alignment, arXiv:2403.00858, §3.
     """
@@ -107,12 +107,12 @@ _ALL = (
 )  # fmt: skip
 LOSSES: dict[str, Callable[[Places], Float[Tensor, " N"]]] = {loss.__name__: loss for loss in _ALL}
 OF_FEATURES = (smooth_l1.__name__, mse.__name__, cosine.__name__)
-"""Those that compare features, which a draft model does not guess."""
+"""Losses that compare features, which a draft model does not predict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """A sum of losses with weights.
+    """A weighted sum of losses.
 
     Example:
         >>> Weighted.parse("smooth_l1:1+ce_soft:0.1").terms
@@ -123,10 +123,10 @@ class Weighted:
 
     @classmethod
     def parse(cls, text: str) -> Weighted:
-        """Read "name:weight+name:weight".
+        """Parse "name:weight+name:weight".
 
         Raises:
-            ValueError: there is no such loss, or a weight is no number.
+            ValueError: there is no such loss, or a weight is not a number.
         """
         terms = [part.partition(":")[::2] for part in text.split("+")]
         for name, _ in terms:
@@ -135,11 +135,11 @@ class Weighted:
         return cls(tuple((name, float(weight or 1)) for name, weight in terms))
 
     def __call__(self, at: Places, shares: Sequence[float] | Tensor | None = None) -> tuple[Tensor, dict[str, float]]:
-        """The weighted mean over places, and each loss's own mean.
+        """Return the weighted mean over positions, and each loss's own mean.
 
         Args:
-            at: the places.
-            shares: weight of each place [N]; equal by default.
+            at: predictions and true values.
+            shares: weight of each position [N]; equal by default.
         """
         weight = at.guess.new_ones(len(at.guess)) if shares is None else torch.as_tensor(shares)
         weight = weight.to(at.guess) / weight.sum()

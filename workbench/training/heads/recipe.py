@@ -39,9 +39,9 @@ from workbench.training.scenes.packing import Packer, worded
 from workbench.training.tokenizer import token_id
 
 UNSEEN = 5
-"""Of every so many batches of scenes, one is read once more without its pictures: text alone."""
+"""After one of so many batches of scenes, the batch is processed again without its images, as text-only data."""
 HELD = 64
-"""Scenes at the end of the target's own answers that are kept for measuring."""
+"""Number of scenes, the last of the target's own answers, that are held out for evaluation."""
 
 
 OWN, RIGHT = "the target's own answers", "the scenes' right answers"
@@ -76,22 +76,22 @@ class VisionHeadOptions(HeadOptions):
     truth: bool = False
 
     def methods(self) -> list[str]:
-        """The methods that are trained."""
+        """Return the methods that are trained."""
         return list(trainable()) if self.method == "all" else [self.method]
 
     def checkpoints(self) -> list[Path]:
-        """A file for each method, beside each other; none where no checkpoint is asked for."""
+        """Return a checkpoint file per method; an empty list if no checkpoints are requested."""
         path = self.checkpoint
         return [] if path is None else [path.with_stem(f"{path.stem}-{method}") for method in self.methods()]
 
 
 def trainable() -> dict[str, Head]:
-    """The drafters that this recipe trains, by their kinds."""
+    """Return the drafters that this recipe trains, by their kinds."""
     return {kind: head for kind, head in registry.heads().items() if head.recipe == "vision-heads"}
 
 
 def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, Any]:
-    """Train the drafters and write them; returns the figures of each.
+    """Train the drafters and write them; return the figures of each.
 
     Raises:
         ValueError: there is no such method.
@@ -109,7 +109,7 @@ def _train_one(
     options: VisionHeadOptions, target: Any, train: Features, held: list[list[Dialogue]], report: Report
 ) -> dict[str, Any]:
     head, checkpoint = trainable()[options.method], next(iter(options.checkpoints()), None)
-    if options.begin is None:  # one that goes on has its first stage behind it
+    if options.begin is None:  # a continued one has finished its first stage
         options = head.settle(options)
     options = dataclasses.replace(options, checkpoint=checkpoint)
     folder = head.folder(options.target.name)
@@ -130,7 +130,7 @@ def _train_one(
 def prepared(
     options: VisionHeadOptions, target: Any, tokenizer: Any, report: Report
 ) -> tuple[Features, list[list[Dialogue]]]:
-    """The target's dialogues for training, and batches of those of other scenes for measuring."""
+    """Return the target's dialogues for training, and batches of dialogues about other scenes for evaluation."""
     paths = {part: options.features.with_stem(f"{options.features.stem}-{part}") for part in ("train", "held")}
     if not all(newer_than_weights(path, options.target) for path in paths.values()):
         if not newer_than_weights(options.own, options.target):
@@ -158,7 +158,7 @@ def prepared(
 
 
 def write_right_answers(options: VisionDrafterOptions, report: Report) -> None:
-    """Write questions with the answers that the scenes' geometry gives, in the form of the target's own answers."""
+    """Write questions with right answers from the scenes' geometry, in the format of the target's own answers."""
     rng = random.Random(f"truth/{options.seed}")
     turns = [
         [(worded(a.question, rng), a.answer) for a in ask_some(scene, options.own_questions, rng)]
@@ -172,7 +172,7 @@ def write_right_answers(options: VisionDrafterOptions, report: Report) -> None:
 def read_scenes(
     options: VisionHeadOptions, target: Any, tokenizer: Any, rows: int = 16
 ) -> Iterator[tuple[str, list[Dialogue]]]:
-    """What the target made of its own answers, as ("train" or "held", dialogues)."""
+    """Compute the target's features over its own answers; yield ("train" or "held", dialogues)."""
     turns = json.loads(options.own.read_text())[: options.used]
     drawn = own_scenes(len(turns))
     packer, reply = Packer(tokenizer), token_id(tokenizer, ASSISTANT)

@@ -1,7 +1,7 @@
-"""One trainer for all feature drafters: a frozen target's features in, guesses at the next ones out.
+"""One trainer for all feature drafters: they predict a frozen target's next features from its previous ones.
 
-At pair s enter f(s) and e(s + 1); state s answers f̂(s + 1), and with several features ahead f̂(s + 1 + i). No drafter
-shifts tensors by hand: labels are made here, from `FeatureNet.futures` alone.
+Pair s consists of f(s) and e(s + 1); its state predicts f̂(s + 1), or f̂(s + 1 + i) for several features ahead. No
+drafter shifts tensors by hand: the labels are computed here, from `FeatureNet.futures` alone.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import half_precision
 
 Says = Callable[[Tensor, Tensor], Tensor]
-"""(places of tokens among the logits [N], features [N, D]) → whether each is what the target finds likeliest."""
+"""(chosen token indices among the logits [N], features [N, D]) → whether each is the target's most probable token."""
 
 
 @dataclass
 class HeadOptions(RunOptions):
-    """How to train one drafter, beside the options of every run.
+    """Options for training one drafter, besides those of every run.
 
     Attributes:
         method: Name of the method.
@@ -71,13 +71,13 @@ class HeadOptions(RunOptions):
 
 @dataclass(slots=True)
 class Answered:
-    """Guesses and truths at N places.
+    """Predictions and true values at N positions.
 
     Attributes:
-        guess: features.
-        truth: the target's.
-        ahead: which of a state's features each guess is, from 0, int64 [N].
-        cost: share of vision tokens that the gate expects to keep; 0 where there is none.
+        guess: predicted features.
+        truth: the target's features.
+        ahead: index of each prediction among its state's features, from 0, int64 [N].
+        cost: share of vision tokens that the gate expects to keep; 0 without a gate.
     """
 
     guess: Float[Tensor, "N D"]
@@ -87,7 +87,7 @@ class Answered:
 
 
 def build_net(options: HeadOptions, target: Any) -> FeatureNet:
-    """A fresh drafter for a target; its last norm starts as the target's.
+    """Return an untrained drafter for a target; its final norm is initialised with the target's.
 
     Raises:
         ValueError: there is no such method.
@@ -104,7 +104,7 @@ def build_net(options: HeadOptions, target: Any) -> FeatureNet:
 
 
 def begin_at(net: TrainedNet, norm: nn.Module | None) -> None:
-    """Fresh weights for a drafter, by torch's random numbers; what leaves it goes through the target's last norm."""
+    """Initialise a drafter with torch's random numbers; its final norm gets the target's weights."""
     for name, weight in net.named_parameters():
         if weight.dim() == 2 and not any(part in name for part in net.begins):
             nn.init.normal_(weight, std=0.02)
@@ -113,7 +113,7 @@ def begin_at(net: TrainedNet, norm: nn.Module | None) -> None:
 
 
 def curriculum(progress: float) -> float:
-    """Chance that a batch has pictures: none in the first half of a run, then rising linearly to 1.
+    """Return the probability that a batch has images: 0 in the first half of a run, then rising linearly to 1.
 
     Source: MSD, arXiv:2505.14260, §3.3: epochs 0–19 text, then with probability (epoch − 20) / 20.
 
@@ -124,28 +124,28 @@ def curriculum(progress: float) -> float:
 
 
 def answered(net: FeatureNet, batch: Batch, how: Any = None, features: Tensor | None = None) -> Answered:
-    """What a drafter answers at the places that decide an answer's tokens, and what would have been right.
+    """Return the drafter's predictions at the positions that predict an answer's tokens, and the true features.
 
     Args:
         net: the drafter.
         batch: dialogues.
-        how: how to look at pictures.
-        features: what enters instead of the true features (noise was added, say).
+        how: how images are processed.
+        features: input in place of the true features (for example with noise).
     """
     seen = batch.seen if features is None else dataclasses.replace(batch.seen, features=features)
     entered = net.enter(seen, how)
     mask, states_on = None, entered.inputs.device
     if entered.visible is not None:
         n = entered.inputs.shape[1]
-        own = torch.eye(n, dtype=torch.bool, device=states_on)  # a row that saw nothing would be NaN
+        own = torch.eye(n, dtype=torch.bool, device=states_on)  # a query without any key would give NaN
         mask = (own.new_ones(n, n).tril() & entered.visible.unsqueeze(1) | own).unsqueeze(1)
     states = net(entered.inputs, entered.places, mask)
-    begin = seen.spans[-1][1] if seen.spans else 0  # pairs from here on are text: the last rows of the states
+    begin = seen.spans[-1][1] if seen.spans else 0  # pairs from here on are text: the last rows
     n_pairs = seen.features.shape[1] - begin
     futures = net.futures(states[:, -n_pairs:])  # [B, pairs, k, D]
     guess, truth, ahead = [], [], []
     for i in range(min(futures.shape[2], n_pairs)):
-        now, then = begin + 1, begin + 1 + i  # pair s answers the feature at s + 1 + i; s + 1 is in the answer already
+        now, then = begin + 1, begin + 1 + i  # pair s predicts the feature at s + 1 + i; s + 1 is in the answer
         count = n_pairs - i
         use = batch.answers[:, now : now + count] & batch.answers[:, then : then + count]
         guess.append(futures[:, :count, i][use])
@@ -160,16 +160,16 @@ def answered(net: FeatureNet, batch: Batch, how: Any = None, features: Tensor | 
 def with_own_guesses(
     net: FeatureNet, batch: Batch, features: Float[Tensor, "B n D"], where: Bool[Tensor, "B n"]
 ) -> Float[Tensor, "B n D"]:
-    """Features of texts, some replaced by what the drafter guesses them to be from all before; the first never is.
+    """Replace some features of texts by the drafter's own predictions from all earlier ones; never the first.
 
     Args:
         net: the drafter.
-        batch: dialogues without pictures.
-        features: the target's, with noise perhaps.
-        where: which to replace.
+        batch: dialogues without images.
+        features: the target's features, possibly with noise.
+        where: positions to replace.
     """
     entered = net.enter(dataclasses.replace(batch.seen, features=features), None)
-    guesses = net.futures(net(entered.inputs, entered.places, None))[:, :-1, 0]  # state s answers the feature at s + 1
+    guesses = net.futures(net(entered.inputs, entered.places, None))[:, :-1, 0]  # state s predicts f(s + 1)
     return torch.cat([features[:, :1], torch.where(where[:, 1:, None], guesses.to(features), features[:, 1:])], 1)
 
 
@@ -177,14 +177,15 @@ def with_own_guesses(
 def agreement(
     net: FeatureNet, batches: Sequence[Batch], head: nn.Module, how: Any = None, theirs: Says | None = None
 ) -> list[float]:
-    """Share of places at which the drafter's likeliest token is the target's, for each feature ahead.
+    """Return the share of positions at which the drafter's most probable token is the target's, per feature ahead.
 
     Args:
         net: the drafter.
         batches: dialogues.
-        head: through which both speak.
-        how: how to look at pictures.
-        theirs: tells whether tokens of `head` are the target's likeliest ones of all, where `head` has only some.
+        head: LM head of both.
+        how: how images are processed.
+        theirs: returns whether tokens of `head` are the target's most probable ones of its whole vocabulary; for a
+            `head` with a reduced vocabulary.
     """
     right, count = torch.zeros(2, net.ahead, device=next(net.parameters()).device)
     for batch in batches:
@@ -209,12 +210,12 @@ def train_net(
     """Train one drafter.
 
     Args:
-        options: how.
-        target: the frozen model, for its embedding, LM head and last norm.
-        batches: gives the batch of a step, with pictures (True) or without.
+        options: training options.
+        target: the frozen model, for its embedding, LM head and final norm.
+        batches: returns the batch of a step, with images (True) or without.
         report: receives progress lines.
-        held: batches kept out of training, for the agreement that is reported.
-        begin: a drafter to go on from, instead of a fresh one.
+        held: held-out batches, for the agreement that is reported.
+        begin: a drafter to continue from, instead of an untrained one.
         on_measured: called with the drafter and its figures at each checkpoint, and at the end.
         theirs: see `agreement`.
     """

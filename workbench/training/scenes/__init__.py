@@ -1,1 +1,1 @@
-"""Rendered scenes, what can be asked about them, and the vision-language models that learn from them."""
+"""Rendered scenes, questions about them, and the vision-language models that are trained on them."""

@@ -1,4 +1,4 @@
-"""What the cards of the vision models say, from measured figures only."""
+"""Model cards of the vision models, from measured figures only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.training.cards import Figures, Trained, runs_of, table, told_runs
 AIMS = {"caption: colour": 0.95, "caption: shape": 0.95, "caption: relation": 0.9, "relation": 0.9}
 
 WEAK = 0.9
-"""Kinds of question below this share of right answers are named among the limits."""
+"""Kinds of question with a lower share of right answers are listed among the limits."""
 
 _TARGET = """\
 The bundled vision-language target of the Speculative Decoding Workbench: {parameters:,} parameters in the layout of
@@ -91,7 +91,7 @@ def _target_table(results: Figures) -> str:
 
 
 def _weakest(results: Figures) -> str:
-    """What the target answers worst, in words."""
+    """Return the kinds of question with the most wrong answers, in words."""
     lowest = {
         kind: min(found[kind] for found in results["exact_match"].values())
         for kind in results["exact_match"]["rendered"]
@@ -122,7 +122,7 @@ def write_vision_cards(models: Path, results: Figures, hardware: str) -> None:
 
     Args:
         models: Folder with `vision-target` and its drafters.
-        results: What the `vision-evaluate` recipe measured.
+        results: Figures of the `vision-evaluate` recipe.
         hardware: Description of the machine.
     """
     told: dict[str, Callable[[Trained, Figures, str], str]] = {"vision-target": _target}

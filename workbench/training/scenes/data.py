@@ -1,4 +1,4 @@
-"""Rendered scenes on disk, in shards that are drawn when they are first needed, and what each patch shows."""
+"""Rendered scenes on disk, in shards that are drawn when they are first needed, and labels for each patch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workbench.scenes.scene import (
 from workbench.trace.files import replacing
 
 SHARD = 4096
-VERSION = 3  # of the scenes that a seed draws; pictures of another version are not used
+VERSION = 3  # of the scenes that a seed draws; images of another version are not used
 PATCH = 8
 GRID = SIDE // PATCH
 RELATIONS = ("first", "above", "below", "beside", "overlapping")
@@ -40,17 +40,17 @@ ASPECTS = {
     "glyph": len(WORDS) + 10,
     "second": 11,
 }
-"""What each patch is asked about, and the number of answers; `kind` is background, shape or writing."""
+"""Aspects that each patch is labelled with, and their numbers of classes; `kind`: background, shape or writing."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Scenes and their pictures.
+    """Scenes and their images.
 
     Attributes:
         scenes: The scenes.
-        pixels: Pictures, uint8 [n, 64, 64, 3].
-        shown: What each pixel shows, see `draw.paint`, uint8 [n, 64, 64].
+        pixels: Images, uint8 [n, 64, 64, 3].
+        shown: Item at each pixel, see `draw.paint`, uint8 [n, 64, 64].
     """
 
     scenes: Sequence[Scene]
@@ -62,10 +62,10 @@ class Shards:
     """Training scenes by shard; shard k is the same on every machine.
 
     Args:
-        folder: Where the pictures are kept.
+        folder: Folder of the images.
         seed: Seed of all shards.
         size: Scenes per shard.
-        keep: Shards held in memory.
+        keep: Shards cached in memory.
     """
 
     def __init__(self, folder: Path, seed: int = 0, size: int = SHARD, keep: int = 2) -> None:
@@ -73,7 +73,7 @@ class Shards:
         self._held: OrderedDict[int, Shard] = OrderedDict()
 
     def get(self, index: int) -> Shard:
-        """Return a shard, drawn and written to disk if it is not there."""
+        """Return a shard; draw and write it if it does not exist."""
         if index not in self._held:
             path = self.folder / f"scenes-{VERSION}-{self.seed}-{self.size}-{index:04d}.npz"
             drawn = list(islice(scenes(self.seed * 100_003 + index, held_out=False), self.size))
@@ -93,14 +93,14 @@ class Shards:
         return self._held[index]
 
     def batch(self, step: int, rows: int, count: int) -> tuple[list[Scene], np.ndarray, np.ndarray]:
-        """Return the scenes, pictures and maps of one step.
+        """Return the scenes, images and maps of one step.
 
-        A step has its scenes whatever came before, so that a resumed run goes on as if it had not stopped.
+        They depend only on the step number, so that a resumed run continues as if it had not stopped.
 
         Args:
             step: Step number.
             rows: Scenes.
-            count: Number of shards in use; afterwards they come again in another order.
+            count: Number of shards in use; after the last they are used again in another order.
         """
         per_shard = self.size // rows
         turn, within = divmod(step, per_shard)
@@ -110,12 +110,12 @@ class Shards:
 
 
 def normalised(pixels: np.ndarray) -> np.ndarray:
-    """Return pictures as the model reads them: float32 [n, 3, 64, 64], from -1 to 1."""
+    """Return images in the model's input format: float32 [n, 3, 64, 64], from -1 to 1."""
     return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2), dtype=np.float32) / 127.5 - 1.0
 
 
 def jittered(images: np.ndarray, seed: Sequence[int]) -> np.ndarray:
-    """Change brightness and contrast of pictures a little, float32 [n, 3, 64, 64]."""
+    """Change brightness and contrast of images a little, float32 [n, 3, 64, 64]."""
     rng = np.random.default_rng(seed)
     gain = rng.uniform(0.9, 1.03, size=(len(images), 1, 1, 1)).astype(np.float32)
     tint = rng.uniform(-0.05, 0.03, size=(len(images), 3, 1, 1)).astype(np.float32)
@@ -123,14 +123,14 @@ def jittered(images: np.ndarray, seed: Sequence[int]) -> np.ndarray:
 
 
 def silhouettes(images: np.ndarray, shown: np.ndarray, share: float, seed: Sequence[int]) -> np.ndarray:
-    """Replace a share of the pictures by black silhouettes of their objects, float32 [n, 3, 64, 64].
+    """Replace a share of the images by black silhouettes of their objects, float32 [n, 3, 64, 64].
 
-    Shapes are hard to tell for a tower that cannot yet separate them from colours and pens; writing stays as it is.
+    An untrained tower cannot separate shapes from colours and pens, so silhouettes make shapes easier; writing is kept.
 
     Args:
-        images: Normalised pictures.
+        images: Normalised images.
         shown: Their maps, uint8 [n, 64, 64].
-        share: Probability for each picture.
+        share: Probability for each image.
         seed: Seed of the choice.
     """
     chosen = np.random.default_rng(seed).random(len(images)) < share
@@ -141,7 +141,7 @@ def silhouettes(images: np.ndarray, shown: np.ndarray, share: float, seed: Seque
 
 
 def _facts(scene: Scene) -> np.ndarray:
-    """Return the answers of every item and, last, of the writing, int64 [items + 1, aspects]; -1 is not asked."""
+    """Return the labels of every item and, last, of the writing, int64 [items + 1, aspects]; -1 has no label."""
     names = list(ASPECTS)
     table = np.full((len(scene.items) + 1, len(names)), -1, dtype=np.int64)
     for i, item in enumerate(scene.items):
@@ -181,13 +181,13 @@ def _cell(x: float, y: float) -> int:
 
 @dataclass(frozen=True)
 class PatchLabels:
-    """What each patch shows.
+    """Labels of each patch.
 
     Attributes:
         answers: int64 [n, 64, aspects], -1 where there is none.
-        weights: Such that every item of a scene counts the same, float32 [n, 64].
-        toward: From the patch to the item's centre, in halves of the picture, float32 [n, 64, 2].
-        mask: Which of its pixels belong to the item, float32 [n, 64, 64].
+        weights: Weights that count every item of a scene equally, float32 [n, 64].
+        toward: Vector from the patch to the item's centre, in halves of the image, float32 [n, 64, 2].
+        mask: Pixels of the patch that belong to the item, float32 [n, 64, 64].
     """
 
     answers: np.ndarray
@@ -197,7 +197,7 @@ class PatchLabels:
 
 
 def patch_labels(drawn: Sequence[Scene], shown: np.ndarray) -> PatchLabels:
-    """Return what each patch shows.
+    """Return the labels of each patch.
 
     Args:
         drawn: Scenes.

@@ -1,8 +1,8 @@
-"""Two drafters for the vision-language target: a blind one, and a small one that sees.
+"""Two drafters for the vision-language target: a text-only one ("blind"), and a small one that reads the image.
 
-Both start from one small language model that has read questions and answers in every style, without pictures. The
-blind drafter (Gagrani et al. 2024, arXiv 2404.08856) is then tuned on the target's own answers and gets the text of the
-prompt only. The seeing one (MASSV, Ganesan et al. 2025, arXiv 2505.10526) is given the target's frozen vision tower and
+Both start from one small language model that was trained on questions and answers in every style, without images. The
+text-only drafter (Gagrani et al. 2024, arXiv 2404.08856) is then tuned on the target's own answers and gets the text of
+the prompt only. The other one (MASSV, Ganesan et al. 2025, arXiv 2505.10526) gets the target's frozen vision tower and
 a new projector; the projector is trained alone first, then projector and language model on the target's own answers.
 """
 
@@ -105,15 +105,15 @@ class TextDrafterOptions(VisionDrafterOptions):
 
 
 def own_scenes(count: int) -> list[Scene]:
-    """Return the training scenes about which the target is asked."""
+    """Return the training scenes that the target is asked about."""
     return list(islice(scenes(OWN_SEED, held_out=False), count))
 
 
 def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int = 64) -> None:
-    """Let the target answer, greedily, the caption and some questions about training scenes, into `options.own`.
+    """Generate the target's greedy captions and answers about training scenes, into `options.own`.
 
-    The right answers serve as drafts: where one forward pass shows that the target would say just that, its answer is
-    known; only the others are generated.
+    The right answers serve as drafts: if one forward pass shows that the target would generate exactly that answer, it
+    is used; only the others are generated.
     """
     target, processor = load_vision_model(options.target)
     target.set_attn_implementation(fast_attention())
@@ -161,7 +161,7 @@ Batch = tuple[Packed, torch.Tensor]
 
 
 def _truth_batches(options: VisionDrafterOptions, packer: Packer, captions: bool) -> Callable[[int], Batch]:
-    """Batches of ground truth in every style; of captions only, or of captions and questions."""
+    """Return a function for batches of ground truth in every style; of captions only, or of captions and questions."""
     shards = Shards(options.scenes, 0, options.shard_size)
 
     def batch(step: int) -> Batch:
@@ -179,7 +179,7 @@ def _truth_batches(options: VisionDrafterOptions, packer: Packer, captions: bool
 
 
 def _own_batches(options: VisionDrafterOptions, packer: Packer) -> Callable[[int], Batch]:
-    """Batches of the target's own answers."""
+    """Return a function for batches of the target's own answers."""
     turns: list[list[Turn]] = [[(q, a) for q, a in row] for row in json.loads(options.own.read_text())]
     drawn = own_scenes(len(turns))
     pictures = pictures_of(drawn)
@@ -208,7 +208,7 @@ def _run(
     options: VisionDrafterOptions,
     report: Report,
 ) -> RunResult:
-    """Train those weights of a drafter that require gradients on the answers of batches."""
+    """Train the weights of a drafter that require gradients on the answers of batches."""
     model.set_attn_implementation(fast_attention())
     optimizers = options.optimizers(model)
     model.train()
@@ -232,7 +232,7 @@ def _run(
 
 
 def _base_model(options: VisionDrafterOptions, tokenizer: PreTrainedTokenizerFast, report: Report) -> LlamaForCausalLM:
-    """Return the small language model that knows questions and answers of every style, trained if need be."""
+    """Return the small language model that is trained on questions and answers of every style; train it if needed."""
     model = LlamaForCausalLM(language_config(tokenizer, options.hidden, options.layers, options.inner))
     if options.base.exists():
         model.load_state_dict(torch.load(str(options.base), weights_only=True))
@@ -252,7 +252,7 @@ def newer_than_weights(path: Path, folder: Path) -> bool:
 
 
 def _prepared(options: VisionDrafterOptions, report: Report) -> PreTrainedTokenizerFast:
-    """What both drafters begin with: the tokenizer, and the target's own answers on disk."""
+    """Prepare the data of both drafters: the tokenizer, and the target's own answers on disk."""
     torch.set_num_threads(options.threads)
     if not newer_than_weights(options.own, options.target):
         write_own_answers(options, report)
@@ -260,7 +260,7 @@ def _prepared(options: VisionDrafterOptions, report: Report) -> PreTrainedTokeni
 
 
 def train_text_drafter(options: TextDrafterOptions, report: Report) -> RunResult:
-    """Train the blind drafter and write it to `options.out`."""
+    """Train the text-only drafter and write it to `options.out`."""
     tokenizer = _prepared(options, report)
     if options.begin is None:
         model = _base_model(options, tokenizer, report)
@@ -275,7 +275,7 @@ def train_text_drafter(options: TextDrafterOptions, report: Report) -> RunResult
 
 
 def train_vision_drafter(options: VisionDrafterOptions, report: Report) -> RunResult:
-    """Train the seeing drafter and write it to `options.out`."""
+    """Train the drafter that reads the image and write it to `options.out`."""
     tokenizer = _prepared(options, report)
     packer = Packer(tokenizer, short_weight=1.0)
     tower = load_vision_model(options.target)[0].model.vision_tower
@@ -305,7 +305,7 @@ def _before_tuning(
     held: dict[str, float],
     report: Report,
 ) -> LlavaForConditionalGeneration:
-    """The seeing drafter after the first phase: the target's frozen tower, and a projector that has learned alone."""
+    """Return that drafter after its first phase: the target's frozen tower, and a projector that was trained alone."""
     base = _base_model(options, tokenizer, report)
     language = language_config(tokenizer, options.hidden, options.layers, options.inner)
     model = LlavaForConditionalGeneration(vision_language_config(tokenizer, tower.config, language))
@@ -332,11 +332,11 @@ def _phase(name: str, figures: dict[str, float], report: Report) -> dict[str, fl
 def acceptance(
     target_folder: Path, drafter: nn.Module, count: int, kinds: Sequence[str] = tuple(QUESTIONS)
 ) -> dict[str, float]:
-    """Return the share of the tokens of the target's greedy answers that the drafter's best token hits, by kind.
+    """Return the share of the tokens of the target's greedy answers that are the drafter's top-1 token, by kind.
 
     Args:
         target_folder: Folder of the target.
-        drafter: A blind `LlamaForCausalLM` or a seeing `LlavaForConditionalGeneration`.
+        drafter: A text-only `LlamaForCausalLM` or a `LlavaForConditionalGeneration`.
         count: Held-out scenes.
         kinds: Kinds of question.
     """

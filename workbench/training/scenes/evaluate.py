@@ -1,4 +1,4 @@
-"""What a vision-language model says about held-out scenes, compared with what is there."""
+"""Evaluation of a vision-language model: its answers about held-out scenes, compared with the scenes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def answer(
     questions: Sequence[str],
     max_new_tokens: int,
 ) -> list[list[int]]:
-    """Return the model's greedy answers, as token ids without padding, the end included where it was reached.
+    """Return the model's greedy answers, as token ids without padding, including EOS if it was generated.
 
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        pictures: Normalised pictures, one per question, float32 [n, 3, 64, 64].
-        questions: What the user says.
+        pictures: Normalised images, one per question, float32 [n, 3, 64, 64].
+        questions: User messages.
         max_new_tokens: Longest answer.
     """
     user, reply, end, image, pad = (token_id(tokenizer, t) for t in (USER, ASSISTANT, END, IMAGE, PAD))
@@ -74,18 +74,18 @@ def answer_texts(
 
 
 def pictures_of(drawn: Sequence[Scene]) -> torch.Tensor:
-    """Return the pictures of scenes as the model reads them, float32 [n, 3, 64, 64]."""
+    """Return the images of scenes in the model's input format, float32 [n, 3, 64, 64]."""
     return torch.from_numpy(normalised(np.stack([paint(scene)[0] for scene in drawn])))
 
 
 def caption_scores(said: Sequence[str], asked: Sequence[Ask]) -> dict[str, float]:
     """Compare captions with the right ones, object by object from the left.
 
-    An object that is missing counts as wrong in everything; what is said beyond the last object, too.
+    A missing object counts as wrong in every attribute; so does each additional object.
 
     Returns:
-        Share of right answers by attribute, of captions with the right number of objects, and of captions that are
-        right to the letter.
+        Share of right answers by attribute, of captions with the right number of objects, and of captions that match
+        exactly.
     """
     right: dict[str, int] = defaultdict(int)
     total: dict[str, int] = defaultdict(int)
@@ -106,7 +106,7 @@ def caption_scores(said: Sequence[str], asked: Sequence[Ask]) -> dict[str, float
 
 
 def ask_all(drawn: Sequence[Scene], kind: str, seed: int = 0) -> tuple[list[Scene], list[Ask]]:
-    """Ask one kind of question about every scene that it fits; returns those scenes and the questions."""
+    """Ask one kind of question about every scene that it fits; return those scenes and the questions."""
     rng = random.Random(f"{kind}/{seed}")
     pairs = [(scene, question) for scene in drawn if (question := ask(kind, scene, rng))]
     return [scene for scene, _ in pairs], [question for _, question in pairs]

@@ -1,4 +1,4 @@
-"""The gallery of held-out scenes that comes with the app: pictures, questions, and the words that state facts."""
+"""The gallery of held-out scenes that comes with the app: images, questions, and the words that state facts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.training.loop import Report
 GALLERY_SEED = 31
 QUESTION = "Describe every object, left to right."
 HARD = {"neighbour"}
-"""Kinds that the bundled target often gets wrong (see its card); they come last."""
+"""Kinds of question that the bundled target often answers wrongly (see its card); they come last."""
 ANY_PICTURE = (
     QUESTION,
     "How many shapes are there?",
@@ -26,7 +26,7 @@ ANY_PICTURE = (
     "Do any shapes overlap?",
     "What is written?",
 )
-"""Questions that fit every picture."""
+"""Questions that fit every image."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ WANTED: dict[str, dict[str, Any]] = {
     "only-a-number": {"count": 0, "sketch": False, "writing": "number", "overlap": False},
     "crowd": {"count": 6, "sketch": True, "writing": "number", "overlap": False},
 }
-"""The scenes of the gallery and what they must have."""
+"""The scenes of the gallery and their required properties."""
 
 
 def _fits(name: str, scene: Scene, wanted: dict[str, Any]) -> bool:
@@ -71,7 +71,7 @@ def _fits(name: str, scene: Scene, wanted: dict[str, Any]) -> bool:
 
 
 def gallery_scenes() -> dict[str, Scene]:
-    """Return the scenes of the gallery by name, all kept out of training."""
+    """Return the scenes of the gallery by name, all held out of training."""
     return {
         name: next(
             scene
@@ -92,7 +92,7 @@ def presets(scene: Scene, name: str) -> list[Ask]:
 
 
 def write_gallery(options: GalleryOptions, report: Report) -> dict[str, Any]:
-    """Write the pictures, `index.json` with alternative texts, questions and right answers, and `lexicon.json`."""
+    """Write the images, `index.json` with alternative texts, questions and right answers, and `lexicon.json`."""
     options.out.mkdir(parents=True, exist_ok=True)
     entries = []
     for name, scene in gallery_scenes().items():

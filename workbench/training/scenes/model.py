@@ -1,4 +1,4 @@
-"""Shapes of the bundled vision-language models, and how they are written and read."""
+"""Shapes of the bundled vision-language models, and functions that save and load them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def language_config(
 def vision_language_config(
     tokenizer: PreTrainedTokenizerFast, vision: SiglipVisionConfig, language: LlamaConfig
 ) -> LlavaConfig:
-    """Return the LLaVA configuration that joins a tower and a language model by a projector of two layers."""
+    """Return the LLaVA configuration of a tower and a language model with a two-layer projector."""
     ends: dict[str, Any] = {name: getattr(language, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     return LlavaConfig(
         vision_config=vision,
@@ -63,7 +63,7 @@ def vision_language_config(
 
 
 def make_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
-    """Return the processor: pictures of any size become 64 × 64, a placeholder becomes 64 vision tokens."""
+    """Return the processor: images of any size become 64 × 64, a placeholder becomes 64 vision tokens."""
     image_processor = SiglipImageProcessorPil(
         size={"height": SIDE, "width": SIDE},
         resample=3,
@@ -86,14 +86,14 @@ def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTraine
     """Write a model in the Hugging Face layout: float16 shards of at most 9 MB, configurations and processor.
 
     Args:
-        model: The float32 model; it is left as it is.
+        model: The float32 model; it is not changed.
         tokenizer: Its tokenizer.
         out: Folder.
     """
     half = LlavaForConditionalGeneration(model.config)
     config: Any = half.config
     for part in (config.text_config, config.vision_config):
-        part.dtype = "float16"  # a model that was loaded for training says float32
+        part.dtype = "float16"  # models loaded for training have float32 here
     save_half(half, model, tokenizer, out)
     save_tokenizer(make_processor(tokenizer), out)
 

@@ -1,8 +1,8 @@
-"""Several questions about one picture in one row of a batch.
+"""Several questions about one image, packed into one sequence of a batch.
 
-A row is the picture followed by turns that see the picture and themselves but not each other, so that the vision
-tokens are read once for all questions and no answer can be copied from another. Some rows are conversations instead:
-there every turn sees the turns before it.
+A sequence is the image followed by turns that attend to the image and to themselves but not to each other, so that the
+vision tokens are processed once for all questions and no answer can be copied from another. Some sequences are
+conversations instead, in which every turn attends to the turns before it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from workbench.training.tokenizer import token_id
 
 NO_PICTURE = "There is no picture."
 Turn = tuple[str, str | list[int]]
-"""A question and its answer; an answer of token ids is taken as it is, to a text the end is added."""
+"""A question and its answer; an answer of token ids is used unchanged, a text gets EOS appended."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A batch of rows.
+    """A batch of packed sequences.
 
     Attributes:
         ids: Token ids, int64 [B, T]; vision tokens have the placeholder's id.
         positions: Position of every token in its own conversation, int64 [B, T].
-        mask: Which tokens each token sees, bool [B, 1, T, T].
-        labels: The next token where it belongs to an answer, else -100, int64 [B, T].
+        mask: Tokens that each token attends to, bool [B, 1, T, T].
+        labels: The next token if it belongs to an answer, else -100, int64 [B, T].
         weights: Weight of each label, float32 [B, T].
-        image: Which tokens are vision tokens, bool [B, T].
+        image: Whether a token is a vision token, bool [B, T].
     """
 
     ids: Tensor
@@ -47,11 +47,11 @@ class Packed:
 
 
 class Packer:
-    """Turns questions and answers into batches.
+    """Packs questions and answers into batches.
 
     Args:
         tokenizer: The tokenizer.
-        vision_tokens: Vision tokens per picture; 0 leaves the picture out, for a blind model.
+        vision_tokens: Vision tokens per image; 0 leaves the image out, for a text-only model.
         short_weight: Weight of the tokens of short answers; those of captions count 1.
     """
 
@@ -69,7 +69,7 @@ class Packer:
         self._cache: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text; short texts are remembered."""
+        """Return the tokens of a text; short texts are cached."""
         known = self._cache.get(text)
         if known is None:
             known = self._tokenizer.encode(text, add_special_tokens=False)
@@ -81,9 +81,9 @@ class Packer:
         """Return a batch.
 
         Args:
-            rows: Questions and answers of each row.
-            chained: For each row, whether its turns are one conversation.
-            seen: For each row, whether there is a picture.
+            rows: Questions and answers of each sequence.
+            chained: For each sequence, whether its turns are one conversation.
+            seen: For each sequence, whether there is an image.
         """
         parts = [self._row(turns, chain, see) for turns, chain, see in zip(rows, chained, seen, strict=True)]
         size = -(-max(len(part[0]) for part in parts) // 8) * 8
@@ -108,11 +108,11 @@ class Packer:
         )
 
     def agree(self, turns: Sequence[Turn], differs: Sequence[bool]) -> list[bool]:
-        """Return for each turn of an unchained row that shows a picture whether none of its tokens differs.
+        """Return for each turn of an unchained sequence with an image whether all of its tokens agree.
 
         Args:
-            turns: The row's questions and answers.
-            differs: For each of its tokens, whether the next one differs from what a model would say.
+            turns: The sequence's questions and answers.
+            differs: For each of its tokens, whether the next one differs from the model's prediction.
         """
         blocks = self._row(turns, False, True)[-1]
         wrong = {block for block, different in zip(blocks, differs, strict=False) if different}
@@ -140,7 +140,7 @@ class Packer:
 
 
 def worded(question: str, rng: random.Random) -> str:
-    """Return a question as some people type it: on a new line, in small letters, in capitals, without its mark."""
+    """Return a question in a typing variant: on a new line, in small letters, in capitals, without its mark."""
     if rng.random() < 0.12:
         question = "\n" + question
     if rng.random() < 0.08:

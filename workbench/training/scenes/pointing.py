@@ -1,9 +1,9 @@
-"""Teaching a vision-language model where to look: supervision of a few attention heads.
+"""Supervised attention for a vision-language model: a few heads are trained to attend to the relevant objects.
 
-A question names objects; before the model answers, one of its heads for each of them should look at that object's
-patches. So should it in a caption before an object is described, and before it is said how it lies to the one before.
-The geometry of the scene says which patches these are. Left alone, a model of this size learns to find objects by
-colour, and for a long time guesses among all of them when it is given the shape.
+A question names objects; before the model answers, one head per object should attend to that object's patches. The same
+holds in a caption before an object is described, and before its relation to the previous one is given. The geometry of
+the scene determines these patches. Without supervision, a model of this size learns to find objects by colour; given a
+shape, it guesses among all objects for a long time.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from workbench.training.scenes.data import ASPECTS, RELATIONS, patch_labels
 from workbench.training.scenes.packing import Packed
 
 HEADS = 2
-"""Objects to look at, at most; head i looks for the i-th."""
+"""Largest number of objects per question; head i attends to the i-th."""
 
 SHORT = 12
-"""Tokens that a short answer has at most."""
+"""Largest number of tokens of a short answer."""
 
 
 class Pointer:
-    """Watches one layer of a language model, whose first heads learn to point.
+    """Supervises the first heads of one layer of a language model.
 
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        layer: Index of the layer; by default the middle one: the layers before read the question, those behind answer.
+        layer: Index of the layer; by default the middle one: earlier layers read the question, later ones answer.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Pointer:
     def loss(
         self, packed: Packed, named: Sequence[Sequence[tuple[int, ...]]], drawn: Sequence[Scene], shown: Any
     ) -> Tensor:
-        """Return how far the heads look beside the objects, in nats, averaged over the objects named.
+        """Return the attention loss in nats, averaged over the named objects.
 
-        It is the negative logarithm of the attention on the object's patches, of all that falls on patches.
+        It is the negative logarithm of the share of the attention on patches that falls on the object's patches.
 
         Args:
-            packed: The batch of which the model has just read the last states.
-            named: For each row and question the objects that it names.
-            drawn: The scenes of the rows.
+            packed: The batch of the model's latest forward pass.
+            named: For each sequence and question the objects that it names.
+            drawn: The scenes of the sequences.
             shown: Their maps, uint8 [n, 64, 64].
         """
         looks, masks = [], []
@@ -70,7 +70,7 @@ class Pointer:
             for place, objects in self.looks(packed.labels[row].tolist(), questions, len(drawn[row].items)):
                 for head, index in enumerate(objects[:HEADS]):
                     mask = ranks[row] == index
-                    if mask.any() and packed.image[row].any():  # else it is covered by others, or nothing is shown
+                    if mask.any() and packed.image[row].any():  # else it is hidden by others, or there is no image
                         looks.append((row, place, head))
                         masks.append(mask)
         if not looks:
@@ -93,12 +93,12 @@ class Pointer:
     def looks(
         self, labels: Sequence[int], named: Sequence[tuple[int, ...]], items: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield places of a row and the objects to look at there.
+        """Yield positions of a sequence and the objects to attend to there.
 
         Args:
-            labels: The next token at each place, where it belongs to an answer; else -100.
-            named: For each question of the row the objects that it names.
-            items: Number of objects in the picture.
+            labels: The next token at each position, if it belongs to an answer; else -100.
+            named: For each question of the sequence the objects that it names.
+            items: Number of objects in the image.
         """
         starts = [t for t in range(1, len(labels)) if labels[t] >= 0 > labels[t - 1]]
         for start, objects in zip(starts, named, strict=True):
@@ -114,5 +114,5 @@ class Pointer:
                 yield t + 1, (index,)
             for index, t in enumerate(
                 relations[: items - 1], 1
-            ):  # behind them stand overlaps with objects further away
+            ):  # later relations are overlaps with objects further away
                 yield t, (index, index - 1)

@@ -1,9 +1,9 @@
-"""Training of the vision tower before there is a language model: every patch says what it shows.
+"""Training of the vision tower before there is a language model: it classifies the content of every patch.
 
-The renderer knows which object covers each patch, so the tower learns from 64 answers per picture rather than from
-a few words: colour, shape, size and place of the object, its rank from left to right, how it lies to the one before,
-what is written, where its centre is, and which pixels belong to it. One linear layer reads all of it from the features
-that the language model will see.
+The renderer knows the object that covers each patch, so the tower is trained on 64 labels per image rather than on a
+few words: colour, shape, size and place of the object, its rank from left to right, its relation to the previous one,
+the writing, the vector to its centre, and its pixels. One linear layer predicts all of it from the features that the
+language model will get.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def tower_config(hidden: int = 128, layers: int = 4, inner: int = 384) -> Siglip
 
 
 class PatchReader(nn.Module):
-    """A vision tower and one linear layer that reads every aspect from each patch.
+    """A vision tower and one linear layer that predicts every aspect of each patch.
 
     Args:
         config: Shape of the tower.
@@ -94,16 +94,16 @@ class PatchReader(nn.Module):
         return self.read_states(self.states(images))
 
     def states(self, images: Tensor) -> Tensor:
-        """Return what the language model gets of pictures, before its projector, [n, 64, hidden]."""
+        """Return the tower's output for images, the input of the language model's projector, [n, 64, hidden]."""
         return self.tower(images, output_hidden_states=True).hidden_states[-1]
 
     def read_states(self, states: Tensor) -> Tensor:
-        """Return what `forward` does, of states."""
+        """Return the output of `forward` for given states."""
         return self.read(self.norm(states))
 
 
 def seeded_weights(model: nn.Module, seed: int) -> None:
-    """Fill a module with small random weights from a generator of its own, in place."""
+    """Fill a module with small random weights from its own generator, in place."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -119,8 +119,8 @@ def reading_loss(scores: Tensor, labels: PatchLabels) -> tuple[Tensor, dict[str,
     """Return the loss of all aspects and, for each, the weighted share of right answers.
 
     Args:
-        scores: What `PatchReader` said, [n, 64, answers + 66].
-        labels: What the patches show.
+        scores: Output of `PatchReader`, [n, 64, answers + 66].
+        labels: Labels of the patches.
     """
     losses, right = [], {}
     answers, weights = torch.from_numpy(labels.answers), torch.from_numpy(labels.weights)

@@ -94,12 +94,12 @@ class VisionOptions(RunOptions):
 
 @dataclass(frozen=True)
 class Rows:
-    """Questions about scenes, one list each.
+    """Questions about scenes, one list per scene.
 
     Attributes:
         turns: For each scene the questions with their plain answers.
         chained: Whether they are one conversation.
-        seen: Whether the picture is shown at all.
+        seen: Whether the sequence contains the image.
         named: For each question the objects that it names.
     """
 
@@ -110,7 +110,7 @@ class Rows:
 
 
 def scene_rows(drawn: Sequence[Scene], options: VisionOptions, seed: str) -> Rows:
-    """Ask about scenes."""
+    """Draw questions about scenes."""
     rng = random.Random(seed)
     found = Rows([], [], [], [])
     for scene in drawn:
@@ -128,12 +128,12 @@ def scene_rows(drawn: Sequence[Scene], options: VisionOptions, seed: str) -> Row
 
 
 def answer_states(model: LlavaForConditionalGeneration, packed: Packed, images: Tensor | None) -> Tensor:
-    """Return the language model's last states for a batch, [B, T, D].
+    """Return the language model's last hidden states for a batch, [B, T, D].
 
     Args:
         model: The model.
         packed: The batch.
-        images: Pictures of the rows that show one, float32 [n, 3, 64, 64].
+        images: Images of the sequences that have one, float32 [n, 3, 64, 64].
     """
     trunk = model.model
     embeds = trunk.language_model.embed_tokens(packed.ids)
@@ -166,7 +166,7 @@ def build_vision_model(options: VisionOptions) -> LlavaForConditionalGeneration:
 def vision_optimizers(
     model: LlavaForConditionalGeneration, reader: PatchReader, options: VisionOptions
 ) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of the language model, projector and reader, and slower ones of the tower."""
+    """Return the optimizers of language model, projector and reader, and those of the tower with lower rates."""
     trunk = model.model
     rest = nn.ModuleDict({"projector": trunk.multi_modal_projector, "language": trunk.language_model})
     if options.reading_rows:
@@ -179,7 +179,7 @@ def vision_optimizers(
 
 
 SHARPNESS = 16.0
-"""Of the naming loss, whose scores are cosines."""
+"""Scale of the cosines in the naming loss."""
 
 
 def words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGeneration) -> dict[str, Tensor]:
@@ -192,12 +192,12 @@ def words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGenerati
 
 
 def naming_loss(vision: Tensor, named: dict[str, Tensor], labels: PatchLabels) -> Tensor:
-    """Return the cross-entropy of colours and shapes by the cosine between a patch and each word, every item alike.
+    """Return the cross-entropy of colours and shapes by the cosine between patches and words; items weigh equally.
 
     Args:
-        vision: What the projector made of the patches, [n, 64, D].
+        vision: The projector's output for the patches, [n, 64, D].
         named: Embeddings of the words by aspect, [words, D].
-        labels: What the patches show.
+        labels: Labels of the patches.
     """
     losses = []
     for aspect, embeddings in named.items():
